@@ -8,7 +8,7 @@ as far as dependences allow (`by_scope`); where another sub-operator must run be
 The *cost model* predicts each part both ways:
 
     fused     launch + sum of work + instruction misses of each distinct kernel once + boundaries beyond what hides them
-    apart     sum of (launch + work + instruction misses of the kernel)
+    single    sum of (launch + work + instruction misses of the kernel)
 
 `work` is the estimate of the longest range; a miss costs `icache.miss_latency_cycles`; a run goes through about
 CODE_SHARE of the code that a kernel's row states at most. Early-Start hides of a boundary what precedes a kernel's
@@ -21,8 +21,7 @@ Invariant: order and cuts change no result. A sub-operator alone in its launch h
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from superkernel.core.errors import UnsupportedError, Violation, raise_all
 from superkernel.ir.body import SubOperator
@@ -39,26 +38,25 @@ CODE_SHARE = 0.25  # measured: 0.15 to 0.4 on the models of the tests
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Times in ns of a part, fused and one by one; `work_ns` is in both."""
+    """Times in ns of a part, fused and in single launches; `work_ns` is in both."""
 
     fused_ns: float
-    apart_ns: float
+    single_ns: float
     launch_ns: float  # of one launch
     work_ns: float
     sync_ns: float  # boundaries, beyond what hides them
-    misses_fused_ns: float
-    misses_apart_ns: float
+    misses_ns: float  # fused
 
     @property
     def pays(self) -> bool:
         """Whether the fused part is predicted to be no slower."""
-        return self.fused_ns <= self.apart_ns
+        return self.fused_ns <= self.single_ns
 
     def __str__(self) -> str:
         return (
             f"fused {self.fused_ns / 1000:.2f} us (work {self.work_ns / 1000:.2f}, synchronisation "
-            f"{self.sync_ns / 1000:.2f}, code {self.misses_fused_ns / 1000:.2f}, launch {self.launch_ns / 1000:.2f}), "
-            f"one by one {self.apart_ns / 1000:.2f} us"
+            f"{self.sync_ns / 1000:.2f}, code {self.misses_ns / 1000:.2f}, launch {self.launch_ns / 1000:.2f}), "
+            f"one by one {self.single_ns / 1000:.2f} us"
         )
 
 
@@ -88,10 +86,6 @@ class ScopePart:
 
     def __str__(self) -> str:
         return f"{self.name}: {self.decision}" + (f"; split: {self.split}" if self.split else "")
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        return asdict(self)
 
 
 def effective_scopes(subops: Sequence[SubOperator]) -> list[str | None]:
@@ -193,19 +187,20 @@ def predict(
     ns = 1000 / float(target.device.clock_mhz)
     launch = float(target.dispatch.launch_ns)
     line, latency = target.icache.line_bytes, float(target.icache.miss_latency_cycles)
-    work = sync = apart = 0.0
+    work = sync = misses_single = 0.0
     distinct: dict[tuple[object, ...], float] = {}
     for index in part.subops:
         work += work_ns(schedule, index, target)
         sub = schedule.subops[index]
         misses = CODE_SHARE * -(-code_bytes(index) // line) * latency * ns
-        apart += misses
+        misses_single += misses
         first = distinct.setdefault((sub.kernel, sub.body, schedule.tilings[index]), misses) is misses
         if index > part.first:
             sync += max(0.0, boundary_ns(index) - (misses if first and early_start else 0.0))
     once = sum(distinct.values())
     fused_ns = launch + work + once + sync
-    return Prediction(fused_ns, len(part.subops) * launch + work + apart, launch, work, sync, once, apart)
+    single_ns = len(part.subops) * launch + work + misses_single
+    return Prediction(fused_ns, single_ns, launch, work, sync, once)
 
 
 def work_ns(schedule: Schedule, index: int, target: AicoreTarget) -> float:

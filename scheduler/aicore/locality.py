@@ -64,12 +64,12 @@ def rematerialise(
     buffers: Mapping[str, ValueBuffer],
     cores: Cores,
     target: AicoreTarget,
-    apart: Collection[int] = (),
+    fixed: Collection[int] = (),
 ) -> Rematerialised:
-    """Better ranges than the ones given. Sub-operators in global order; those `apart` run in launches of their own, and
+    """Better ranges than the ones given. Sub-operators in global order; those `fixed` run in launches of their own, and
     stay where they are."""
     state = _LocalityState(subops, tilings, spans, buffers, cores, target)
-    found, gains = state.settle(apart)
+    found, gains = state.settle(fixed)
     new, copies, whole = _with_copies(state, found)
     notes = {}
     for i, gain in gains.items():
@@ -258,10 +258,10 @@ class _LocalityState:
 
     # Decision ---------------------------------------------------------------------------------------------------------
 
-    def settle(self, apart: Collection[int]) -> tuple[list[list[Span]], dict[int, float]]:
+    def settle(self, fixed: Collection[int]) -> tuple[list[list[Span]], dict[int, float]]:
         """The ranges, and by how many cycles each changed sub-operator is ahead. What would part a sub-operator from
         a producer on its own cores is left where it is, and all is decided again."""
-        kept = set(apart)
+        kept = set(fixed)
         while True:
             spans, gains = self._attempt(kept)
             parted = {i for i in gains if self._parts(i, spans)}
@@ -375,9 +375,9 @@ class _LocalityState:
                     return []
                 own = dict.fromkeys(own, _joined(whole, other))
             rows = sorted(own.values())
-            apart = all(a[1] <= b[0] for a, b in pairwise(rows))
+            disjoint = all(a[1] <= b[0] for a, b in pairwise(rows))
             dense = other == _NOTHING or all(a[1] == b[0] for a, b in pairwise(rows))
-            return [own] if apart and dense else []
+            return [own] if disjoint and dense else []
         ways = [{lane: other} for lane in lanes]
         first, end = other
         if len(lanes) <= end - first and len(lanes) > 1:

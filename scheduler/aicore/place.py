@@ -49,10 +49,10 @@ def place_aicore(
     families: Callable[[str], KernelFamily[AicoreTarget]] = family_of,
     streams: str = AUTO,
     locality: str = LOCAL,
-    apart: Collection[int] = (),
+    fixed: Collection[int] = (),
 ) -> AicoreSchedule:
     """Place a grouping on a target. `streams`: "off" keeps the order of the grouping; `locality`: "off" leaves ranges
-    where they are; those of sub-operators `apart`, in launches of their own, always stay. Raises MachineError,
+    where they are; those of sub-operators `fixed`, in launches of their own, always stay. Raises MachineError,
     UnsupportedError where kernels cannot be cut for it."""
     cores = Cores(target)
     cut = [_tiling(sub, target, cores, families) for sub in grouping.subops]
@@ -62,7 +62,7 @@ def place_aicore(
     spans = [ranges(tiling, cores, arranged.sites[i]) for tiling, i in zip(tilings, arranged.order, strict=True)]
     local = Rematerialised(subops, grouping.buffers, tuple(map(tuple, spans)), (), {})
     if locality == LOCAL:
-        local = rematerialise(subops, tilings, spans, grouping.buffers, cores, target, apart)
+        local = rematerialise(subops, tilings, spans, grouping.buffers, cores, target, fixed)
     subops, buffers = local.subops, local.buffers
     said = [(cut[i][1], arranged.notes[i], local.notes.get(at, "")) for at, i in enumerate(arranged.order)]
     touched, roomy = arranged.touched(subops, buffers), int(target.l2.capacity_bytes) // 2

@@ -231,8 +231,8 @@ class _StreamState:
         for segment in self.segments:
             for at, i in enumerate(segment):
                 for j in segment[at + 1 :] if self.movable[i] else ():
-                    apart = self.streams[i] != self.streams[j] and self.movable[j]
-                    if apart and not ancestors[j] >> i & 1:
+                    independent = self.streams[i] != self.streams[j] and self.movable[j]
+                    if independent and not ancestors[j] >> i & 1:
                         found[i].add(j)
                         found[j].add(i)
         return found

@@ -146,7 +146,7 @@ class Kernel(_core.DirectCall):
         """A call that the base class cannot do as it is: names, conversions, inputs in a state's memory, errors."""
         arrays = as_inputs(self._input_types, bind_arguments(self._input_types, args, named)).values()
         outputs = self._new_outputs()
-        self._executable.run([*map(self._apart, arrays), *outputs, *self._states.values()])
+        self._executable.run([*map(self._unaliased, arrays), *outputs, *self._states.values()])
         return outputs[0] if self._returned == 1 else tuple(outputs[: self._returned])
 
     def bind(self, *args: Any, outputs: Mapping[str, Any] | None = None, **named: Any) -> Any:
@@ -155,7 +155,7 @@ class Kernel(_core.DirectCall):
             "buffers can be bound on the host only", location=f"kernel {self.name!r}", found=self.executor
         )
 
-    def _apart(self, array: Array) -> Array:
+    def _unaliased(self, array: Array) -> Array:
         """The input, copied where it lies in a state's memory, which the run may write before it reads the input."""
         return array.copy() if any(np.may_share_memory(array, s) for s in self._states.values()) else array
 
@@ -190,7 +190,7 @@ class Kernel(_core.DirectCall):
         if name != self.executor:
             return RunResult(self._run_on(name, arrays), self._profile(arrays, rounds=0) if profile else None)
         results = self._new_outputs()
-        report = self._launch([*map(self._apart, arrays.values()), *results, *self._states.values()])
+        report = self._launch([*map(self._unaliased, arrays.values()), *results, *self._states.values()])
         outputs = dict(zip(self._output_types, results, strict=False))
         dumps = {name: results[slot] for name, slot in self._compiled.dumps.items()}
         more = self._profile(arrays, rounds=0) if profile and report is None else report
@@ -282,7 +282,7 @@ class Kernel(_core.DirectCall):
 
     def _io(self, arrays: Sequence[Array]) -> list[Array]:
         """The io table of a launch whose outputs nobody looks at."""
-        return [*map(self._apart, arrays), *self._new_outputs(), *self._states.values()]
+        return [*map(self._unaliased, arrays), *self._new_outputs(), *self._states.values()]
 
     @contextmanager
     def _kept_states(self) -> Iterator[None]:

@@ -71,7 +71,7 @@ class AicoreKernel(Kernel):
         from superkernel.backends.aicore.qemu_schedule import EngineSchedule
 
         results = self._new_outputs()
-        io = [*map(self._apart, self._arrays(inputs).values()), *results, *self._states.values()]
+        io = [*map(self._unaliased, self._arrays(inputs).values()), *results, *self._states.values()]
         run = QemuExecutable(self._executable).run(io, schedule or EngineSchedule(), log=log, count=count)
         return dict(zip(self._output_types, results, strict=False)), run
 

@@ -73,7 +73,7 @@ def _part_rows(compiled: AicoreCompiled, launches: Sequence[LaunchResult]) -> It
         if part.predicted is None or not numbers:
             continue
         cycles = sum(span_of(compiled, launches[n])[1] for n in numbers)
-        ways = (part.predicted.fused_ns, part.predicted.apart_ns)
+        ways = (part.predicted.fused_ns, part.predicted.single_ns)
         chosen, other = ways if part.fused else ways[::-1]
         yield PartRow(
             part.name,

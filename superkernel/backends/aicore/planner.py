@@ -42,26 +42,26 @@ class AicorePlanner(Planner[AicoreTarget, AicoreScheduled, AicorePlanned]):
         return by_scope(grouping)
 
     def place(
-        self, graph: Graph, grouping: Grouping, dumps: Mapping[str, int], apart: frozenset[int] = frozenset()
+        self, graph: Graph, grouping: Grouping, dumps: Mapping[str, int], fixed: frozenset[int] = frozenset()
     ) -> AicoreScheduled:
-        """`apart`: sub-operators whose ranges stay where they are whatever `locality` would gain."""
+        """`fixed`: sub-operators whose ranges stay where they are whatever `locality` would gain."""
         options = self.job.options
         schedule = place_aicore(
-            grouping, self.job.target, streams=options.streams, locality=options.locality, apart=apart
+            grouping, self.job.target, streams=options.streams, locality=options.locality, fixed=fixed
         )
         return AicoreScheduled(graph, grouping, schedule, dumps)
 
     def plan(self, scheduled: AicoreScheduled) -> AicorePlanned:
         """What turns out to run in launches of its own has no flag to save: it is placed again where it was before
         `locality`."""
-        apart = frozenset[int]()
+        fixed = frozenset[int]()
         while True:
             plan, parts = self._launches(scheduled)
             alone = {i for part in parts if not part.fused or len(part.subops) == 1 for i in part.subops}
             if not alone & scheduled.schedule.rematerialised:
                 break
-            apart |= alone
-            scheduled = self.place(scheduled.graph, scheduled.grouping, scheduled.dumps, apart)
+            fixed |= alone
+            scheduled = self.place(scheduled.graph, scheduled.grouping, scheduled.dumps, fixed)
         strength = self.job.options.weight_strength
         weights = plan_weight_prefetch(scheduled.schedule, plan, self.job.target, strength)
         return AicorePlanned(

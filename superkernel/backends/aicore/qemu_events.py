@@ -27,7 +27,7 @@ from superkernel.target.engines.table import by_opcode
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_APART = (*ORDERING, "barrier")
+_LEFT_OUT = (*ORDERING, "barrier")
 
 
 class EventOrder:
@@ -41,7 +41,7 @@ class EventOrder:
         self._cycles: dict[tuple[int, int], tuple[int, int]] = {}
         for row in records:
             core, kind, detail = int(row["core"]), int(row["kind"]), int(row["detail"])
-            if kind == COMMAND and by_opcode()[detail].name not in _APART:
+            if kind == COMMAND and by_opcode()[detail].name not in _LEFT_OUT:
                 self._spans[core, int(row["track"])].append((int(row["begin"]), int(row["end"]), detail))
             elif kind == FLOW_IN:
                 self._waits[core].append((detail, int(row["extra"])))
@@ -68,7 +68,7 @@ class EventOrder:
         for c in self.order.commands:
             if c.command.name == "cross_wait":
                 waits[c.hart].append(c.command.numbers["flag"])
-            elif c.engine not in (Engine.CONTROL, Engine.SDMA) and c.command.name not in _APART:
+            elif c.engine not in (Engine.CONTROL, Engine.SDMA) and c.command.name not in _LEFT_OUT:
                 queues[c.hart, c.engine.value].append(c)
         found = []
         for (core, engine), row in queues.items():

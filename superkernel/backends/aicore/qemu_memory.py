@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from superkernel.codegen.aicore.linking import Image
 from superkernel.codegen.firmware.image import Firmware
-from superkernel.codegen.firmware.memory import ENGINES, FLAG_IDS, MODES, STATE, USED
+from superkernel.codegen.firmware.memory import ENGINES, FLAG_IDS, FLAGS, MODES, STATE, USED
 from superkernel.core.errors import MachineError
 from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines.model import Engine
@@ -114,6 +114,13 @@ class EmulatedMemory:
 
     def flags_used(self, hart: int) -> list[tuple[Engine, Engine, int]]:
         """The flags between engines that the hart's program sets: setter, waiter, number."""
-        used = self.read(self.places.state(hart) + USED, ENGINES * ENGINES * FLAG_IDS)
-        places = np.flatnonzero(np.frombuffer(used, np.uint8)).tolist()
+        return self._flags_at(hart, USED)
+
+    def flags_set(self, hart: int) -> list[tuple[Engine, Engine, int]]:
+        """Those that are set now."""
+        return self._flags_at(hart, FLAGS)
+
+    def _flags_at(self, hart: int, offset: int) -> list[tuple[Engine, Engine, int]]:
+        table = self.read(self.places.state(hart) + offset, ENGINES * ENGINES * FLAG_IDS)
+        places = np.flatnonzero(np.frombuffer(table, np.uint8)).tolist()
         return [(Engine(p // FLAG_IDS // ENGINES), Engine(p // FLAG_IDS % ENGINES), p % FLAG_IDS) for p in places]

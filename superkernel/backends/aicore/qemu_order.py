@@ -255,7 +255,7 @@ def _overlapping(touching: dict[object, list[tuple[TouchedBytes, Logged]]]) -> I
         for touched, c in rows:
             live = [row for row in live if row[0].end > touched.start]
             for other, d in live:
-                apart = (c.hart, c.engine) != (d.hart, d.engine)
-                if apart and (touched.writes or other.writes) and touched.meets(other):
+                other_queue = (c.hart, c.engine) != (d.hart, d.engine)
+                if other_queue and (touched.writes or other.writes) and touched.meets(other):
                     yield d, c
             live.append((touched, c))

@@ -19,8 +19,6 @@ from superkernel.codegen.firmware.memory import (
     FAIL_ENGINE,
     FAIL_FLAG,
     FAILURES,
-    FLAG_IDS,
-    FLAGS,
     QUEUE_ENDS,
     QUEUES,
     RECORD_BYTES,
@@ -49,10 +47,8 @@ def left_over(machine: EmulatedMemory, hart: int) -> list[Violation]:
         for e in Engine
         if (text := _queue(machine, hart, e))
     ]
-    flags = machine.read(machine.places.state(hart) + FLAGS, ENGINES * ENGINES * FLAG_IDS)
-    for at in np.flatnonzero(np.frombuffer(flags, np.uint8)).tolist():
-        setter, waiter = (Engine(at // FLAG_IDS // ENGINES), Engine(at // FLAG_IDS % ENGINES))
-        place = f"{_hart(machine, hart)}, flag ({setter.title}, {waiter.title}, {at % FLAG_IDS})"
+    for setter, waiter, flag in machine.flags_set(hart):
+        place = f"{_hart(machine, hart)}, flag ({setter.title}, {waiter.title}, {flag})"
         found.append(Violation("the program ends while a flag is set", place))
     if hart < machine.target.cores:
         counts = machine.counts(hart)

@@ -149,7 +149,7 @@ def checked_outputs(types: Mapping[str, TensorType], given: Mapping[str, Any] | 
     return {name: arrays[name] if name in arrays else _new_array(kind) for name, kind in types.items()}
 
 
-def check_apart(inputs: Mapping[str, Array], outputs: Mapping[str, Array], states: Mapping[str, Array]) -> None:
+def check_aliasing(inputs: Mapping[str, Array], outputs: Mapping[str, Array], states: Mapping[str, Array]) -> None:
     """Raises InputError where an array that a launch writes shares memory with another that it uses."""
     named = [
         *((f"input {name!r}", array, False) for name, array in inputs.items()),

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from superkernel.backends.host.bound import (
     BoundKernel,
-    check_apart,
+    check_aliasing,
     checked_inputs,
     checked_outputs,
     prepare_direct_calls,
@@ -67,7 +67,7 @@ class HostKernel(Kernel):
         if self._compiled.dumps:
             raise UnsupportedError("a kernel with dumps has no fixed buffers", location=f"kernel {self.name!r}")
         results = checked_outputs(self._output_types, outputs)
-        check_apart(given, results, self._states)
+        check_aliasing(given, results, self._states)
         bound = BoundKernel(self._executable, self.name, given, results, self._states)
         self._bound = bound
         return bound
