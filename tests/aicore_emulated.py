@@ -27,9 +27,9 @@ from superkernel.backends.aicore.executable import SimExecutable
 from superkernel.backends.aicore.qemu import QemuExecutable
 from superkernel.backends.aicore.qemu_process import PROGRAM
 from superkernel.backends.aicore.qemu_schedule import EngineSchedule
-from superkernel.codegen.aicore.addresses import map_addresses
 from superkernel.codegen.aicore.code_choice import CodeOptions
 from superkernel.codegen.aicore.image import AicoreImageBuilder
+from superkernel.codegen.aicore.memory_map import map_addresses
 from superkernel.codegen.cache import ObjectCache
 from superkernel.core import settings
 from superkernel.core.options import Options

@@ -20,7 +20,6 @@ import numpy as np
 from llvmlite import ir
 from numpy.typing import NDArray
 
-from superkernel.codegen.aicore.addresses import SpaceAddresses
 from superkernel.codegen.aicore.boot import FENCE, MAIN, START, TRAP, boot_object
 from superkernel.codegen.aicore.code_choice import CodeChoice, CodeOptions, settle
 from superkernel.codegen.aicore.emission import KernelCode, emit_kernel, emitter_of
@@ -28,7 +27,7 @@ from superkernel.codegen.aicore.footprint import footprints
 from superkernel.codegen.aicore.layer import WAIT_FUNCTION
 from superkernel.codegen.aicore.linking import ElfSegment, Image, LinkLayout, link
 from superkernel.codegen.aicore.lower import compile_modules
-from superkernel.codegen.aicore.memory_map import PARAMETERS_BYTE, STACK_BYTES, MemoryMap
+from superkernel.codegen.aicore.memory_map import PARAMETERS_BYTE, STACK_BYTES, MemoryMap, SpaceAddresses
 from superkernel.codegen.aicore.program import emit_program, emit_singles
 from superkernel.codegen.aicore.program_spec import KernelCall, ProgramSpec, launch_name, ranges_of
 from superkernel.codegen.cache import ObjectCache

@@ -11,14 +11,19 @@ Everything down to `top` lies in the first WINDOW_BYTES of memory, or in all of 
 `sk_private` relative to itself (2 GiB at most), and the emulator puts its device tree at the end of that window. A
 model's data is never divided: it lies in the window, or behind it.
 
+`SpaceAddresses` says where in it what a schedule placed in spaces lies.
+
 Invariant: addresses are known before code is generated, so that kernels take them as constants.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from superkernel.core.errors import UnsupportedError
+from superkernel.core.tensor import TensorType
+from superkernel.scheduler.schedule import MemoryAddress, Schedule, Space
 from superkernel.target.aicore import AicoreTarget
 
 FIRMWARE_BYTES = 1 << 18
@@ -60,13 +65,8 @@ class MemoryMap:
 
     @property
     def data_address(self) -> int:
-        """Where values begin, behind the room for code and what is linked with it."""
+        """Where values begin, behind the room for code and what is linked with it, which must not reach it."""
         return self.code_address + CODE_BYTES
-
-    @property
-    def code_end(self) -> int:
-        """The first address that code must not reach."""
-        return self.data_address
 
     @property
     def private_address(self) -> int:
@@ -118,3 +118,47 @@ class MemoryMap:
             found=f"{need} bytes",
             hint="a target file with a larger map.ram_bytes",
         )
+
+
+@dataclass(frozen=True)
+class SpaceAddresses:
+    """Where each space (and slot) starts; all lie from `begin` to `end`. All bytes, all multiples of an L2 line."""
+
+    starts: dict[tuple[Space, int], int]
+    begin: int
+    end: int
+
+    def of(self, address: MemoryAddress) -> int:
+        """The address of a place."""
+        return self.starts[address.space, address.slot] + address.offset
+
+    def start(self, space: Space, slot: int = 0) -> int:
+        """Absolute address of a space's slot, bytes; KeyError for a slot that the program has not."""
+        return self.starts[space, slot]
+
+
+def map_addresses(
+    schedule: Schedule,
+    target: AicoreTarget,
+    inputs: Sequence[TensorType],
+    outputs: Sequence[TensorType],
+    states: Sequence[TensorType],
+) -> SpaceAddresses:
+    """Constants, inputs, outputs, states, arena, workspaces, one behind the other. Raises UnsupportedError where they
+    do not fit into the target's memory."""
+    memory = MemoryMap.of(target)
+    sizes: list[tuple[Space, int, int]] = [
+        (Space.CONSTANT, 0, max((c.offset + c.nbytes for c in schedule.constants), default=0)),
+        *((Space.INPUT, i, t.nbytes) for i, t in enumerate(inputs)),
+        *((Space.OUTPUT, i, t.nbytes) for i, t in enumerate(outputs)),
+        *((Space.STATE, i, t.nbytes) for i, t in enumerate(states)),
+        (Space.ARENA, 0, schedule.arena_bytes),
+        (Space.SCRATCH, 0, schedule.scratch_bytes),
+    ]
+    rounded = [-(-nbytes // ALIGN_BYTES) * ALIGN_BYTES for _, _, nbytes in sizes]
+    begin = at = memory.place_data(sum(rounded))
+    starts = {}
+    for (space, slot, _), nbytes in zip(sizes, rounded, strict=True):
+        starts[space, slot] = at
+        at += nbytes
+    return SpaceAddresses(starts, begin, at)

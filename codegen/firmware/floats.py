@@ -20,7 +20,6 @@ from superkernel.core.dtypes import DType
 
 FLOAT_TYPES = (DType.F32, DType.F16, DType.BF16)
 NAN_BITS = 0x7FC00000
-DIRECTIONS = ("nearest_even", "floor", "ceil", "trunc", "nearest_away")  # numbered as the operand's choices
 BOUNDS = {
     DType.I32: (-(1 << 31), (1 << 31) - 1),
     DType.I16: (-(1 << 15), (1 << 15) - 1),

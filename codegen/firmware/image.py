@@ -60,8 +60,8 @@ def build_firmware(target: AicoreTarget, cache: ObjectCache) -> Firmware:
     objects = compile_modules(list(texts.values()), cache)
     layout = LinkLayout(
         code_address=places.memory.ram_address,
-        code_end=places.code_end,
-        data_end=places.code_end,
+        code_end=places.config,
+        data_end=places.config,
         func_align=16,
         order=[START, ENTRY, "fw_trap", "fw_doorbell"],
         shared=(),

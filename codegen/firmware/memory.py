@@ -133,13 +133,8 @@ class FirmwareMap:
 
     @property
     def config(self) -> int:
-        """Address of the configuration."""
+        """Address of the configuration, which the firmware's code must not reach."""
         return self.memory.ram_address + FIRMWARE_BYTES - CONFIG_BYTES
-
-    @property
-    def code_end(self) -> int:
-        """The first address that the firmware's code must not reach."""
-        return self.config
 
     @property
     def depth(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from llvmlite import ir
 
 from superkernel.codegen.aicore.scalar import I32, Number, Scalar
@@ -66,17 +68,13 @@ def _float_of(c: Code, bits: Scalar) -> ir.Value:
     return c.b.bitcast(c.b.trunc(bits.value, I32), F32)
 
 
-class _Fixing:
-    """What l0c_to_gm does with one accumulator."""
+def _fixing(c: Code, o: Operands) -> Callable[[ir.Value, Scalar], ir.Value]:
+    """What l0c_to_gm does with one accumulator of a column: scale, bias and activation."""
+    b = c.b
+    factors, summands = o.at("scale_src"), o.at("bias_src")
+    factor, low, high = (_float_of(c, o[n]) for n in ("scale_value", "low", "high"))
 
-    def __init__(self, c: Code, o: Operands) -> None:
-        self.c, self.o = c, o
-        self.factors, self.summands = o.at("scale_src"), o.at("bias_src")
-        self.value, self.low, self.high = (_float_of(c, o[n]) for n in ("scale_value", "low", "high"))
-
-    def apply(self, x: ir.Value, column: Scalar) -> ir.Value:
-        """Scale, bias and activation of column j's element."""
-        c, b, o = self.c, self.c.b, self.o
+    def apply(x: ir.Value, column: Scalar) -> ir.Value:
         bits = c.variable(c.num(b.zext(b.bitcast(x, I32), ir.IntType(64))))
 
         def keep(value: ir.Value) -> None:
@@ -86,21 +84,23 @@ class _Fixing:
             return _float_of(c, bits.get())
 
         with c.when(c.compare("==", o["scale"], 1)):
-            keep(b.fmul(now(), self.value))
+            keep(b.fmul(now(), factor))
         with c.when(c.compare("==", o["scale"], 2)):
-            keep(b.fmul(now(), c.load(self.factors + column * 4, F32)))
+            keep(b.fmul(now(), c.load(factors + column * 4, F32)))
         with c.when(c.compare("==", o["bias"], 1)):
-            keep(b.fadd(now(), c.load(self.summands + column * 4, F32)))
+            keep(b.fadd(now(), c.load(summands + column * 4, F32)))
         with c.when(c.compare("==", o["activation"], 1)):
             kept = b.or_(above_zero(c, now()), is_nan(b, now()))
             keep(b.select(kept, now(), ir.Constant(F32, 0.0)))
         with c.when(c.compare("==", o["activation"], 2)):
-            keep(b.select(above_zero(c, now()), now(), b.fmul(now(), self.low)))
+            keep(b.select(above_zero(c, now()), now(), b.fmul(now(), low)))
         with c.when(c.compare("==", o["activation"], 3)):
             x = now()
-            upper = b.select(b.fcmp_ordered(">", x, self.high), self.high, x)
-            keep(b.select(b.fcmp_ordered("<", x, self.low), self.low, upper))
+            upper = b.select(b.fcmp_ordered(">", x, high), high, x)
+            keep(b.select(b.fcmp_ordered("<", x, low), low, upper))
         return now()
+
+    return apply
 
 
 def _store_fixed(c: Code, x: ir.Value, address: Number, dtype: DType) -> None:
@@ -115,7 +115,7 @@ def _store_fixed(c: Code, x: ir.Value, address: Number, dtype: DType) -> None:
 def _accumulators_out(c: Code, o: Operands, target: AicoreTarget) -> None:
     to, source = o.at("dst"), o.at("src")
     cube = target.cube
-    fixing = _Fixing(c, o)
+    fix = _fixing(c, o)
     across = c.ceil_div(o["n"], cube.n)
 
     def elements(kind: DType, dtype: DType) -> None:
@@ -128,6 +128,6 @@ def _accumulators_out(c: Code, o: Operands, target: AicoreTarget) -> None:
                 c.store(raw, place)
             else:
                 x = c.b.sitofp(raw, F32) if kind is DType.I32 else c.b.bitcast(raw, F32)
-                _store_fixed(c, fixing.apply(x, j), place, dtype)
+                _store_fixed(c, fix(x, j), place, dtype)
 
     by_types(c, o, elements)

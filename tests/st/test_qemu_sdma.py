@@ -62,7 +62,7 @@ def text() -> str:
 
 def program() -> Image:
     layout = LinkLayout(
-        code_address=MEMORY.code_address, code_end=MEMORY.code_end,
+        code_address=MEMORY.code_address, code_end=MEMORY.data_address,
         absolute={"sk_private": MEMORY.private_address}, shared=("sk_start", "sk_trap", "sk_fence"),
     )  # fmt: skip
     return link([boot_object(MINI, harts=MEMORY.harts), compile_rv64(text())], layout)

@@ -34,7 +34,7 @@ def _graph() -> Graph:
 def test_the_map_of_a_preset(preset: str) -> None:
     memory = MemoryMap.of(load_target(preset))
     end = memory.private_address + memory.harts * memory.private_bytes
-    assert memory.code_end <= memory.data_address < memory.private_address
+    assert memory.data_address < memory.private_address
     assert end <= memory.ram_address + memory.ram_bytes
     assert end - memory.code_address < REACH_BYTES
     assert end <= DEVICE_TREE[0] or memory.private_address >= DEVICE_TREE[1]

@@ -20,8 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from superkernel.codegen.aicore.channel import Channel
 from superkernel.codegen.aicore.commands import Address, OperandValue
@@ -55,8 +54,7 @@ def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
         emit_lane(kb, body, tiling)
 
 
-@dataclass(frozen=True)
-class _Tile:
+class _Tile(NamedTuple):
     """What is known of a tile: the number of its panel over all batches, the group that it begins with, where it lies
     in the result (in tiles), and the bytes from each operand's start to it."""
 
@@ -67,9 +65,6 @@ class _Tile:
     row: Variable
     column: Variable
     out: Variable
-
-    def fields(self) -> tuple[Variable, ...]:
-        return (self.panel, self.start, self.kept, self.streamed, self.row, self.column, self.out)
 
 
 class _Cube:
@@ -136,7 +131,7 @@ class _Cube:
 
     def _go_on(self) -> None:
         """To the tile that the cursor ahead is at."""
-        for now, following in zip(self.now.fields(), self.next.fields(), strict=True):
+        for now, following in zip(self.now, self.next, strict=True):
             now.set(following.get())
 
     def _emit_tile(self) -> None:

@@ -23,7 +23,7 @@ from math import prod
 from superkernel.codegen.aicore.kernels.row_tiles import COMBINE, Ops, RowTile, TileVector, VectorForm
 from superkernel.codegen.aicore.kernels.row_transfer import Mover, TileStrides
 from superkernel.codegen.aicore.layer import KernelBuilder
-from superkernel.codegen.aicore.rings import Buffer, Ring
+from superkernel.codegen.aicore.rings import Buffer, Part, Ring
 from superkernel.codegen.aicore.scalar import Number
 from superkernel.codegen.aicore.tileprogram import TileProgram
 from superkernel.core.dtypes import DType
@@ -67,17 +67,16 @@ class Scope(Enum):
 
 @dataclass(eq=False)
 class Param:
-    """A further input. `raw`: as loaded; `value`: in the type of the work, the same where no cast is needed."""
+    """A further input. `raw`: as loaded; `value`: in the type of the work, the same where no cast is needed. As rows
+    these are numbers of a vector, a block or an item apart."""
 
     program: PointwiseProgram
     dtype: DType
     form: VectorForm | None  # None: a tile
-    step: int  # bytes between loaded numbers
     scope: Scope
     spans: bool  # all of P is held, though a chunk has a part of it
-    raw: Buffer
-    value: Buffer
-    value_step: int
+    raw: Part
+    value: Part
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,7 +194,7 @@ class RowTask:
         cast = load.dtype is not self.work
         value = self.kb.fixed(Local.UB, size[1], f"v{k}") if cast else raw
         step, value_step = (self.block, self.block) if spread else (item, self.work_item)
-        return Param(program, load.dtype, form, step, scope, spans, raw, value, value_step)
+        return Param(program, load.dtype, form, scope, spans, raw.rows(step), value.rows(value_step))
 
     def _scope(self, walk: Sequence[int], spans: bool) -> Scope:
         """When an input that moves so must be loaded."""
@@ -373,29 +372,29 @@ class RowTask:
         walk = self._walk(load.source, load.strides, load.offset, chunk)
         mover = Mover(self.kb, item, None, 0)
         if param.form is None:
-            mover.load(self._tile(param.raw, item, chunk), walk)
+            mover.load(self._tile(param.raw.buffer, item, chunk), walk)
             return
         count = {VectorForm.ROW: chunk.m, VectorForm.COLUMN: chunk.n, VectorForm.ONE: 1}[param.form]
-        if param.step != item:
-            mover.load(RowTile(param.raw.rows(param.step), count, 1), walk)
+        if param.raw.pitch != item:
+            mover.load(RowTile(param.raw, count, 1), walk)
             return
         step = walk.q_step if param.form is VectorForm.ROW else item
         mover.load(RowTile(param.raw.rows(0), 1, count), TileStrides(walk.address, 0, step))
 
     def _cast_param(self, param: Param, chunk: Chunk) -> None:
-        if param.raw is param.value:
+        if param.raw.buffer is param.value.buffer:
             return
         value = self._param_value(param, chunk)
-        raw: RowTile | TileVector = self._tile(param.raw, param.dtype.itemsize, chunk)
+        raw: RowTile | TileVector = self._tile(param.raw.buffer, param.dtype.itemsize, chunk)
         if isinstance(value, TileVector):
-            raw = TileVector(param.raw.rows(param.step), value.form, value.count)
+            raw = TileVector(param.raw, value.form, value.count)
         self.ops.cast(value, raw, param.dtype, self.work)
 
     def _param_value(self, param: Param, chunk: Chunk) -> RowTile | TileVector:
         if param.form is None:
-            return self._tile(param.value, self.work_item, chunk)
+            return self._tile(param.value.buffer, self.work_item, chunk)
         count = {VectorForm.ROW: chunk.m, VectorForm.COLUMN: chunk.n, VectorForm.ONE: 1}[param.form]
-        return TileVector(param.value.rows(param.value_step), param.form, count)
+        return TileVector(param.value, param.form, count)
 
     def param(self, k: int, like: RowTile) -> RowTile | TileVector | None:
         """A further input for a tile, None if it is absent."""

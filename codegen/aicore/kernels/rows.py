@@ -28,10 +28,6 @@ from superkernel.scheduler.families.rowops import integer, real
 LOWEST_F32 = -3.4028234663852886e38
 
 
-def _sum(t: RowTask, dst: TileVector, prepare: Callable[[RowTile], RowTile], part: TileVector) -> None:
-    t.reduce("sum", dst, prepare, 0, part)
-
-
 def _keep(x: RowTile) -> RowTile:
     return x
 
@@ -62,7 +58,7 @@ def softmax(t: RowTask) -> None:
                 ops.unary("v_exp", y, x)
                 return y
 
-            _sum(t, total, power, total)
+            t.reduce("sum", total, power, 0, total)
         else:
             _running_softmax(t, top, total)
         ops.unary("v_ln" if log else "v_reciprocal", total, total)
@@ -109,17 +105,17 @@ def norm(t: RowTask) -> None:
         mean, factor, part = t.statistic(0), t.statistic(1), t.statistic(2)
         centred = t.body.op != "rms_norm"
         if centred:
-            _sum(t, mean, _keep, part)
-            ops.unary("v_muls", mean, mean, value=_f32(1.0 / count))
+            t.reduce("sum", mean, _keep, 0, part)
+            ops.unary("v_muls", mean, mean, value=bits_of(1.0 / count, DType.F32))
 
         def squares(x: RowTile) -> RowTile:
             if centred:
                 ops.binary("v_sub", x, x, mean)
             return _square(t)(x)
 
-        _sum(t, factor, squares, part)
-        ops.unary("v_muls", factor, factor, value=_f32(1.0 / count))
-        ops.unary("v_adds", factor, factor, value=_f32(epsilon))
+        t.reduce("sum", factor, squares, 0, part)
+        ops.unary("v_muls", factor, factor, value=bits_of(1.0 / count, DType.F32))
+        ops.unary("v_adds", factor, factor, value=bits_of(epsilon, DType.F32))
         ops.unary("v_rsqrt", factor, factor)
 
         scaled, prepare = _scaled(t, factor)
@@ -130,10 +126,6 @@ def norm(t: RowTask) -> None:
             scaled(y, x)
 
         t.results(result, prepare)
-
-
-def _f32(value: float) -> int:
-    return bits_of(value, DType.F32)
 
 
 def _joins(scale: TileVector, factor: TileVector) -> bool:
@@ -188,9 +180,9 @@ def lp_norm(t: RowTask) -> None:
                 ops.unary("v_abs", y, x)
                 return y
 
-            _sum(t, total, magnitude, part)
+            t.reduce("sum", total, magnitude, 0, part)
         else:
-            _sum(t, total, _square(t), part)
+            t.reduce("sum", total, _square(t), 0, part)
             ops.unary("v_sqrt", total, total)
         # Where the norm is 0 the row is: x / 1 is 0 there too.
         _keep_where(t, total, total, mask, "ne", 0.0, 1.0)
@@ -220,7 +212,7 @@ def batch_norm(t: RowTask) -> None:
             assert bias is not None
             assert mean is not None
             factor = t.spare_like(var)
-            ops.unary("v_adds", factor, var, value=_f32(epsilon))
+            ops.unary("v_adds", factor, var, value=bits_of(epsilon, DType.F32))
             ops.unary("v_sqrt", factor, factor)
             ops.binary("v_div", factor, scale, factor)
             ops.binary("v_sub", y, x, mean)
@@ -291,7 +283,9 @@ def _product_tile(t: RowTask, x: RowTile) -> RowTile:
 def _after(t: RowTask, total: TileVector) -> None:
     op, ops = t.body.op, t.ops
     if op == "reduce_mean":
-        ops.unary("v_muls", total, total, value=_f32(1.0 / t.space.row_size if t.space.row_size else math.nan))
+        ops.unary(
+            "v_muls", total, total, value=bits_of(1.0 / t.space.row_size if t.space.row_size else math.nan, DType.F32)
+        )
     elif op == "reduce_l2":
         ops.unary("v_sqrt", total, total)
     elif op == "reduce_log_sum":
@@ -315,7 +309,7 @@ def _log_sum_exp(t: RowTask) -> None:
         ops.unary("v_exp", x, x)
         return x
 
-    _sum(t, total, power, part)
+    t.reduce("sum", total, power, 0, part)
     ops.unary("v_ln", total, total)
     ops.binary("v_add", top, total, top)
     t.emit_vector(top)

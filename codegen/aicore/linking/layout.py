@@ -56,8 +56,8 @@ class LinkLayout:
         memory = MemoryMap.of(target)
         values: dict[str, Any] = {
             "code_address": memory.code_address,
-            "code_end": memory.code_end,
-            "data_end": memory.code_end,
+            "code_end": memory.data_address,
+            "data_end": memory.data_address,
             "func_align": target.icache.line_bytes,
             "copy_align": max(target.l2.line_bytes, target.icache.line_bytes),
             "shared": ("sk_start", "sk_trap", "sk_fence"),

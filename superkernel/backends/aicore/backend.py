@@ -9,9 +9,9 @@ from superkernel.backends.aicore.compiled import AicoreCompiled, AicorePlanned
 from superkernel.backends.aicore.executable import SimExecutable
 from superkernel.backends.aicore.planner import AicorePlanner
 from superkernel.backends.aicore.shared import Shared
-from superkernel.codegen.aicore.addresses import map_addresses
 from superkernel.codegen.aicore.code_choice import CodeOptions
 from superkernel.codegen.aicore.image import AicoreImage, AicoreImageBuilder
+from superkernel.codegen.aicore.memory_map import map_addresses
 from superkernel.codegen.cache import ObjectCache
 from superkernel.compilation.backend import Backend
 from superkernel.compilation.compiled import Job
