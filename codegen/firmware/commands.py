@@ -16,7 +16,7 @@ from llvmlite import ir
 from superkernel.codegen.aicore.scalar import Number, Scalar
 from superkernel.codegen.firmware.code import Code, Operands
 from superkernel.codegen.firmware.floats import bits_type, narrow, widen
-from superkernel.codegen.firmware.memory import FAIL_COMMAND
+from superkernel.codegen.firmware.memory import Failure
 from superkernel.core.dtypes import DType
 from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines.model import TYPE_CODES
@@ -79,7 +79,7 @@ def codes_of(types: Sequence[DType]) -> int:
 def by_types(c: Code, o: Operands, emit: Callable[..., None]) -> None:
     """`emit(*types)` for each legal combination of element types."""
     cases = {codes_of(types): lambda types=types: emit(*types) for types in o.spec.types}
-    c.switch(o.types, cases, lambda: c.fail(FAIL_COMMAND, o.doorbell))
+    c.switch(o.types, cases, lambda: c.fail(Failure.COMMAND, o.doorbell))
 
 
 def by_item(c: Code, o: Operands, emit: Callable[[int], None]) -> None:
@@ -91,7 +91,7 @@ def by_item(c: Code, o: Operands, emit: Callable[[int], None]) -> None:
             size.set(c.choose(c.compare("==", o.types, code), item, size.get()))
     items = sorted({types[0].itemsize for types in o.spec.types})
     cases = {item: lambda item=item: emit(item) for item in items}
-    c.switch(size.get(), cases, lambda: c.fail(FAIL_COMMAND, o.doorbell))
+    c.switch(size.get(), cases, lambda: c.fail(Failure.COMMAND, o.doorbell))
 
 
 def load_lane(c: Code, address: Number, dtype: DType) -> ir.Value:

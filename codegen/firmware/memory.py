@@ -21,6 +21,7 @@ Invariant: nothing here depends on a program; the same firmware object serves ev
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import cached_property
 from typing import Final
 
@@ -72,7 +73,7 @@ QUEUES: Final = USED + ENGINES * ENGINES * FLAG_IDS
 assert max(STATE.values()) < WINDOWS
 
 TIMINGS: Final = ("now", "late", "random")
-WAIT_NOTHING, WAIT_CROSS, WAIT_MEMORY, WAIT_FLAG, WAIT_DRAIN, WAIT_QUEUE = range(6)
+Wait = IntEnum("Wait", "NOTHING CROSS MEMORY FLAG DRAIN QUEUE", start=0)  # what a control unit waits for
 
 # Why the firmware ends the machine; the exit status is FAILURE_EXIT.
 FAILURE_EXIT: Final = 9
@@ -87,9 +88,7 @@ FAILURES: Final = {
     8: ("deadlock", "the control unit waits for engines that wait for it or for each other"),
     9: ("bad_offset", "v_gather or v_scatter beyond its table"),
 }
-(
-    FAIL_TRAP, FAIL_FIRMWARE, FAIL_STORE, FAIL_COMMAND, FAIL_ENGINE, FAIL_FLAG, FAIL_CROSS, FAIL_DEADLOCK, FAIL_OFFSET,
-) = FAILURES  # fmt: skip
+Failure = IntEnum("Failure", "TRAP FIRMWARE STORE COMMAND ENGINE FLAG CROSS DEADLOCK OFFSET")
 
 CUBE_MEMORIES: Final = (Local.L1, Local.L0A, Local.L0B, Local.L0C)
 

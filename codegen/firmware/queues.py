@@ -23,7 +23,7 @@ from superkernel.codegen.aicore.scalar import I64, Number, Scalar, Variable, ir_
 from superkernel.codegen.firmware.base import OPCODES, FirmwarePart, function
 from superkernel.codegen.firmware.code import Code, Operands, scalar
 from superkernel.codegen.firmware.commands import symbol_of
-from superkernel.codegen.firmware.memory import FAIL_COMMAND, FAIL_FLAG, FLAGS, LOG, STATE, USED
+from superkernel.codegen.firmware.memory import FLAGS, LOG, STATE, USED, Failure
 from superkernel.target.engines.model import Engine
 from superkernel.target.engines.table import spec_of
 
@@ -49,7 +49,7 @@ class QueueCode(FirmwarePart):
             c.call(symbol_of(name), state, record)
 
         cases = {op: lambda name=name: case(name) for name, op in OPCODES.items() if name not in _ORDERING}
-        c.switch(opcode, cases, lambda: c.fail(FAIL_COMMAND, c.load_number(record)))
+        c.switch(opcode, cases, lambda: c.fail(Failure.COMMAND, c.load_number(record)))
 
     @function(result=True)
     def ready(self, c: Code, state: Scalar, engine: Scalar) -> None:
@@ -69,7 +69,7 @@ class QueueCode(FirmwarePart):
         flag = self._flag(c, engine, peer, number)
         count = c.load_number(flag, 8)
         with c.when(c.compare(">=", count, self.target.queue.flag_count_max)):
-            c.fail(FAIL_FLAG, engine, peer << 8 | number)
+            c.fail(Failure.FLAG, engine, peer << 8 | number)
         c.store_number(count + 1, flag, 8)
         c.store_number(1, flag + (USED - FLAGS), 8)
 

@@ -19,7 +19,7 @@ from llvmlite import ir
 from superkernel.codegen.aicore.scalar import I64, Number, Scalar
 from superkernel.codegen.firmware.base import SOFTWARE, TIMER, FirmwarePart, function
 from superkernel.codegen.firmware.code import Code, Operands, scalar
-from superkernel.codegen.firmware.memory import FAIL_CROSS, MODES, STATE, WAIT_CROSS, WAIT_MEMORY, WAIT_NOTHING
+from superkernel.codegen.firmware.memory import MODES, STATE, Failure, Wait
 
 POLL_TICKS = 1000  # 100 us: how often a waiting hart looks at a word that no command wrote
 PATIENT = 2  # a hart's `waiting` while it has not yet given up; 1 when only others can help
@@ -154,7 +154,7 @@ class SignalCode(FirmwarePart):
         with c.when(self._unwaited(c)):
             c.store_number(c.load_number(taken) + 1, taken)
             c.ret()
-        self._waits(c, WAIT_CROSS, flag)
+        self._waits(c, Wait.CROSS, flag)
 
         def holds() -> ir.Value:
             return c.compare(">", c.call("fw_count", state, flag, result=True), c.load_number(taken))
@@ -163,9 +163,9 @@ class SignalCode(FirmwarePart):
         self._sleep_until(c, holds, SOFTWARE)
         count = c.call("fw_count", state, flag, result=True) - c.load_number(taken)
         with c.when(c.compare(">", count, self.target.sync.flag_count_max)):
-            c.fail(FAIL_CROSS, flag)
+            c.fail(Failure.CROSS, flag)
         c.store_number(c.load_number(taken) + 1, taken)
-        c.put("wait_kind", WAIT_NOTHING)
+        c.put("wait_kind", Wait.NOTHING)
 
     def _unwaited(self, c: Code) -> ir.Value:
         """Whether the host wants this command not to wait: the hart's n-th for order."""
@@ -185,11 +185,11 @@ class SignalCode(FirmwarePart):
     @function()
     def wait_memory(self, c: Code, state: Scalar, address: Scalar, value: Scalar) -> None:
         """Others may write the word by plain stores, so a timer wakes too."""
-        self._waits(c, WAIT_MEMORY, address, value)
+        self._waits(c, Wait.MEMORY, address, value)
 
         def holds() -> ir.Value:
             return c.compare("!=", c.call("fw_reached", state, address, value, result=True), 0)
 
         self._publish_until(c, holds)
         self._sleep_until(c, holds, SOFTWARE | TIMER, timer=True)
-        c.put("wait_kind", WAIT_NOTHING)
+        c.put("wait_kind", Wait.NOTHING)

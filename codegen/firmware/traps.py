@@ -17,23 +17,15 @@ from superkernel.codegen.firmware.base import OPCODES, FirmwarePart, function
 from superkernel.codegen.firmware.code import Code, Operands, scalar
 from superkernel.codegen.firmware.memory import (
     ENGINES,
-    FAIL_COMMAND,
-    FAIL_DEADLOCK,
-    FAIL_ENGINE,
-    FAIL_FIRMWARE,
-    FAIL_STORE,
-    FAIL_TRAP,
     FLAG_IDS,
     FRAME_X,
     LOG,
     LOG_RECORD_BYTES,
     RECORD_BYTES,
     STATE,
-    WAIT_DRAIN,
-    WAIT_FLAG,
-    WAIT_NOTHING,
-    WAIT_QUEUE,
     WINDOWS,
+    Failure,
+    Wait,
 )
 from superkernel.target.engines.layout import DOORBELL, WINDOW_BYTES, WINDOWS_BYTES, layout
 from superkernel.target.engines.model import Engine
@@ -54,7 +46,7 @@ class TrapCode(FirmwarePart):
     def _must(self, c: Code, engine: Number, kind: int) -> None:
         """Carry out an engine's first command; a deadlock where that cannot be."""
         with c.when(c.compare("==", c.call("fw_force", c.args[0], engine, 0, result=True), 0)):
-            c.fail(FAIL_DEADLOCK, kind, engine)
+            c.fail(Failure.DEADLOCK, kind, engine)
 
     @function()
     def control(self, c: Code, state: Scalar, window: Scalar) -> None:
@@ -74,9 +66,9 @@ class TrapCode(FirmwarePart):
         def wait_flag() -> None:
             o = operands("wait_flag")
             flag = self._flag(c, o["peer"], 0, o["flag"])
-            self._waits(c, WAIT_FLAG, o["peer"], o["flag"])
+            self._waits(c, Wait.FLAG, o["peer"], o["flag"])
             with c.loop_while(lambda: c.compare("==", c.load_number(flag, 8), 0)):
-                self._must(c, o["peer"], WAIT_FLAG)
+                self._must(c, o["peer"], Wait.FLAG)
             c.store_number(c.load_number(flag, 8) - 1, flag, 8)
 
         def busy(engine: Engine) -> ir.Value:
@@ -84,11 +76,11 @@ class TrapCode(FirmwarePart):
 
         def drain() -> None:
             o = operands("drain")
-            self._waits(c, WAIT_DRAIN, o["engines"])
+            self._waits(c, Wait.DRAIN, o["engines"])
             for engine in _BACKWARDS:
                 wanted = c.compare("!=", o["engines"] & (1 << engine.value), 0)
                 with c.when(wanted), c.loop_while(partial(busy, engine)):
-                    self._must(c, engine.value, WAIT_DRAIN)
+                    self._must(c, engine.value, Wait.DRAIN)
             c.fence()
 
         def with_record(function: str) -> None:
@@ -108,8 +100,8 @@ class TrapCode(FirmwarePart):
             "notify": lambda: with_record("fw_notify"),
             "wait_memory": wait_memory,
         }
-        c.switch(doorbell & 0xFF, {OPCODES[n]: f for n, f in cases.items()}, lambda: c.fail(FAIL_COMMAND, doorbell))
-        c.put("wait_kind", WAIT_NOTHING)
+        c.switch(doorbell & 0xFF, {OPCODES[n]: f for n, f in cases.items()}, lambda: c.fail(Failure.COMMAND, doorbell))
+        c.put("wait_kind", Wait.NOTHING)
 
     @function()
     def doorbell(self, c: Code, state: Scalar, engine: Scalar) -> None:
@@ -117,7 +109,7 @@ class TrapCode(FirmwarePart):
         window = state + WINDOWS + engine * WINDOW_BYTES
         has = c.num(c.b.lshr(c.get("engines").value, engine.value)) & 1
         with c.when(c.compare("==", has, 0)):
-            c.fail(FAIL_ENGINE, engine, c.load_number(window + 8 * DOORBELL))
+            c.fail(Failure.ENGINE, engine, c.load_number(window + 8 * DOORBELL))
         with c.when(self._left_out(c, engine, c.load_number(window + 8 * DOORBELL))):
             c.ret()
         logged = c.call("fw_log", state, engine, window, result=True)
@@ -154,9 +146,9 @@ class TrapCode(FirmwarePart):
         taken, put = self._ends(c, engine)
         number = c.load_number(put)
         with c.when(c.compare(">=", number - c.load_number(taken), self.places.depth)):
-            self._waits(c, WAIT_QUEUE, engine)
-            self._must(c, engine, WAIT_QUEUE)
-            c.put("wait_kind", WAIT_NOTHING)
+            self._waits(c, Wait.QUEUE, engine)
+            self._must(c, engine, Wait.QUEUE)
+            c.put("wait_kind", Wait.NOTHING)
         record = self._record(c, engine, number)
         self._copy_record(c, window, record)
         c.store_number(logged, self._queued_log(c, engine, number))
@@ -195,17 +187,17 @@ class TrapCode(FirmwarePart):
         for name, value in (("mcause", cause), ("mtval", address)):
             c.put(name, value)
         with c.when(c.compare("!=", c.get("active"), 0)):
-            c.fail(FAIL_FIRMWARE, cause, pc)
+            c.fail(Failure.FIRMWARE, cause, pc)
         c.put("mepc", pc)
         c.put("active", 1)
         offset = address - self.target.map.page_address
         in_page = c.compare("<", offset, self.target.map.page_bytes)
         with c.when(c.b.not_(in_page)):
-            c.fail(FAIL_TRAP, cause, address)
+            c.fail(Failure.TRAP, cause, address)
         aligned = c.compare("==", offset & 7, 0)
         legal = c.b.and_(aligned, c.compare("<", offset, WINDOWS_BYTES))
         with c.when(c.b.not_(c.b.and_(legal, c.compare("==", cause, _STORE_ACCESS_FAULT)))):
-            c.fail(FAIL_STORE, cause, address)
+            c.fail(Failure.STORE, cause, address)
         register, length = self._stored(c, pc)
         value = c.load_number(state + FRAME_X + register * 8)
         c.store_number(value, state + WINDOWS + offset)
@@ -228,7 +220,7 @@ class TrapCode(FirmwarePart):
             found = c.compare("==", word & mask, match)
             register, length = c.choose(found, number + base, register), c.choose(found, size, length)
         with c.when(c.compare("==", length, 0)):
-            c.fail(FAIL_STORE, word, pc)
+            c.fail(Failure.STORE, word, pc)
         return register, length
 
     # Commands from a table --------------------------------------------------------------------------------------------

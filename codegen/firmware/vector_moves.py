@@ -30,7 +30,7 @@ from superkernel.codegen.firmware.floats import (
     narrow,
     to_integer,
 )
-from superkernel.codegen.firmware.memory import FAIL_OFFSET
+from superkernel.codegen.firmware.memory import Failure
 from superkernel.core.dtypes import DType
 from superkernel.target.aicore import AicoreTarget
 
@@ -253,7 +253,7 @@ def _indexed(c: Code, o: Operands, target: AicoreTarget) -> None:
             offset = c.load_number(offsets + i * 4, 32)
             wrong = c.b.or_(c.compare("!=", offset % item, 0), c.compare(">", offset + item, o["table_bytes"]))
             with c.when(wrong):
-                c.fail(FAIL_OFFSET, o.doorbell, offset)
+                c.fail(Failure.OFFSET, o.doorbell, offset)
             place, line = (source, to) if gathers else (to, source)
             if gathers:
                 c.store(c.load(place + offset, kind), line + i * item)

@@ -20,17 +20,7 @@ from superkernel.backends.aicore.qemu_process import Ended, find_qemu, start
 from superkernel.backends.aicore.qemu_schedule import AT_ONCE, WATCHDOG_S, EngineSchedule
 from superkernel.codegen.aicore.boot import DONE, EXIT_DATA, EXIT_SUCCESS, EXIT_TRAP, FIRMWARE
 from superkernel.codegen.aicore.memory_map import CAUSE_WORD, LAUNCH_WORD, MARKER_WORD
-from superkernel.codegen.firmware.memory import (
-    CONFIG,
-    ENGINES,
-    FAILURE_EXIT,
-    FLAG_IDS,
-    LOG_BYTES,
-    STATE,
-    TIMINGS,
-    WAIT_CROSS,
-    WAIT_MEMORY,
-)
+from superkernel.codegen.firmware.memory import CONFIG, ENGINES, FAILURE_EXIT, FLAG_IDS, LOG_BYTES, STATE, TIMINGS, Wait
 from superkernel.core.errors import MachineError, SimulationError, WatchdogError
 from superkernel.target.engines.model import ENGINES_OF, CoreType, Engine, Local
 
@@ -163,9 +153,9 @@ class Emulator(EmulatedMemory):
         if not waiting or len(waiting) + ended < len(before) or shared[0] != shared[1]:
             return False
         for hart, (_, kind, what, value, *_) in waiting.items():
-            if kind not in (WAIT_CROSS, WAIT_MEMORY):
+            if kind not in (Wait.CROSS, Wait.MEMORY):
                 return False
-            if self.counts(hart)[what] > 0 if kind == WAIT_CROSS else self.word(what) >= value:
+            if self.counts(hart)[what] > 0 if kind == Wait.CROSS else self.word(what) >= value:
                 return False
         return before == self._look()
 

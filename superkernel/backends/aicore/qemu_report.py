@@ -13,20 +13,12 @@ from superkernel.codegen.aicore.memory_map import MARKER_WORD
 from superkernel.codegen.firmware.memory import (
     CONFIG,
     ENGINES,
-    FAIL_COMMAND,
-    FAIL_CROSS,
-    FAIL_DEADLOCK,
-    FAIL_ENGINE,
-    FAIL_FLAG,
     FAILURES,
     QUEUE_ENDS,
     QUEUES,
     RECORD_BYTES,
-    WAIT_CROSS,
-    WAIT_DRAIN,
-    WAIT_FLAG,
-    WAIT_MEMORY,
-    WAIT_QUEUE,
+    Failure,
+    Wait,
 )
 from superkernel.core.errors import SimulationError, SuperKernelError, Violation
 from superkernel.target.engines import Engine, decode
@@ -96,12 +88,12 @@ def _symbol(machine: EmulatedMemory, pc: int) -> str:
 def _wait(machine: EmulatedMemory, hart: int) -> str:
     kind, what, value = (machine.state_word(hart, n) for n in ("wait_kind", "wait_what", "wait_value"))
     last = machine.state_word(hart, "last_flag")
-    texts = {
-        WAIT_CROSS: f"waits for cross-core flag {what}",
-        WAIT_MEMORY: f"waits for the word at {what:#x} to be at least {value}",
-        WAIT_FLAG: f"waits for flag {value} of {_engine(what)}",
-        WAIT_DRAIN: "drains its engines",
-        WAIT_QUEUE: f"waits for room in the queue of {_engine(what)}",
+    texts: dict[int, str] = {
+        Wait.CROSS: f"waits for cross-core flag {what}",
+        Wait.MEMORY: f"waits for the word at {what:#x} to be at least {value}",
+        Wait.FLAG: f"waits for flag {value} of {_engine(what)}",
+        Wait.DRAIN: "drains its engines",
+        Wait.QUEUE: f"waits for room in the queue of {_engine(what)}",
     }
     return texts.get(kind, f"waits for nothing; last cross-core flag waited for: {last}")
 
@@ -127,16 +119,16 @@ def failure(machine: EmulatedMemory) -> SimulationError:
     )
     kind, message = FAILURES.get(number, ("program_failed", f"failure {number}"))
     found = f"{a:#x}, {b:#x}"
-    if number == FAIL_FLAG:
+    if number == Failure.FLAG:
         found = f"flag ({_engine(a)}, {_engine(b >> 8)}, {b & 0xFF})"
-    elif number == FAIL_CROSS:
+    elif number == Failure.CROSS:
         found = f"flag {a}"
-    elif number == FAIL_DEADLOCK:
+    elif number == Failure.DEADLOCK:
         queues = [f"{e.title}: {text}" for e in Engine if (text := _queue(machine, hart, e))]
         found = f"{_wait(machine, hart)}; " + "; ".join(queues)
-    elif number == FAIL_COMMAND:
+    elif number == Failure.COMMAND:
         found = f"doorbell {a:#x}"
-    elif number == FAIL_ENGINE:
+    elif number == Failure.ENGINE:
         found = f"{_engine(a)}, doorbell {b:#x}"
     return SimulationError(message, kind=kind, location=f"{_hart(machine, hart)}, {_place(machine, hart)}", found=found)
 
