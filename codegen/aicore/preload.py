@@ -74,16 +74,15 @@ class CodeSegment:
 
 @dataclass(frozen=True, slots=True)
 class PreloadReplay:
-    """A program's time, and what its prefetches were good for."""
+    """A program's time, and the lines of each segment's misses."""
 
     cycles: int
-    misses: int
-    stall_cycles: int
-    prefetches: int
-    timely: int
-    late: int
-    useless: int
-    missed: tuple[tuple[int, ...], ...]  # the lines of each segment's misses
+    missed: tuple[tuple[int, ...], ...]
+
+    @property
+    def misses(self) -> int:
+        """Of all segments."""
+        return sum(map(len, self.missed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,33 +202,25 @@ def replay(segments: Sequence[CodeSegment], stubs: Sequence[Stub], shape: CacheS
     """Run the lines through the cache: one instruction at a time, misses one by one, prefetches side by side."""
     cache = Lru(shape)
     ready: dict[int, int] = {}  # prefetched, not used yet: when it is there
-    time = stalls = timely = late = useless = prefetches = 0
+    time = 0
     missed: list[tuple[int, ...]] = []
     for segment, stub in zip(segments, stubs, strict=True):
         misses: list[int] = []
         steps = len(segment.lines)
         for number, line in enumerate(segment.lines):
             if cache.use(line):
-                due = ready.pop(line, None)
-                if due is not None:
-                    timely, late = timely + (due <= time), late + (due > time)
-                    stalls += max(0, due - time)
-                    time = max(time, due)
+                time = max(time, ready.pop(line, time))
             else:
                 misses.append(line)
-                useless += ready.pop(line, None) is not None
-                stalls += shape.latency_cycles
+                ready.pop(line, None)
                 time += shape.latency_cycles
             if number == 0:
                 for ahead in stub:
                     time += 1
                     if ahead not in cache:
                         cache.bring(ahead)
-                        prefetches += 1
                         ready[ahead] = time + shape.latency_cycles
                 time += STUB_OVERHEAD if stub else 0
             time += segment.cycles * (number + 1) // steps - segment.cycles * number // steps
         missed.append(tuple(misses))
-    return PreloadReplay(
-        time, sum(map(len, missed)), stalls, prefetches, timely, late, useless + len(ready), tuple(missed)
-    )
+    return PreloadReplay(time, tuple(missed))
