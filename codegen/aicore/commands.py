@@ -14,9 +14,8 @@ from typing import TypeAlias, cast
 
 from llvmlite import ir
 
-from superkernel.codegen.aicore.flow import Flow
 from superkernel.codegen.aicore.rings import Buffer, Part
-from superkernel.codegen.aicore.scalar import Number, load_volatile, store_volatile
+from superkernel.codegen.aicore.scalar import Flow, Number, load_volatile, store_volatile
 from superkernel.core.dtypes import DType
 from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines import CommandSpec, Engine, command

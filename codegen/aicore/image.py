@@ -74,30 +74,31 @@ class AicoreImage:
         return len(self.between) + 1
 
 
+@dataclass
 class AicoreImageBuilder:
-    """Builds one image."""
+    """Builds one image. `kernels`: code and text by what they were made from, which builders may share."""
 
-    def __init__(
-        self,
-        schedule: AicoreSchedule,
-        plan: AicorePlan,
-        target: AicoreTarget,
-        addresses: SpaceAddresses,
-        cache: ObjectCache,
-        code: CodeOptions,
-        progress: Progress | None = None,
-        kernels: dict[tuple[str, CoreRole], tuple[KernelCode, str]] | None = None,
-    ) -> None:
-        self.schedule, self.plan, self.target = schedule, plan, target
-        self.addresses, self.cache, self.code, self.progress = addresses, cache, code, progress
-        self.busy: list[set[int]] = [set() for _ in schedule.subops]  # cores with units
-        for task in schedule.tasks:
-            self.busy[task.subop].add(task.core)
-        self.texts: dict[str, str] = {}
-        self.kernels = {} if kernels is None else kernels  # code and text by what it was made from
+    schedule: AicoreSchedule
+    plan: AicorePlan
+    target: AicoreTarget
+    addresses: SpaceAddresses
+    cache: ObjectCache
+    code: CodeOptions
+    progress: Progress | None = None
+    kernels: dict[tuple[str, CoreRole], tuple[KernelCode, str]] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict, init=False)
+
+    @cached_property
+    def busy(self) -> list[set[int]]:
+        """Cores with units, by sub-operator."""
+        found: list[set[int]] = [set() for _ in self.schedule.subops]
+        for task in self.schedule.tasks:
+            found[task.subop].add(task.core)
+        return found
 
     def build(self, values: Mapping[str, NDArray[Any]]) -> AicoreImage:
         """Compile (or load) and link everything. `values`: the graph's constants by name."""
+        rows = zip(self.schedule.subops, self.schedule.tilings, strict=True)
         calls = tuple(self._call(i) for i in range(len(self.schedule.subops)))
         private_bytes = MemoryMap.of(self.target).private_bytes
         linked, choice = self._settle(
@@ -109,7 +110,7 @@ class AicoreImageBuilder:
             (*self._constants(values), *self._parameters(calls)),
             tuple({} if c is None else {r: k.symbol for r, k in c.codes.items()} for c in calls),
             calls,
-            tuple(s.index for s, t in self._rows() if not isinstance(t, AicoreTiling)),
+            tuple(s.index for s, t in rows if not isinstance(t, AicoreTiling)),
             self.plan.between,
             choice,
             dict(self.texts),
@@ -147,9 +148,6 @@ class AicoreImageBuilder:
         if self.code.func_align:
             layout = replace(layout, func_align=self.code.func_align)
         return link([boot_object(self.target, harts=harts, copies=copies), *objects], layout, names)
-
-    def _rows(self) -> list[tuple[Any, Any]]:
-        return list(zip(self.schedule.subops, self.schedule.tilings, strict=True))
 
     def _report(self, done: int, total: int) -> None:
         if self.progress is not None:

@@ -32,9 +32,9 @@ from superkernel.codegen.aicore.program_spec import (
     ProgramSpec,
     runs_on,
 )
-from superkernel.codegen.aicore.scalar import I64, PTR, VOID
+from superkernel.codegen.aicore.scalar import I64, PTR, VOID, declare
 from superkernel.codegen.aicore.service_program import emit_notify
-from superkernel.codegen.aicore.statements import declare, define, issue, store, word
+from superkernel.codegen.aicore.statements import define, issue, store, word
 from superkernel.codegen.aicore.wait_entries import Waits, wait_entries
 from superkernel.scheduler.families.aicore.base import CoreRole
 from superkernel.sync.aicore.plan import AICPU, Await, CoreKind, Drain, Event, HartKind, Mode, Notify, Run, Signal, Step

@@ -16,9 +16,9 @@ from llvmlite import ir
 from superkernel.codegen.aicore.launch import Launch
 from superkernel.codegen.aicore.memory_map import LAUNCH_WORD
 from superkernel.codegen.aicore.program_spec import SINGLE, ProgramSpec, launch_name, parts_of, ranges_of, single_name
-from superkernel.codegen.aicore.scalar import I64, Scalar, load_volatile
+from superkernel.codegen.aicore.scalar import I64, Scalar, declare, load_volatile
 from superkernel.codegen.aicore.service_program import emit_services
-from superkernel.codegen.aicore.statements import declare, define, word
+from superkernel.codegen.aicore.statements import define, word
 from superkernel.codegen.aicore.wait_entries import emit_wait
 from superkernel.sync.aicore.plan import AICPU, CoreKind, HartKind, Notify, Run
 from superkernel.target.aicore import AicoreTarget

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from llvmlite import ir
 
-from superkernel.codegen.aicore.scalar import I64, VOID, Scalar, store_volatile
+from superkernel.codegen.aicore.scalar import I64, Scalar, declare, store_volatile
 from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines import Command
 from superkernel.target.engines.encoding import stores
@@ -49,12 +49,6 @@ def line_address(module: ir.Module, b: ir.IRBuilder, table: str, lines: int, num
         words.initializer = ir.Constant(kind, [0] * kind.count)
         words.section, words.align = f".data.{table}", LINE_BYTES
     return b.add(b.ptrtoint(words, I64), word(number * LINE_BYTES))
-
-
-def declare(module: ir.Module, name: str, arguments: int, *, result: bool = False) -> ir.Function:
-    """A function of 64-bit numbers, known to the module from here on."""
-    kind = ir.FunctionType(I64 if result else VOID, [I64] * arguments)
-    return module.globals.get(name) or ir.Function(module, kind, name)
 
 
 def define(module: ir.Module, name: str, arguments: int) -> tuple[ir.Function, ir.IRBuilder]:

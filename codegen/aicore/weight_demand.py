@@ -98,23 +98,18 @@ def demands_of(schedule: Schedule, plan: AicorePlan, target: AicoreTarget) -> tu
     for sub, tiling, tasks in zip(schedule.subops, schedule.tilings, rows, strict=True):
         if isinstance(tiling, AicoreTiling) and tasks:
             spans = {(t.begin, t.end) for t in tasks}
-            cost = {span: _costs(tiling, sub.body, span, target, warm, slow) for span in spans}
+            cost = {span: _costs(tiling, sub.body, span, (target, warm, slow)) for span in spans}
             found.append(_demand(tasks, cost, plan, target, seen))
     return tuple(found)
 
 
 def _costs(
-    tiling: AicoreTiling,
-    body: Body,
-    span: tuple[int, int],
-    target: AicoreTarget,
-    warm: AicoreTarget,
-    slow: AicoreTarget,
+    tiling: AicoreTiling, body: Body, span: tuple[int, int], targets: tuple[AicoreTarget, AicoreTarget, AicoreTarget]
 ) -> tuple[float, float, bool]:
     """Cycles with all in L2, with all missing, and whether the family itself has misses in its cost, those of what
-    several cores read in equal shares."""
-    cold, hit = tiling.cost_cycles(body, *span, target), tiling.cost_cycles(body, *span, warm)
-    return (hit, cold, True) if cold > hit else (hit, tiling.cost_cycles(body, *span, slow), False)
+    several cores read in equal shares. `targets`: as it is, with an HBM that costs nothing, with paths like misses."""
+    cold, hit, slow = (tiling.cost_cycles(body, *span, target) for target in targets)
+    return (hit, cold, True) if cold > hit else (hit, slow, False)
 
 
 def times_of(

@@ -13,8 +13,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from superkernel.codegen.aicore.scalar import I64, PTR, Number, Scalar, Variable, ir_of
-from superkernel.codegen.aicore.statements import declare
+from superkernel.codegen.aicore.scalar import I64, PTR, Number, Scalar, Variable, declare, ir_of
 from superkernel.codegen.firmware.memory import STATE
 from superkernel.target.engines.layout import DOORBELL, WINDOW_WORDS, layout
 from superkernel.target.engines.table import spec_of
