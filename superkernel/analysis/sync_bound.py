@@ -165,8 +165,7 @@ def hidden_cycles(plan: AicorePlan, target: AicoreTarget, lines: Sequence[Timeli
 
 
 class _Earlier:
-    """By how much setters could signal earlier if their work, and that of those they waited for, were in equal
-    shares."""
+    """By how much setters could signal earlier if their work and that of those they waited for were in equal shares."""
 
     def __init__(self, line: Timeline) -> None:
         self.line, self.busy = line, line.ends > 0

@@ -29,7 +29,7 @@ from superkernel.builder.methods import OperatorMethods
 from superkernel.builder.tensor import Tensor, TensorLike, Value
 from superkernel.core.arrays import constant_array
 from superkernel.core.dtypes import DType
-from superkernel.core.errors import GraphError, InputError, SuperKernelError, Violation
+from superkernel.core.errors import GraphError, InputError, SuperKernelError
 from superkernel.core.tensor import TensorType
 from superkernel.ir.graph import Graph, KernelType, Node, check_arguments, type_of_array
 from superkernel.ops.attributes import canonical_attrs
@@ -137,8 +137,7 @@ class GraphBuilder(OperatorMethods):
         self._updates[target] = source
 
     def output(self, tensor: Tensor, name: str | None = None) -> Tensor:
-        """Marks a graph output. `name` names the value; a value that already carries a given name is copied under the
-        new one."""
+        """Marks a graph output. `name` names the value; one that carries a given name already is copied under it."""
         value = self._own(tensor)
         if name is not None and value.name != name:
             if value.named or value.record is None or value in self._outputs:
@@ -235,20 +234,17 @@ class GraphBuilder(OperatorMethods):
     def _apply(
         self, op: str, inputs: Sequence[TensorLike | None], attrs: Mapping[str, Any], name: str | None
     ) -> tuple[Tensor, ...]:
-        trimmed = list(inputs)
-        while trimmed and trimmed[-1] is None:
-            trimmed.pop()
-        return self.apply(op, trimmed, attrs, name=name)
+        return self.apply(op, inputs, attrs, name=name)
 
     def _operands(self, op: str, inputs: Sequence[TensorLike | None]) -> list[Value | None]:
-        """Tensors as they are; numbers take the element type of the first tensor that has one to lend, arrays keep
-        theirs."""
+        """Tensors as they are; numbers take the element type of the first tensor that lends one, arrays keep theirs."""
         tensors = [item for item in inputs if isinstance(item, Tensor)]
         # The condition of `where` has no element type to lend, unless it is all there is.
         lenders = [t for t in tensors if op != "where" or t.dtype is not DType.BOOL] or tensors
         lender = lenders[0] if lenders else None
         values: list[Value | None] = []
-        for item in inputs:
+        given = max((i for i, item in enumerate(inputs, 1) if item is not None), default=0)
+        for item in inputs[:given]:  # what is left out at the end is not there
             if item is None:
                 values.append(None)
             elif isinstance(item, Tensor):
@@ -337,8 +333,7 @@ class GraphBuilder(OperatorMethods):
         return True
 
     def rename_node(self, tensor: Tensor, name: str) -> bool:
-        """Names the node that computes a value; False (and no change) where there is none or `name` is taken, also by
-        reservation."""
+        """Names the node that computes a value; False where there is none or `name` is taken or reserved."""
         record = self._own(tensor).record
         if record is None or not self.is_free(name) or name in self._reserved:
             return False
@@ -384,8 +379,4 @@ def _as_data(array: Any, dtype: object, where: str, copy: bool = True) -> NDArra
 
 def _located(error: SuperKernelError, where: str) -> SuperKernelError:
     """The same error with the node in front of every violation's place."""
-    placed = [
-        Violation(v.message, f"{where}, {v.location}" if v.location else where, v.expected, v.found, v.hint)
-        for v in error.violations
-    ]
-    return type(error)(violations=placed)
+    return type(error)(violations=[v.within(where) for v in error.violations])

@@ -182,8 +182,7 @@ class Tensor:
         return self.builder.apply("reduce_max", (self,), {"axes": axes, "keepdims": keepdims})[0]
 
     def __getitem__(self, index: Any) -> Tensor:
-        """Basic NumPy indexing: integers, slices with steps, Ellipsis and None; one integer Tensor gathers along axis
-        0."""
+        """Basic NumPy indexing: integers, slices, Ellipsis and None; one integer Tensor gathers along axis 0."""
         if isinstance(index, Tensor):
             return self.builder.apply("gather", (self, index), {"axis": 0})[0]
         return _basic_index(self, index if isinstance(index, tuple) else (index,))

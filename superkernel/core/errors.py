@@ -12,7 +12,7 @@ another (`raise ... from error`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 
@@ -25,6 +25,10 @@ class Violation:
     expected: str = ""
     found: str = ""
     hint: str = ""
+
+    def within(self, where: str) -> Violation:
+        """The same with `where` in front of its place."""
+        return replace(self, location=f"{where}, {self.location}" if self.location else where)
 
     def __str__(self) -> str:
         text = f"{self.location}: {self.message}" if self.location else self.message

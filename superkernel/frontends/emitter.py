@@ -16,15 +16,14 @@ import numpy as np
 from superkernel.builder import GraphBuilder
 from superkernel.builder.tensor import Tensor, TensorLike
 from superkernel.core.dtypes import DType
-from superkernel.core.errors import SuperKernelError, UnsupportedError, Violation
+from superkernel.core.errors import SuperKernelError, UnsupportedError
 from superkernel.reference.folding import fold_node
 
 FOLD_LIMIT_BYTES = 1 << 20
 
 
 class Emitter:
-    """Writes the operators that one foreign node becomes; `stem` begins their names, `where` is the node's place in
-    errors."""
+    """Writes the operators that a foreign node becomes; `stem` begins their names, `where` is its place in errors."""
 
     def __init__(self, builder: GraphBuilder, stem: str, where: str) -> None:
         self.builder, self.stem, self.where = builder, stem, where
@@ -43,10 +42,7 @@ class Emitter:
 
     def emit_all(self, op: str, *inputs: TensorLike | None, **attrs: Any) -> tuple[Tensor, ...]:
         """An operator of the table with all its outputs; folded where every input is a constant."""
-        trimmed = list(inputs)
-        while trimmed and trimmed[-1] is None:
-            trimmed.pop()
-        tensors = self.builder.apply(op, trimmed, attrs, stem=f"{self.stem}/{op}")
+        tensors = self.builder.apply(op, inputs, attrs, stem=f"{self.stem}/{op}")
         record = tensors[0].value.record
         operands = [None if v is None else v.data for v in record.inputs]
         if any(v is not None and v.data is None for v in record.inputs):
@@ -87,11 +83,6 @@ def in_node(error: SuperKernelError, where: str) -> SuperKernelError:
     """The error with the foreign node in front where it names only a node of the built graph."""
     if all(v.location.startswith(where) for v in error.violations):
         return error
-    error.violations = tuple(
-        v
-        if v.location.startswith(where)
-        else Violation(v.message, f"{where}, {v.location}" if v.location else where, v.expected, v.found, v.hint)
-        for v in error.violations
-    )
+    error.violations = tuple(v if v.location.startswith(where) else v.within(where) for v in error.violations)
     error.args = (error._text(),)
     return error

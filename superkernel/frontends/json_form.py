@@ -124,8 +124,7 @@ def load_json(path: str | Path) -> Graph:
 
 
 def graph_of(head: bytes, sides: Path | Mapping[str, bytes], where: str) -> Graph:
-    """The graph of a head and its side files: a folder of them, or their contents by name. Raises FileFormatError,
-    GraphError."""
+    """The graph of a head and its side files (a folder, or contents by name). Raises FileFormatError, GraphError."""
     try:
         document = json.loads(head.decode("utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
@@ -265,6 +264,3 @@ def _read_side(name: str, content: Path | bytes, place: str) -> dict[str, NDArra
             raise
         raise FileFormatError("the side file does not read", location=place, found=f"{name}: {error}") from error
     raise FileFormatError("a side file is .npz or .safetensors", location=place, found=name)
-
-
-__all__ = ["INLINE_BYTES", "SCHEMA_VERSION", "load_json", "save_json"]

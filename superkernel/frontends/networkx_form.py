@@ -99,10 +99,7 @@ class _Reader:
             else:
                 self.nodes.append(self.operator(key, name, op, data))
         except SuperKernelError as error:
-            self.wrong += [
-                Violation(v.message, f"{where}, {v.location}" if v.location else where, v.expected, v.found, v.hint)
-                for v in error.violations
-            ]
+            self.wrong += [v.within(where) for v in error.violations]
         if op in ("input", "constant", "state") and self.source.in_degree(key):
             self.complain(
                 where, f"an edge leads into {op} {name!r}", hint="states are updated by their attribute 'update'"

@@ -159,8 +159,7 @@ class Body:
 
 @dataclass(frozen=True)
 class SubOperator:
-    """A body with its place in the graph: which values its operands are, which nodes it computes, which kernel was
-    chosen."""
+    """A body with its place in the graph: the values that its operands are, the nodes it computes, its kernel."""
 
     index: int
     name: str

@@ -184,8 +184,7 @@ def runs_of_range(shape: Sequence[int], begin: int, end: int) -> list[Box]:
 
 
 def exact_regions(box: Box, strides: Sequence[int], itemsize: int, offset: int = 0) -> tuple[Region, ...]:
-    """As `regions_of_box`, but one region per outer index however many there are: for writes, which must not be
-    over-claimed."""
+    """As `regions_of_box`, but one region per outer index, however many: writes must not be over-claimed."""
     cover = regions_of_box(box, strides, itemsize, offset)
     if sum(r.nbytes for r in cover) == itemsize * prod(
         stop - start for (start, stop), s in zip(box, strides, strict=True) if s

@@ -143,8 +143,7 @@ class Graph:
         ).graph()
 
     def rebuilt(self, nodes: Iterable[Node], **changes: Any) -> Graph:
-        """The graph of other nodes, and what else `changes` says, as `build` takes it; arrays are used where they
-        lie."""
+        """The graph of other nodes and what else `changes` says, as `build` takes it; arrays stay where they lie."""
         kept = {name: getattr(self, name) for name in ("name", "inputs", "constants", "states", "updates", "outputs")}
         return Graph.build(nodes=nodes, copy=False, **{**kept, **changes})
 
@@ -308,9 +307,7 @@ class _Build:
             if len(outputs) != len(node.outputs):
                 raise GraphError("wrong number of outputs", expected=len(outputs), found=len(node.outputs))
         except SuperKernelError as error:
-            for v in error.violations:
-                place = f"{where}, {v.location}" if v.location else where
-                self.wrong.append(Violation(v.message, place, v.expected, v.found, v.hint))
+            self.wrong += [v.within(where) for v in error.violations]
             return None
         self.wrong += [v for kind in outputs for v in check_size(kind, where)]
         self.types.update(zip(node.outputs, outputs, strict=True))

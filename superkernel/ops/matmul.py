@@ -68,8 +68,7 @@ def orient(a: TensorType, b: TensorType, swap_a: bool, swap_b: bool) -> Product:
 
 
 def _multiply(a: Array, b: Array, form: Product) -> Array:
-    """a x b in float64, exact for 8-bit integers, whose sums stay far below 2^53; wider integers as themselves,
-    modulo 2^width."""
+    """a x b in float64, exact for 8-bit integers (sums far below 2^53); wider integers as they are, modulo 2^width."""
     left, right = (a, b) if a.dtype.kind in "iu" and a.dtype.itemsize >= 4 else (to_f64(a), to_f64(b))
     product: Array = np.matmul(
         left.swapaxes(-1, -2) if form.swap_a else left, right.swapaxes(-1, -2) if form.swap_b else right

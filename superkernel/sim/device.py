@@ -217,10 +217,6 @@ class Device:
         trace = self._device.trace() if self._trace else b""
         return launch_result(self._device.results(), self.target.device.clock_mhz, trace)
 
-    def partial_trace(self) -> bytes:
-        """The trace of the last launch as far as it came: for one that failed."""
-        return self._device.trace()
-
     @property
     def retired(self) -> int:
         """Instructions of the last launch, of all harts together, however it ended."""

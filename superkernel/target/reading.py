@@ -262,14 +262,7 @@ def _finish(draft: _Draft) -> Description:
         value = draft.values.get(path)
         if isinstance(value, int | float) and not low <= value <= high and draft.origins[path] != USER:
             draft.refuse(f"sensitivity.{path}", "the value lies outside", expected=f"{low} to {high}", found=value)
-    for violation in relations(draft.values):
-        draft.refuse(
-            violation.location,
-            violation.message,
-            expected=violation.expected,
-            found=violation.found,
-            hint=violation.hint,
-        )
+    draft.violations += [violation.within(draft.origin) for violation in relations(draft.values)]
     raise_all(FileFormatError, draft.violations)
     return Description(draft.name, draft.description, draft.values, draft.origins, draft.sensitivity)
 

@@ -47,24 +47,3 @@ def simplify(graph: Graph) -> Graph:
     for step in STANDARD:
         graph = step.apply(graph)
     return graph
-
-
-__all__ = [
-    "STANDARD",
-    "FoldConstants",
-    "FoldIntoWeights",
-    "FuseActivations",
-    "FuseAttention",
-    "FuseNorms",
-    "FuseRotary",
-    "LowerBatchNorm",
-    "LowerGemm",
-    "MergeAffine",
-    "MergeReindexing",
-    "Pass",
-    "RemoveDead",
-    "RemoveIdentities",
-    "ShareSubexpressions",
-    "SliceGathers",
-    "simplify",
-]

@@ -191,8 +191,7 @@ def _share_heads(editor: Editor, node: Node) -> None:
 
 
 def _unrepeated(editor: Editor, value: str | None, heads: int) -> str | None:
-    """x of reshape(expand(reshape(x))) where each of x's heads is repeated for a group: [B, G, S, D] -> [B, heads, S,
-    D]."""
+    """x of reshape(expand(reshape(x))) where each head is repeated for a group: [B, G, S, D] -> [B, heads, S, D]."""
     joined = None if value is None else editor.producer.get(value)
     spread = None if joined is None or joined.op != "reshape" else editor.producer.get(joined.inputs[0] or "")
     parted = None if spread is None or spread.op != "expand" else editor.producer.get(spread.inputs[0] or "")

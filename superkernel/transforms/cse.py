@@ -11,8 +11,7 @@ from superkernel.transforms.editor import Editor
 
 @dataclass(frozen=True)
 class ShareSubexpressions:
-    """Nodes are merged only within one scope, stream and kernel type. Constants above `constant_bytes_max` are not
-    compared."""
+    """Nodes are merged in one scope, stream and kernel type. Constants above `constant_bytes_max` are left alone."""
 
     constant_bytes_max: int = 4096
 

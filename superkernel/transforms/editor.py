@@ -79,8 +79,7 @@ class Editor:
         return self.types[value]
 
     def walk(self, *, backwards: bool = False) -> Iterator[Node]:
-        """The nodes that there are now, by position, each as it is when its turn comes; those removed until then are
-        left out."""
+        """The nodes that there are now, by position, each as it is at its turn, but for those removed till then."""
         for name in sorted(self.nodes, key=self.position.__getitem__, reverse=backwards):
             node = self.nodes.get(name)
             if node is not None:
@@ -200,8 +199,7 @@ class Editor:
         )
 
     def _prune(self, values: Sequence[str | None]) -> None:
-        """Removes the producers of values that nobody reads any more, and so on upwards: patterns must not see dead
-        readers."""
+        """Removes producers of values that nobody reads any more, and so on up: patterns must not see dead readers."""
         todo = list(values)
         while todo:
             value = todo.pop()

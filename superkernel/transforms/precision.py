@@ -58,8 +58,7 @@ class PrecisionLowering:
 
 
 def lower_precision(graph: Graph, dtype: DType = DType.F16, *, narrow_states: bool = False) -> Graph:
-    """The graph with `dtype` for f32; the very graph where nothing is f32. Raises InputError on a type that is not
-    narrower."""
+    """The graph with `dtype` for f32; itself where nothing is f32. Raises InputError on a type that is not narrower."""
     return lowering_of(graph, dtype, narrow_states=narrow_states).graph
 
 

@@ -13,7 +13,8 @@ import superkernel as sk
 from superkernel.builder import GraphBuilder, Tensor
 from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
-from superkernel.transforms import FuseRotary, simplify
+from superkernel.transforms import simplify
+from superkernel.transforms.rotary import FuseRotary
 
 BATCH, HEADS, ROWS, WIDTH = 2, 3, 5, 16
 HALF = WIDTH // 2

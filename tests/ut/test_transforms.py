@@ -21,24 +21,19 @@ from superkernel.builder import GraphBuilder, Tensor
 from superkernel.core.errors import GraphError
 from superkernel.ir.graph import Graph, Node
 from superkernel.reference import evaluate
-from superkernel.transforms import (
-    FoldConstants,
-    FoldIntoWeights,
-    FuseActivations,
-    FuseAttention,
-    FuseNorms,
-    LowerBatchNorm,
-    LowerGemm,
-    MergeAffine,
-    MergeReindexing,
-    Pass,
-    RemoveDead,
-    RemoveIdentities,
-    ShareSubexpressions,
-    SliceGathers,
-    simplify,
-)
+from superkernel.transforms import simplify
+from superkernel.transforms.activations import FuseActivations
+from superkernel.transforms.affine import MergeAffine
+from superkernel.transforms.attention import FuseAttention
+from superkernel.transforms.base import Pass
+from superkernel.transforms.cleanup import MergeReindexing, RemoveIdentities
+from superkernel.transforms.cse import ShareSubexpressions
+from superkernel.transforms.dead import RemoveDead
 from superkernel.transforms.editor import Editor
+from superkernel.transforms.fold import FoldConstants
+from superkernel.transforms.gathers import SliceGathers
+from superkernel.transforms.linear import FoldIntoWeights, LowerBatchNorm, LowerGemm
+from superkernel.transforms.norms import FuseNorms
 
 TEXTS = Path(__file__).with_name("transforms")
 RNG = np.random.default_rng(7)

@@ -51,8 +51,7 @@ def load_onnx(
 
 
 def _blame(model: onnx.ModelProto, error: Exception) -> SuperKernelError:
-    """An error that is not of the package's own: the file's fault where the standard's checker rejects it, else
-    ours."""
+    """An error that is not the package's own: the file's fault where the standard's checker rejects it, else ours."""
     import onnx
 
     try:

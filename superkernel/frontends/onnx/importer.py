@@ -48,8 +48,7 @@ _MAX_FUNCTION_DEPTH = 64
 
 @dataclass
 class _Scope:
-    """Where a run of nodes stands: the names it sees, the operator set versions, the attributes of the enclosing
-    function."""
+    """Where a run of nodes stands: names it sees, operator set versions, attributes of the enclosing function."""
 
     env: dict[str, Bound]
     opsets: Mapping[str, int]
@@ -135,8 +134,7 @@ class OnnxImporter:
     # -- values
 
     def add_initializers(self, graph: onnx.GraphProto, scope: _Scope) -> None:
-        """Constants of a graph into `scope`, but for those that the caller replaces. Raises UnsupportedError for sparse
-        ones."""
+        """Constants of a graph into `scope`, but for what the caller replaces. UnsupportedError for sparse ones."""
         if graph.sparse_initializer:
             raise UnsupportedError("sparse initialisers are not supported", location=f"graph {graph.name!r}")
         for tensor in graph.initializer:

@@ -48,8 +48,7 @@ def function_body(
 
 
 def attribute_defaults(node: onnx.NodeProto, opsets: Mapping[str, int]) -> list[onnx.AttributeProto]:
-    """The operator's attributes that have a default: a function body refers to them whether the node gives them or
-    not."""
+    """The operator's attributes with a default: a function body refers to them whether the node gives them or not."""
     schema = schema_of(node, opsets)
     given = [] if schema is None else [a.default_value for a in schema.attributes.values()]
     return [a for a in given if a.type != onnx.AttributeProto.UNDEFINED]

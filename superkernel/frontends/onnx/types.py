@@ -31,8 +31,7 @@ ONNX_OF = {dtype: code for code, dtype in _ELEMENT.items()}
 
 
 def element_type(code: int, where: str) -> DType:
-    """The DType of an ONNX element type code. Raises UnsupportedError on strings, complex, 8-bit floats and 4-bit
-    integers."""
+    """The DType of an ONNX element type code. UnsupportedError on strings, complex, 8-bit floats, 4-bit integers."""
     found = _ELEMENT.get(code)
     if found is None:
         try:

@@ -26,8 +26,7 @@ OLDEST_TORCH = (2, 5)
 
 
 def _check_archive(path: Path) -> None:
-    """Raises InputError, FileFormatError, MachineError where there is no archive to read: importing torch takes
-    seconds."""
+    """InputError, FileFormatError, MachineError where there is no archive to read: importing torch takes seconds."""
     where = f"file {str(path)!r}"
     try:
         with path.open("rb") as file:

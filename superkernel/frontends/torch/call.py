@@ -23,8 +23,7 @@ Number = bool | int | float
 
 
 class TorchCall(Emitter):
-    """What a lowering works with. `read` holds the indices of the outputs that a needed
-    node reads."""
+    """What a lowering works with. `read` holds the indices of the outputs that a needed node reads."""
 
     def __init__(
         self,

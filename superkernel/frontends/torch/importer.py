@@ -184,8 +184,7 @@ class TorchImporter:
         return names
 
     def add_outputs(self, names: Sequence[str | None]) -> None:
-        """Declares outputs, and updates of the buffers that the program changes. `names` in order; None: the program's
-        own."""
+        """Declares outputs, and updates of buffers that the program changes. `names` in order; None: left out."""
         signature = self.program.graph_signature
         returned = next(n for n in self.nodes if n.op == "output").args[0]
         wanted = iter(names)

@@ -38,8 +38,7 @@ def lowers(*names: str) -> Callable[[Lowering], Lowering]:
 
 
 def lowers_complex(*names: str) -> Callable[[ComplexLowering], ComplexLowering]:
-    """Registers the decorated function for operators or overloads, where complex tensors are among what they read or
-    compute."""
+    """Registers the decorated function for operators or overloads that read or compute complex tensors."""
     return partial(_register, _COMPLEX, names)
 
 

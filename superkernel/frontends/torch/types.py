@@ -11,21 +11,7 @@ from numpy.typing import NDArray
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
 
-_ELEMENT: dict[torch.dtype, DType] = {
-    torch.float64: DType.F64,
-    torch.float32: DType.F32,
-    torch.float16: DType.F16,
-    torch.bfloat16: DType.BF16,
-    torch.int64: DType.I64,
-    torch.int32: DType.I32,
-    torch.int16: DType.I16,
-    torch.int8: DType.I8,
-    torch.uint64: DType.U64,
-    torch.uint32: DType.U32,
-    torch.uint16: DType.U16,
-    torch.uint8: DType.U8,
-    torch.bool: DType.BOOL,
-}
+_ELEMENT: dict[torch.dtype, DType] = {getattr(torch, dtype.numpy.name): dtype for dtype in DType}
 TORCH_OF = {dtype: kind for kind, dtype in _ELEMENT.items()}
 
 

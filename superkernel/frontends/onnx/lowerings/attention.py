@@ -70,8 +70,7 @@ def _visible(rows: int, columns: int, past: int, causal: bool, left: int, right:
 
 
 def _window_of_lengths(call: OnnxCall, rows: int, columns: int, length: Tensor, left: int, right: int) -> Tensor:
-    """The window of each query where positions count back from each sample's own number of keys: [B, 1, rows,
-    columns]."""
+    """The window of each query, positions counted back from each sample's own number of keys: [B, 1, rows, columns]."""
     distance = np.arange(columns)[None, :] - np.arange(rows)[:, None] + rows  # key - (query - rows), against length
     offset = call.reshape(call.cast(length, DType.I64), (-1 if length.rank else 1, 1, 1, 1))
     seen = []

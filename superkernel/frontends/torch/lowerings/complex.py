@@ -57,8 +57,7 @@ def partwise(call: TorchCall) -> ComplexLowered:
 @lowers_complex("view_as_complex")
 def view_as_complex(call: TorchCall) -> Pair:
     x = call.tensor("self")
-    re, im = (call.reshape(call.slice(x, x.rank - 1, i, i + 1), x.shape[:-1]) for i in (0, 1))
-    return Pair(re, im)
+    return Pair(*(call.reshape(call.slice(x, x.rank - 1, i, i + 1), x.shape[:-1]) for i in (0, 1)))
 
 
 @lowers_complex("view_as_real")
@@ -69,8 +68,7 @@ def view_as_real(call: TorchCall) -> Tensor:
 
 @lowers_complex("complex")
 def from_parts(call: TorchCall) -> Pair:
-    re, im = _expanded(call, call.tensor("real"), call.tensor("imag"))
-    return Pair(re, im)
+    return Pair(*_expanded(call, call.tensor("real"), call.tensor("imag")))
 
 
 @lowers_complex("polar")
@@ -96,16 +94,14 @@ def to_copy(call: TorchCall) -> ComplexLowered:
 def copied(call: TorchCall) -> Pair:
     """In place of all that was there."""
     source = _pair(call, "src")
-    re, im = _expanded(call, source.re, source.im)
-    return Pair(re, im)
+    return Pair(*_expanded(call, source.re, source.im))
 
 
 @lowers_complex("full", "zeros", "ones", "full_like", "zeros_like", "ones_like", "new_zeros", "new_full")
 def filled(call: TorchCall) -> Pair:
     value = complex(call.get("fill_value", 1 if "ones" in call.op else 0))
     parts = (np.full(call.shape, number, call.dtype.numpy) for number in (value.real, value.imag))
-    re, im = (call.constant(part, call.dtype) for part in parts)
-    return Pair(re, im)
+    return Pair(*(call.constant(part, call.dtype) for part in parts))
 
 
 # Arithmetic -----------------------------------------------------------------------------------------------------------
@@ -160,8 +156,7 @@ def added(call: TorchCall) -> Pair:
     if call.get("alpha", 1) != 1:
         factor = call.like(float(call.args["alpha"]), y.re)
         y = Pair(call.emit("mul", y.re, factor), call.emit("mul", y.im, factor))
-    re, im = _expanded(call, call.emit(call.op, x.re, y.re), call.emit(call.op, x.im, y.im))
-    return Pair(re, im)
+    return Pair(*_expanded(call, call.emit(call.op, x.re, y.re), call.emit(call.op, x.im, y.im)))
 
 
 @lowers_complex("mul")

@@ -266,8 +266,7 @@ def _is_state(x: Tensor) -> bool:
 
 
 def _write_rows(call: TorchCall, x: Tensor, axis: int, start: Tensor, new: Tensor) -> Tensor:
-    """x with rows from `start` of an axis replaced by `new`: as the third of four axes, which is where `kv_update`
-    writes."""
+    """x with rows from `start` of an axis replaced by `new`: as the third of four axes, where `kv_update` writes."""
     if x.rank == 4 and axis == 2:
         return call.emit("kv_update", x, new, start)
     outer, inner = prod(x.shape[:axis]), prod(x.shape[axis + 1 :])
