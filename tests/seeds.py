@@ -1,7 +1,8 @@
 """Seeds of random tests: fixed ones, past failures, and new ones on every run.
 
 A run has one seed, printed at its end where something failed and in its header; `SK_TEST_SEED=N` repeats it, for
-hypothesis too. A failure of a new seed is kept by adding that seed to `past` of its test.
+hypothesis too. A failure of a new seed is kept by adding that seed to `past` of its test: the test's name has it, or,
+where seeds are gone through in a loop, `--showlocals` shows it.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ value of an output.
 
 from __future__ import annotations
 
+import random
 import warnings
 from functools import cache
 from typing import Any
@@ -15,6 +16,8 @@ import models
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from random_models import random_graph
+from seeds import seeds
 
 import superkernel as sk
 from superkernel.backends.aicore.report import SimReport
@@ -200,20 +203,16 @@ def test_explanations_name_events_and_witnesses() -> None:
     assert "aicore.matmul" in text
 
 
-def test_random_graphs_agree_with_the_reference_in_f32() -> None:
-    import random
-
-    from random_models import random_graph
-
-    for seed in range(25):
-        graph = random_graph(random.Random(seed))
-        inputs = random_inputs(graph.inputs, 1)
-        expected = evaluate(graph, inputs, wide=True)
-        kernel = sk.compile(graph, target="mini", options={"precision": "f32", "fallback": "allow"})
-        for name, got in kernel.run(inputs).outputs.items():
-            scale = max(1.0, float(np.abs(expected[name]).max(initial=0)))
-            error = float(np.abs(got.astype(np.float64) - expected[name]).max(initial=0))
-            assert error <= 1e-4 * scale, f"seed {seed}, {name}: {error}"
+@pytest.mark.parametrize("seed", seeds(25))
+def test_random_graphs_agree_with_the_reference_in_f32(seed: int) -> None:
+    graph = random_graph(random.Random(seed))
+    inputs = random_inputs(graph.inputs, 1)
+    expected = evaluate(graph, inputs, wide=True)
+    kernel = sk.compile(graph, target="mini", options={"precision": "f32", "fallback": "allow"})
+    for name, got in kernel.run(inputs).outputs.items():
+        scale = max(1.0, float(np.abs(expected[name]).max(initial=0)))
+        error = float(np.abs(got.astype(np.float64) - expected[name]).max(initial=0))
+        assert error <= 1e-4 * scale, f"{name}: {error}"
 
 
 def test_two_events_of_one_flag_are_two_waits() -> None:

@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 from firmware_bench import needs_qemu
 from random_models import random_graph
+from seeds import seeds
 
 import superkernel as sk
 from superkernel import cli
@@ -112,7 +113,7 @@ def test_a_launch_in_two_parts() -> None:
         agree(b.graph())
 
 
-@pytest.mark.parametrize("seed", [0, 1, 4, 7, 11, 19])
+@pytest.mark.parametrize("seed", seeds([0, 1, 4, 7, 11, 19]))
 def test_random_graphs(seed: int) -> None:
     agree(random_graph(random.Random(seed)), **EXACT)
 

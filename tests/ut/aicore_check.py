@@ -234,7 +234,7 @@ class CompiledKernel:
         self.credits[role] = Counter({(s.title, t.title, n): 1 for s, t, n in code.credits})
         parsed = llvm.parse_assembly(str(module))
         parsed.verify()
-        machine = llvm.Target.from_default_triple().create_target_machine(opt=1)
+        machine = llvm.Target.from_default_triple().create_target_machine(opt=0)
         engine = llvm.create_mcjit_compiler(parsed, machine)
         for name, function in (
             ("test_store", self._store),

@@ -9,6 +9,7 @@ import pytest
 from grouped_on import AVX2, chooser_on, host_group
 from interpret import interpret_grouping
 from random_graphs import GraphMaker, LenientFamily, random_graph, random_inputs
+from seeds import seeds
 
 from superkernel.ir.body import Body, PointwiseProgram, Role, View
 from superkernel.ir.graph import Graph
@@ -39,12 +40,12 @@ def check_meaning(graph: Graph, grouping: Grouping, seed: int = 0) -> None:
         np.testing.assert_allclose(found, want.states[name], rtol=1e-4, atol=1e-5, err_msg=f"state {name}")
 
 
+@pytest.mark.parametrize("seed", seeds(40))
 @pytest.mark.parametrize("fuse", [True, False])
 @pytest.mark.parametrize("eager", [True, False])
-def test_random_graphs_keep_their_meaning(eager: bool, fuse: bool) -> None:
-    for seed in range(40):
-        graph = random_graph(seed, 8 + seed % 40)
-        check_meaning(graph, grouped(graph, eager=eager, fuse=fuse), seed)
+def test_random_graphs_keep_their_meaning(eager: bool, fuse: bool, seed: int) -> None:
+    graph = random_graph(seed, 8 + seed % 40)
+    check_meaning(graph, grouped(graph, eager=eager, fuse=fuse), seed)
 
 
 def test_the_property_test_can_fail() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from grouped_on import host_group
 from random_graphs import GraphMaker, LenientFamily, random_graph
+from seeds import seeds
 
 from superkernel.core.errors import VerificationError
 from superkernel.ir.body import Role
@@ -41,7 +42,7 @@ def arena_rows(grouping: Grouping, plan: MemoryPlan) -> dict[str, list[tuple[int
 @pytest.mark.parametrize("fuse", [True, False])
 def test_live_buffers_share_no_byte_except_in_place(fuse: bool) -> None:
     reused = in_place = 0
-    for seed in range(40):
+    for seed in seeds(40):
         grouping, plan = planned(random_graph(seed, 30), fuse=fuse)
         uses = arena_rows(grouping, plan)
         spans = {}
@@ -130,7 +131,7 @@ def is_rejected(grouping: Grouping, addresses: list[list[MemoryAddress]]) -> boo
 
 def test_the_memory_check_accepts_plans_and_rejects_two_live_buffers_at_one_address() -> None:
     tried = 0
-    for seed in range(25):
+    for seed in seeds(25):
         grouping, plan = planned(random_graph(seed, 30))
         check_memory(grouping.subops, plan.addresses, grouping.buffers)
         uses = arena_rows(grouping, plan)
