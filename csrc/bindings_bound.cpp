@@ -234,7 +234,7 @@ struct Bound {
   sk::Kernel* kernel;
   std::vector<std::uint8_t*> io;
   std::int64_t watchdog_ns;
-  std::atomic<bool> closed{false};
+  sk::Atomic<bool> closed{false};
   bool in_python;  // the launch needs the object's `runner`
 };
 

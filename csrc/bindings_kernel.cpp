@@ -128,7 +128,7 @@ class KernelObject {
   }
 
   // See `launch` of bindings_parts.h.
-  void launch(std::span<std::uint8_t* const> io, std::int64_t watchdog_ns, const std::atomic<bool>* closed) {
+  void launch(std::span<std::uint8_t* const> io, std::int64_t watchdog_ns, const sk::Atomic<bool>* closed) {
     Session session;
     sk::AbortReason reason = sk::AbortReason::kBusy;
     sk::RunOptions options{.watchdog_ns = watchdog_ns, .hooks = {.user = &session}, .closed = closed};

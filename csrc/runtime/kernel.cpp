@@ -1,10 +1,8 @@
 #include "runtime/kernel.h"
 
-#include <pthread.h>
-#include <sched.h>
-
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <new>
 #include <utility>
 
@@ -19,18 +17,17 @@ constexpr std::uint32_t kSpinLimit = 4000;              // of pause: a few cache
 constexpr std::uint32_t kSpinLimitOversubscribed = 32;  // who waits holds the CPU that the awaited one needs
 constexpr std::int64_t kPollPeriodNs = 50'000'000;
 
-std::mutex list_mutex;  // held for moments only, never during a run: fork may take it
+Mutex list_mutex;  // held for moments only, never during a run: fork may take it
 Kernel* first_kernel = nullptr;
 
 // A name for the calling thread that costs no system call and stays the same in the child of a fork.
-std::uintptr_t this_thread() noexcept {
-  thread_local char mark;
-  return reinterpret_cast<std::uintptr_t>(&mark);
+std::uintptr_t this_thread() noexcept { return reinterpret_cast<std::uintptr_t>(&thread_state()); }
+
+AtomicRef<std::uint64_t> counter_of(const SkContext& ctx, std::size_t core) noexcept {
+  return AtomicRef<std::uint64_t>(ctx.flags[core * SK_FLAG_STRIDE]);
 }
 
-std::atomic_ref<std::uint64_t> counter_of(const SkContext& ctx, std::size_t core) noexcept {
-  return std::atomic_ref<std::uint64_t>(ctx.flags[core * SK_FLAG_STRIDE]);
-}
+AtomicRef<std::uint32_t> abort_of(SkContext& ctx) noexcept { return AtomicRef<std::uint32_t>(ctx.abort); }
 
 std::size_t round_up(std::size_t value, std::size_t unit) noexcept { return (value + unit - 1) / unit * unit; }
 
@@ -49,7 +46,7 @@ void after_fork_in_child() noexcept {
       if (kernel->config_.cores > 1) kernel->request_abort(AbortInfo{.reason = AbortReason::kForked});
       continue;
     }
-    new (&kernel->mutex_) std::mutex();
+    new (&kernel->mutex_) Mutex();
     if (owner != 0) {
       kernel->owner_.store(0, std::memory_order_relaxed);
       kernel->reset_counters();
@@ -58,8 +55,8 @@ void after_fork_in_child() noexcept {
   list_mutex.unlock();
 }
 
-std::atomic<bool>& check_counters_option() noexcept {
-  static std::atomic<bool> option{false};
+Atomic<bool>& check_counters_option() noexcept {
+  static Atomic<bool> option{false};
   return option;
 }
 
@@ -74,7 +71,7 @@ class Kernel::Running {
       refusal_ = AbortReason::kBusy;
       return;
     }
-    if (options.closed != nullptr && options.closed->load(std::memory_order_acquire)) {
+    if (options.closed != nullptr && options.closed->load(std::memory_order_relaxed)) {
       kernel.mutex_.unlock();
       refusal_ = AbortReason::kClosed;
       return;
@@ -161,7 +158,7 @@ bool Kernel::allocate() {
 }
 
 void Kernel::enlist() {
-  static const int registered = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+  static const bool registered = (on_fork(before_fork, after_fork_in_parent, after_fork_in_child), true);
   static_cast<void>(registered);
   const std::lock_guard guard(list_mutex);
   next_ = first_kernel;
@@ -273,7 +270,7 @@ AbortReason Kernel::launch(const Job& job) {
   const WaitHook hook{.call = options_.hooks.poll != nullptr ? on_join_wait : nullptr, .user = this};
   const LaunchStatus status = config_.cores == 1 ? (job.run(0) == 0 ? LaunchStatus::kDone : LaunchStatus::kEntryCode)
                                                  : Pool::instance().launch(job, config_.cores, hook, options_.patient);
-  if (status == LaunchStatus::kDone && frame_->ctx.abort == 0) [[likely]]
+  if (status == LaunchStatus::kDone && abort_of(frame_->ctx).load(std::memory_order_relaxed) == 0) [[likely]]
     return AbortReason::kNone;
   switch (status) {
     case LaunchStatus::kBusy:
@@ -294,7 +291,7 @@ AbortReason Kernel::check_counters() {
   const SkContext& ctx = frame_->ctx;
   for (std::size_t core = 0; core < config_.sets.size(); ++core) {
     const std::uint64_t expected = ctx.epoch * config_.sets[core];
-    const std::uint64_t actual = counter_of(ctx, core).load(std::memory_order_acquire);
+    const std::uint64_t actual = counter_of(ctx, core).load(std::memory_order_relaxed);
     if (actual == expected) continue;
     request_abort(AbortInfo{.reason = AbortReason::kCounters,
                             .core = static_cast<std::int32_t>(core),
@@ -307,15 +304,17 @@ AbortReason Kernel::check_counters() {
 
 // Ends a failed launch: all cores have left it. Keeps the first cause, falling back to `reason`.
 AbortReason Kernel::stop(AbortReason reason) noexcept {
-  if (!abort_taken_.load(std::memory_order_acquire)) request_abort(AbortInfo{.reason = reason});
+  if (!abort_taken_.load(std::memory_order_relaxed)) request_abort(AbortInfo{.reason = reason});
   reset_counters();
-  return abort_.reason;
+  return static_cast<AbortInfo>(abort_).reason;
 }
 
 void Kernel::reset_counters() noexcept {
-  std::memset(flags_.data(), 0, flags_.size());
+  for (std::size_t core = 0; core < static_cast<std::size_t>(config_.cores); ++core) {
+    counter_of(frame_->ctx, core).store(0, std::memory_order_relaxed);
+  }
+  abort_of(frame_->ctx).store(0, std::memory_order_relaxed);
   frame_->ctx.epoch = 0;
-  frame_->ctx.abort = 0;
 }
 
 AbortReason Kernel::poll_between_rounds() {
@@ -326,19 +325,21 @@ AbortReason Kernel::poll_between_rounds() {
 // ---- callbacks of generated code
 // ---------------------------------------------------------------------------------------
 
+// Nothing here orders: who leaves for the abort reads nothing else, and what it says is read behind the join.
 void Kernel::request_abort(const AbortInfo& info) noexcept {
-  if (!abort_taken_.exchange(true, std::memory_order_acq_rel)) {
-    abort_ = info;
-    abort_.epoch = frame_->ctx.epoch;
-    if (started_ns_ != 0) abort_.elapsed_ns = now_ns() - started_ns_;
+  if (!abort_taken_.exchange(true, std::memory_order_relaxed)) {
+    AbortInfo whole = info;
+    whole.epoch = frame_->ctx.epoch;
+    if (const std::int64_t started = started_ns_; started != 0) whole.elapsed_ns = now_ns() - started;
+    abort_ = whole;
   }
-  std::atomic_ref(frame_->ctx.abort).store(1, std::memory_order_release);
+  abort_of(frame_->ctx).store(1, std::memory_order_relaxed);
 }
 
 // Asks the hook at most every kPollPeriodNs, on the caller's thread; true where the run shall end.
 bool Kernel::poll(std::int64_t now) noexcept {
   if (next_poll_ns_ == 0) next_poll_ns_ = now + kPollPeriodNs;
-  if (now < next_poll_ns_ || std::atomic_ref(frame_->ctx.abort).load(std::memory_order_relaxed) != 0) return false;
+  if (now < next_poll_ns_ || abort_of(frame_->ctx).load(std::memory_order_relaxed) != 0) return false;
   const bool stopping = options_.hooks.poll(options_.hooks.user) != 0;
   next_poll_ns_ = now_ns() + kPollPeriodNs;
   if (stopping) request_abort(AbortInfo{.reason = AbortReason::kInterrupt});
@@ -355,16 +356,17 @@ std::int32_t Kernel::on_wait_slow(SkContext* ctx, std::int32_t core, std::int32_
 std::int32_t Kernel::wait_slow(std::int32_t core, std::int32_t producer, std::uint64_t threshold,
                                std::int32_t wait) noexcept {
   SkContext& ctx = frame_->ctx;
-  if (std::atomic_ref(ctx.abort).load(std::memory_order_acquire) != 0) return 1;
+  if (abort_of(ctx).load(std::memory_order_relaxed) != 0) return 1;
   const bool known = producer >= 0 && producer < config_.cores;
   const std::uint64_t actual =
-      known ? counter_of(ctx, static_cast<std::size_t>(producer)).load(std::memory_order_acquire) : 0;
+      known ? counter_of(ctx, static_cast<std::size_t>(producer)).load(std::memory_order_relaxed) : 0;
   if (known && actual >= threshold) return 0;
-  sched_yield();
+  yield();
   const bool polls = core == 0 && options_.hooks.poll != nullptr;
-  if (started_ns_ == 0 && !polls) return 0;
+  const std::int64_t started = started_ns_;
+  if (started == 0 && !polls) return 0;
   const std::int64_t now = now_ns();
-  if (started_ns_ != 0 && now - started_ns_ >= options_.watchdog_ns) {
+  if (started != 0 && now - started >= options_.watchdog_ns) {
     request_abort(AbortInfo{.reason = AbortReason::kWatchdog,
                             .core = core,
                             .wait = wait,

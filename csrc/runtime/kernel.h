@@ -14,10 +14,8 @@
 
 #include <superkernel_abi.h>
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
@@ -78,9 +76,9 @@ struct RunHooks {
 struct RunOptions {
   std::int64_t watchdog_ns = 0;  // per launch; 0: none
   RunHooks hooks;
-  bool patient = true;                        // wait while another thread runs; else kBusy
-  const std::atomic<bool>* closed = nullptr;  // looked at once the kernel is this run's: who sets it and then calls
-                                              // `last_abort()` knows that no run which was not refused still goes on
+  bool patient = true;                   // wait while another thread runs; else kBusy
+  const Atomic<bool>* closed = nullptr;  // looked at once the kernel is this run's: who sets it and then calls
+                                         // `last_abort()` knows that no run which was not refused still goes on
 };
 
 class Kernel {
@@ -153,19 +151,19 @@ class Kernel {
   AlignedBuffer events_;
   std::vector<std::uint8_t*> io_;
 
-  std::mutex mutex_;
-  std::atomic<std::uintptr_t> owner_{0};  // the thread that runs this kernel now, 0 for none
+  Mutex mutex_;
+  Atomic<std::uintptr_t> owner_{0};  // the thread that runs this kernel now, 0 for none
   RunOptions options_;
-  std::int64_t started_ns_ = 0;
+  Plain<std::int64_t> started_ns_ = 0;
   std::int64_t next_poll_ns_ = 0;
-  AbortInfo abort_;
-  std::atomic<bool> abort_taken_{false};
+  Plain<AbortInfo> abort_;
+  Atomic<bool> abort_taken_{false};
 
   Kernel* next_ = nullptr;  // list of all kernels, for fork
   Kernel* previous_ = nullptr;
 };
 
 // Checks every kernel's counters after every launch (a debugging aid; profiled runs always do).
-std::atomic<bool>& check_counters_option() noexcept;
+Atomic<bool>& check_counters_option() noexcept;
 
 }  // namespace sk

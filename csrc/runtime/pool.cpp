@@ -1,16 +1,9 @@
 #include "runtime/pool.h"
 
-#include <linux/futex.h>
-#include <linux/membarrier.h>
-#include <sched.h>
-#include <signal.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <climits>
 #include <cstdio>
 #include <memory>
+#include <mutex>
 
 #include "runtime/clock.h"
 #include "runtime/cpu.h"
@@ -19,41 +12,22 @@ namespace sk {
 
 namespace {
 
-constexpr int kSpinsPerClock = 64;          // pauses between two looks at the clock
 constexpr int kSpinsBeforeYield = 1 << 14;  // of the joining caller: some hundred us, then others may have the CPU
 constexpr std::int64_t kHookPeriodNs = 20'000'000;
 
-std::atomic<Pool*> current_pool{nullptr};
-std::atomic<std::uint32_t> generation_count{0};
-thread_local bool inside_launch = false;
+Atomic<Pool*> current_pool{nullptr};
+Atomic<std::uint32_t> generation_count{0};
 
 constexpr int kCoresBits = 16;
 
 int cores_of(std::uint64_t ticket) noexcept { return static_cast<int>(ticket & ((1u << kCoresBits) - 1)); }
 
-// The affinity that the calling thread had before option pin_caller narrowed it; empty where it did not.
-thread_local std::vector<int> own_affinity;
-
 // Workers are woken by bit, so that a launch on few cores leaves the others asleep; from the 32nd on they share a bit.
 std::uint32_t wake_bit(int index) noexcept { return 1u << (index < 32 ? index - 1 : 31); }
-
-long membarrier(int command) noexcept { return syscall(SYS_membarrier, command, 0u, 0); }
 
 void forget_pool_in_child() noexcept {
   current_pool.store(nullptr, std::memory_order_relaxed);
   generation_count.fetch_add(1, std::memory_order_relaxed);
-}
-
-void set_affinity(pthread_t thread, const std::vector<int>& cpus) noexcept {
-  const int last = cpus.empty() ? 0 : *std::max_element(cpus.begin(), cpus.end());
-  cpu_set_t* set = CPU_ALLOC(static_cast<std::size_t>(last) + 1);
-  if (set == nullptr) return;
-  const std::size_t bytes = CPU_ALLOC_SIZE(static_cast<std::size_t>(last) + 1);
-  CPU_ZERO_S(bytes, set);
-  for (int cpu : cpus) CPU_SET_S(static_cast<std::size_t>(cpu), bytes, set);
-  pthread_setaffinity_np(thread, bytes,
-                         set);  // a refusal (CPU taken away meanwhile) leaves the thread where it may run
-  CPU_FREE(set);
 }
 
 }  // namespace
@@ -68,7 +42,7 @@ std::uint32_t fork_generation() noexcept { return generation_count.load(std::mem
 Pool& Pool::instance() {
   Pool* pool = current_pool.load(std::memory_order_acquire);
   if (pool != nullptr) return *pool;
-  static const int registered = pthread_atfork(nullptr, nullptr, forget_pool_in_child);
+  static const bool registered = (on_fork(nullptr, nullptr, forget_pool_in_child), true);
   static_cast<void>(registered);
   std::unique_ptr<Pool> fresh(new Pool());
   if (current_pool.compare_exchange_strong(pool, fresh.get(), std::memory_order_acq_rel)) return *fresh.release();
@@ -78,9 +52,7 @@ Pool& Pool::instance() {
 Pool::Pool() {
   cpu_of_.fill(-1);
   assign_cpus();
-  const long commands = membarrier(MEMBARRIER_CMD_QUERY);
-  asymmetric_ = commands > 0 && (commands & MEMBARRIER_CMD_PRIVATE_EXPEDITED) != 0 &&
-                membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0;
+  asymmetric_ = prepare_barrier_in_all_threads();
 }
 
 // ---- caller's side
@@ -88,7 +60,7 @@ Pool::Pool() {
 
 LaunchStatus Pool::launch(const Job& job, int cores, const WaitHook& hook, bool patient) {
   if (cores == 1) return job.run(0) == 0 ? LaunchStatus::kDone : LaunchStatus::kEntryCode;
-  if (inside_launch) return LaunchStatus::kNested;
+  if (thread_state().inside_launch) return LaunchStatus::kNested;
   std::unique_lock guard(launch_mutex_, std::defer_lock);
   if (patient) {
     guard.lock();
@@ -99,11 +71,11 @@ LaunchStatus Pool::launch(const Job& job, int cores, const WaitHook& hook, bool 
   pin_calling_thread(pool_options().pin_caller.load(std::memory_order_relaxed));
   if (pool_options().pin.load(std::memory_order_relaxed)) avoid_caller(cores);
   const std::uint32_t generation = fork_generation();
-  inside_launch = true;
+  thread_state().inside_launch = true;
   publish(job, cores);
   std::int32_t result = job.run(0);
   join(cores, hook, generation);
-  inside_launch = false;
+  thread_state().inside_launch = false;
   if (fork_generation() != generation) return LaunchStatus::kForked;
   for (int i = 1; i < cores; ++i) result |= lines_[static_cast<std::size_t>(i)].result;
   return result == 0 ? LaunchStatus::kDone : LaunchStatus::kEntryCode;
@@ -115,9 +87,9 @@ void Pool::publish(const Job& job, int cores) noexcept {
   ticket_ = ((ticket_ >> kCoresBits) + 1) << kCoresBits | static_cast<std::uint64_t>(cores);
   mailbox_.ticket.store(ticket_, std::memory_order_release);
   if (asymmetric_) {
-    std::atomic_signal_fence(std::memory_order_seq_cst);  // the parking worker's membarrier makes it a real one
+    barrier_by_others();  // by the parking worker
   } else {
-    std::atomic_thread_fence(std::memory_order_seq_cst);
+    fence_seq_cst();
   }
   std::uint32_t parked = 0;
   for (int i = 1; i < cores; ++i) {
@@ -126,7 +98,7 @@ void Pool::publish(const Job& job, int cores) noexcept {
   if (parked != 0) {
     ++wakes_;
     wake_count_.fetch_add(1, std::memory_order_release);
-    syscall(SYS_futex, &wake_count_, FUTEX_WAKE_BITSET_PRIVATE, INT_MAX, nullptr, nullptr, parked);
+    futex_wake(wake_count_, parked);
   }
 }
 
@@ -137,10 +109,10 @@ void Pool::join(int cores, const WaitHook& hook, std::uint32_t generation) noexc
     while (lines_[static_cast<std::size_t>(i)].done.load(std::memory_order_acquire) != ticket_) {
       if (fork_generation() != generation) return;
       if (++spins < kSpinsBeforeYield) {
-        cpu_relax();
+        relax();
         continue;
       }
-      sched_yield();
+      yield();
       spins = kSpinsBeforeYield;
       if (hook.call == nullptr) continue;
       const std::int64_t now = now_ns();
@@ -154,24 +126,18 @@ void Pool::join(int cores, const WaitHook& hook, std::uint32_t generation) noexc
 
 bool Pool::grow(int cores) {
   while (threads_ < cores - 1) {
-    if (!start_thread(threads_ + 1)) return false;
+    if (!start_worker(threads_ + 1)) return false;
     ++threads_;
   }
   return true;
 }
 
-bool Pool::start_thread(int index) {
+bool Pool::start_worker(int index) {
   auto start = std::make_unique<Start>(Start{this, index, ticket_});
-  sigset_t blocked, before;
-  sigfillset(&blocked);
-  for (int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT}) sigdelset(&blocked, fault);
-  pthread_sigmask(SIG_SETMASK, &blocked, &before);
-  pthread_t& handle = handles_[static_cast<std::size_t>(index)];
-  const int error = pthread_create(&handle, nullptr, thread_main, start.get());
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (error != 0) return false;
+  char name[16];
+  std::snprintf(name, sizeof name, "sk-worker-%d", index);
+  if (!start_thread(handles_[static_cast<std::size_t>(index)], name, worker_main, start.get())) return false;
   static_cast<void>(start.release());  // the thread's now
-  pthread_detach(handle);
   pin_worker(index);
   return true;
 }
@@ -179,13 +145,9 @@ bool Pool::start_thread(int index) {
 // ---- worker's side
 // ---------------------------------------------------------------------------------------------------
 
-void* Pool::thread_main(void* argument) noexcept {
+void Pool::worker_main(void* argument) noexcept {
   const std::unique_ptr<Start> start(static_cast<Start*>(argument));
-  char name[16];
-  std::snprintf(name, sizeof name, "sk-worker-%d", start->index);
-  pthread_setname_np(pthread_self(), name);
   start->pool->work(start->index, start->seen);
-  return nullptr;
 }
 
 void Pool::work(int index, std::uint64_t seen) noexcept {
@@ -193,11 +155,12 @@ void Pool::work(int index, std::uint64_t seen) noexcept {
   std::uint64_t fp = fp_control();
   for (;;) {
     seen = await_ticket(index, seen);
-    if (mailbox_.fp_control != fp) {
-      fp = mailbox_.fp_control;
+    if (const std::uint64_t callers = mailbox_.fp_control; callers != fp) {
+      fp = callers;
       set_fp_control(fp);
     }
-    line.result = mailbox_.job.run(index);
+    const Job job = mailbox_.job;
+    line.result = job.run(index);
     line.done.store(seen, std::memory_order_release);
   }
 }
@@ -205,34 +168,23 @@ void Pool::work(int index, std::uint64_t seen) noexcept {
 // Returns the next ticket after `seen` that calls this worker. Launches on fewer cores pass by and do not prolong the
 // spinning.
 std::uint64_t Pool::await_ticket(int index, std::uint64_t seen) noexcept {
-  const std::int64_t spin_ns = pool_options().spin_ns.load(std::memory_order_relaxed);
-  std::int64_t start_ns = 0;
-  const bool yield = static_cast<std::size_t>(cores_of(seen)) > cpu_count_.load(std::memory_order_relaxed);
-  for (int spins = 1;; ++spins) {
+  const bool yields = static_cast<std::size_t>(cores_of(seen)) > cpu_count_.load(std::memory_order_relaxed);
+  Spinning spinning(pool_options().spin_ns.load(std::memory_order_relaxed), yields);
+  for (;;) {
     const std::uint64_t ticket = mailbox_.ticket.load(std::memory_order_acquire);
     if (ticket != seen && index < cores_of(ticket)) return ticket;
-    if (yield) {
-      sched_yield();
-    } else {
-      cpu_relax();
-    }
-    if (spins % kSpinsPerClock != 0 && !yield) continue;
-    const std::int64_t now = now_ns();
-    if (start_ns == 0) start_ns = now;
-    if (now - start_ns >= spin_ns) return park(index, seen);
+    if (!spinning.go_on()) return park(index, seen);
   }
 }
 
 std::uint64_t Pool::park(int index, std::uint64_t seen) noexcept {
   Line& line = lines_[static_cast<std::size_t>(index)];
   line.parked.store(1, std::memory_order_relaxed);
-  std::uint32_t wakes = wake_count_.load(std::memory_order_acquire);
-  if (!asymmetric_ || membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) != 0) {
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-  }
+  std::uint32_t wakes = wake_count_.load(std::memory_order_relaxed);
+  if (!asymmetric_ || !barrier_in_all_threads()) fence_seq_cst();
   std::uint64_t ticket = mailbox_.ticket.load(std::memory_order_acquire);
   while (ticket == seen || index >= cores_of(ticket)) {
-    syscall(SYS_futex, &wake_count_, FUTEX_WAIT_BITSET_PRIVATE, wakes, nullptr, nullptr, wake_bit(index));
+    futex_wait(wake_count_, wakes, wake_bit(index));
     wakes = wake_count_.load(std::memory_order_acquire);
     ticket = mailbox_.ticket.load(std::memory_order_acquire);
   }
@@ -245,7 +197,8 @@ std::uint64_t Pool::park(int index, std::uint64_t seen) noexcept {
 
 // Worker i takes the i-th allowed CPU; those beyond the last float.
 void Pool::assign_cpus() {
-  cpus_ = own_affinity.empty() ? allowed_cpus() : own_affinity;
+  const std::vector<int>& own = thread_state().own_affinity;
+  cpus_ = own.empty() ? allowed_cpus() : own;
   cpu_count_.store(cpus_.size(), std::memory_order_relaxed);
   worker_on_.assign(static_cast<std::size_t>(*std::max_element(cpus_.begin(), cpus_.end())) + 1, -1);
   const bool pin = pool_options().pin.load(std::memory_order_relaxed);
@@ -265,7 +218,7 @@ void Pool::pin_worker(int index) noexcept {
 // of running side by side: that worker moves to the CPU last left to the caller. Rare, since the scheduler keeps the
 // caller off busy CPUs.
 void Pool::avoid_caller(int cores) noexcept {
-  const int here = sched_getcpu();
+  const int here = current_cpu();
   if (here < 0 || static_cast<std::size_t>(here) >= worker_on_.size()) return;
   const int worker = worker_on_[static_cast<std::size_t>(here)];
   if (worker <= 0 || worker >= cores) return;
@@ -279,13 +232,14 @@ void Pool::avoid_caller(int cores) noexcept {
 }
 
 void Pool::pin_calling_thread(bool pinned) {
-  if (pinned == !own_affinity.empty()) return;
+  std::vector<int>& own = thread_state().own_affinity;
+  if (pinned == !own.empty()) return;
   if (pinned) {
-    own_affinity = cpus_;
-    set_affinity(pthread_self(), {cpus_[0]});
+    own = cpus_;
+    set_own_affinity({cpus_[0]});
   } else {
-    set_affinity(pthread_self(), own_affinity);
-    own_affinity.clear();
+    set_own_affinity(own);
+    own.clear();
   }
 }
 

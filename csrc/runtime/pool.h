@@ -18,14 +18,13 @@
 //  - After fork the child starts with an empty pool; whatever the parent's threads held stays behind.
 #pragma once
 
-#include <pthread.h>
 #include <superkernel_abi.h>
 
 #include <array>
-#include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <vector>
+
+#include "runtime/platform.h"
 
 namespace sk {
 
@@ -76,9 +75,9 @@ struct PoolInfo {
 struct PoolOptions {
   // As long as a futex wake costs (25..50 us measured): spinning then loses at most a factor of two against knowing the
   // future.
-  std::atomic<std::int64_t> spin_ns{50'000};
-  std::atomic<bool> pin{true};
-  std::atomic<bool> pin_caller{false};
+  Atomic<std::int64_t> spin_ns{50'000};
+  Atomic<bool> pin{true};
+  Atomic<bool> pin_caller{false};
 };
 
 // Options of the process; they outlive the pool of any one process generation.
@@ -103,15 +102,15 @@ class Pool {
 
  private:
   struct alignas(kApartBytes) Mailbox {
-    std::atomic<std::uint64_t> ticket{0};  // sequence << 16 | cores
-    Job job;
-    std::uint64_t fp_control = 0;
+    Atomic<std::uint64_t> ticket{0};  // sequence << 16 | cores
+    Plain<Job> job;
+    Plain<std::uint64_t> fp_control = 0;
   };
 
   struct alignas(kApartBytes) Line {
-    std::atomic<std::uint64_t> done{0};  // ticket of the last job left
-    std::atomic<std::uint32_t> parked{0};
-    std::int32_t result = 0;
+    Atomic<std::uint64_t> done{0};  // ticket of the last job left
+    Atomic<std::uint32_t> parked{0};
+    Plain<std::int32_t> result = 0;
   };
 
   struct Start {
@@ -121,12 +120,12 @@ class Pool {
   };
 
   Pool();
-  static void* thread_main(void* start) noexcept;
+  static void worker_main(void* start) noexcept;
   void work(int index, std::uint64_t seen) noexcept;
   std::uint64_t await_ticket(int index, std::uint64_t seen) noexcept;
   std::uint64_t park(int index, std::uint64_t seen) noexcept;
   bool grow(int cores);
-  bool start_thread(int index);
+  bool start_worker(int index);
   void publish(const Job& job, int cores) noexcept;
   void join(int cores, const WaitHook& hook, std::uint32_t generation) noexcept;
   void assign_cpus();
@@ -135,20 +134,20 @@ class Pool {
   void pin_calling_thread(bool pinned);
 
   Mailbox mailbox_;
-  alignas(kApartBytes) std::atomic<std::uint32_t> wake_count_{0};  // the futex word: counts wake-ups, not launches
-  std::atomic<std::size_t> cpu_count_{1};                          // cpus_.size() for the workers
+  alignas(kApartBytes) Atomic<std::uint32_t> wake_count_{0};  // the futex word: counts wake-ups, not launches
+  Atomic<std::size_t> cpu_count_{1};                          // cpus_.size() for the workers
   std::array<Line, kMaxCores> lines_;
-  std::mutex launch_mutex_;
+  Mutex launch_mutex_;
   // Below: only with launch_mutex_ held.
   std::uint64_t ticket_ = 0;  // the last one published
   int threads_ = 0;
-  std::array<pthread_t, kMaxCores> handles_{};
+  std::array<ThreadHandle, kMaxCores> handles_{};
   std::vector<int> cpus_;
   std::array<int, kMaxCores> cpu_of_{};  // -1: not pinned; [0]: the CPU left to the caller
   std::vector<int> worker_on_;           // by CPU: the worker pinned there, -1 for none
   std::uint64_t wakes_ = 0;
   std::uint64_t moves_ = 0;
-  bool asymmetric_ = false;
+  Plain<bool> asymmetric_ = false;
 };
 
 }  // namespace sk

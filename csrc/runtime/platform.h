@@ -1,0 +1,99 @@
+// What threads of the runtime have between them, and what they ask of the system for it: shared words and data, fences,
+// sleeping, waking, starting, forking. `pool.cpp` and `kernel.cpp` use nothing else of the kind, so that the model
+// checker can compile them as they stand, with these in its own way (SK_PLATFORM: csrc/tests/model/platform.h).
+#pragma once
+
+#ifdef SK_PLATFORM
+#include SK_PLATFORM
+#else
+
+#include <pthread.h>
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "runtime/clock.h"
+#include "runtime/cpu.h"
+
+namespace sk {
+
+template <class T>
+using Atomic = std::atomic<T>;
+// A word that generated code shares with the runtime.
+template <class T>
+using AtomicRef = std::atomic_ref<T>;
+// Data that one thread writes and others read, which something atomic orders: the model checker holds it to that.
+template <class T>
+using Plain = T;
+using Mutex = std::mutex;
+
+inline void fence_seq_cst() noexcept { std::atomic_thread_fence(std::memory_order_seq_cst); }
+
+// A full barrier in all running threads of the process, made by this one: membarrier(2). False where the system has
+// none; `prepare_barrier_in_all_threads` is to come first, once.
+bool prepare_barrier_in_all_threads() noexcept;
+bool barrier_in_all_threads() noexcept;
+// Its other side: code is not moved past it by the compiler; the processor is held back by the barrier itself.
+inline void barrier_by_others() noexcept { std::atomic_signal_fence(std::memory_order_seq_cst); }
+
+// Sleeps while `word` is `expected`, until woken by one of `bits`, or for no reason.
+void futex_wait(Atomic<std::uint32_t>& word, std::uint32_t expected, std::uint32_t bits) noexcept;
+void futex_wake(Atomic<std::uint32_t>& word, std::uint32_t bits) noexcept;
+
+// In a loop that waits: for what another thread stores soon, or later.
+inline void relax() noexcept { cpu_relax(); }
+void yield() noexcept;
+
+// A worker's wait for its next launch, as far as it spins: `go_on` lets some time pass and is false once `limit_ns`
+// have passed.
+class Spinning {
+ public:
+  Spinning(std::int64_t limit_ns, bool yields) noexcept : limit_ns_(limit_ns), yields_(yields) {}
+
+  bool go_on() noexcept {
+    if (yields_) {
+      yield();
+    } else {
+      cpu_relax();
+    }
+    if (++spins_ % kSpinsPerClock != 0 && !yields_) return true;
+    const std::int64_t now = now_ns();
+    if (start_ns_ == 0) start_ns_ = now;
+    return now - start_ns_ < limit_ns_;
+  }
+
+ private:
+  static constexpr int kSpinsPerClock = 64;  // pauses between two looks at the clock
+  std::int64_t limit_ns_;
+  std::int64_t start_ns_ = 0;
+  int spins_ = 0;
+  bool yields_;
+};
+
+using ThreadHandle = pthread_t;
+
+// Starts a thread that nobody joins and that blocks all asynchronous signals. False where the system gives none.
+bool start_thread(ThreadHandle& handle, const char* name, void (*body)(void*) noexcept, void* argument) noexcept;
+void set_affinity(ThreadHandle thread, const std::vector<int>& cpus) noexcept;
+void set_own_affinity(const std::vector<int>& cpus) noexcept;
+// The CPU that the calling thread is on, negative where it cannot be told.
+int current_cpu() noexcept;
+
+// Handlers round every fork of the process, null for none. Once per set of handlers.
+void on_fork(void (*before)() noexcept, void (*in_parent)() noexcept, void (*in_child)() noexcept);
+
+// What the pool keeps by calling thread.
+struct ThreadState {
+  bool inside_launch = false;
+  std::vector<int> own_affinity;  // had before option pin_caller narrowed it; empty where it did not
+};
+
+inline ThreadState& thread_state() noexcept {
+  thread_local ThreadState state;
+  return state;
+}
+
+}  // namespace sk
+#endif
