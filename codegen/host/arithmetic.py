@@ -273,7 +273,7 @@ def multiply(
 
     first = list(begin) or [zero(number.sums, lanes) for lanes in widths]
     flat = level(0, source, weights, first * tile.rows)
-    return [flat[r * tile.vectors : (r + 1) * tile.vectors] for r in range(tile.rows)]
+    return tile.rows_of(flat)
 
 
 _MADD = {16: "llvm.x86.avx512.pmaddw.d.512", 8: "llvm.x86.avx2.pmadd.wd", 4: "llvm.x86.sse2.pmadd.wd"}

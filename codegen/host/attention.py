@@ -20,7 +20,7 @@ from superkernel.codegen.host import vecmath
 from superkernel.codegen.host.arithmetic import arithmetic_of, multiply
 from superkernel.codegen.host.builder import I8, I32, I64, Index, KernelBuilder, storage_type
 from superkernel.codegen.host.convert import convert
-from superkernel.codegen.host.gemm_core import Tile, Values, accumulate, fold, store_tile, zero
+from superkernel.codegen.host.gemm_core import Tile, Values, accumulate, fold, store_tile
 from superkernel.codegen.host.loops import strips
 from superkernel.codegen.host.panels import copy_transposed
 from superkernel.codegen.host.program import ProgramEmitter
@@ -381,21 +381,17 @@ class AttentionEmitter:
         kb, t, arithmetic = self.kb, self.t, self.arithmetic
         line = t.keys * 4 // arithmetic.item.itemsize  # from row to row of the probabilities
 
-        def step(k: Index, sums: Values) -> Values:
+        def left(row: int, k: Index) -> list[ir.Value]:
+            return arithmetic.spread(
+                arithmetic.row(self.at["scores"], kb.add(kb.mul(k, t.format.step), row * line)), t.lanes
+            )
+
+        def right(k: Index, v: int) -> list[ir.Value]:
             at = kb.add(kb.mul(k, t.value_pitch), column)
-            vectors = [arithmetic.weights(values, kb.add(at, v * t.lanes), t.lanes) for v in range(tile.vectors)]
-            found = list(sums)
-            for row in range(tile.rows):
-                word = arithmetic.row(self.at["scores"], kb.add(kb.mul(k, t.format.step), row * line))
-                left = arithmetic.spread(word, t.lanes)
-                for v, right in enumerate(vectors):
-                    i = row * tile.vectors + v
-                    found[i] = arithmetic.multiply_add(found[i], left, right)
-            return found
+            return arithmetic.weights(values, kb.add(at, v * t.lanes), t.lanes)
 
         pairs = kb.div(kb.add(count, 1), t.format.step)
-        flat = fold(kb, 0, pairs, 1, [zero(_F32, t.lanes)] * (tile.rows * tile.vectors), step)
-        return [flat[r * tile.vectors : (r + 1) * tile.vectors] for r in range(tile.rows)]
+        return accumulate(kb, tile, pairs, left, right, dot=arithmetic.multiply_add, alone=False)
 
 
 def emit(kb: KernelBuilder, body: Body, tiling: AttentionTiling) -> None:

@@ -128,7 +128,7 @@ class ConvEmitter:
             return fold(kb, 0, form.taps, 1, values, one_tap)
 
         flat = fold(kb, 0, form.channels, 1, state, one_channel)
-        results = [flat[r * tile.vectors : (r + 1) * tile.vectors] for r in range(tile.rows)]
+        results = tile.rows_of(flat)
         store_tile(kb, tile, results, kb.at(kb.scratch, at, DType.F32), self.t.pitch)
 
     def _offsets(self) -> ir.Value:

@@ -24,6 +24,7 @@ from superkernel.codegen.host.gemm_core import Tile, Values, store_tile, zero
 from superkernel.codegen.host.loops import each_group, strips
 from superkernel.codegen.host.patch_nhwc import BytePatchCopier, NhwcPatchCopier
 from superkernel.codegen.host.program import ProgramEmitter, load_bias
+from superkernel.codegen.host.shuffle import resize
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body
 from superkernel.scheduler.families.conv import PIXELS
@@ -273,7 +274,7 @@ class NhwcEmitter:
         scales = kb.at(behind, height * t.tile_rows, DType.F32)
         own = [kb.load(scales, v * tile.lanes, DType.F32, tile.lanes) for v in range(tile.vectors)]
         flat = [kb.b.fmul(flat[i], own[i % tile.vectors]) for i in range(size)]
-        return [flat[r * tile.vectors : (r + 1) * tile.vectors] for r in range(tile.rows)]
+        return tile.rows_of(flat)
 
     def _row_sums(self, tile: Tile, data: ir.Value, weights: ir.Value, begin: Sequence[ir.Value]) -> Values:
         """i32 sums over one row of the window, on top of `begin` (per vector)."""
@@ -316,12 +317,7 @@ def store_positions(
 def _cut(kb: KernelBuilder, vectors: Values, lanes: int, width: int) -> Values:
     """The vectors that hold the first `width` elements, the last one cut to its part."""
     whole, rest = divmod(width, lanes)
-    found = list(vectors[:whole])
-    if rest:
-        last = vectors[whole]
-        zero_index = ir.Constant(ir.IntType(32), 0)
-        found.append(kb.pick(last, range(rest)) if rest > 1 else kb.b.extract_element(last, zero_index))
-    return found
+    return [*vectors[:whole], *(resize(kb, last, rest) for last in vectors[whole : whole + (rest > 0)])]
 
 
 def emit(kb: KernelBuilder, body: Body, tiling: NhwcTiling) -> None:

@@ -53,6 +53,10 @@ class Tile:
         """Columns of a full tile."""
         return self.vectors * self.lanes
 
+    def rows_of(self, flat: Values) -> list[Values]:
+        """Values that stand one row after the other, by row and vector."""
+        return [flat[r * self.vectors : (r + 1) * self.vectors] for r in range(self.rows)]
+
     @property
     def nbytes(self) -> int:
         """Bytes of its accumulators, all lanes full."""
@@ -128,11 +132,6 @@ def load_again(kb: KernelBuilder, base: ir.Value, element: Index, dtype: DType, 
     return load
 
 
-def plus(kb: KernelBuilder, a: ir.Value, b: ir.Value, acc: DType) -> ir.Value:
-    """Sum of two accumulators."""
-    return kb.b.fadd(a, b) if acc.is_float else kb.b.add(a, b)
-
-
 def multiply_add(kb: KernelBuilder, a: ir.Value, b: ir.Value, c: ir.Value, acc: DType) -> ir.Value:
     """a*b + c in the accumulator's type (integers wrap)."""
     return kb.fma(a, b, c) if acc.is_float else kb.b.add(kb.b.mul(a, b), c)
@@ -146,10 +145,12 @@ def accumulate(
     right: LoadVector,
     before_step: Callable[[Index], None] | None = None,
     dot: Dot | None = None,
+    alone: bool = True,
 ) -> list[Values]:
     """Results[row][vector] = sum over k < depth of left(row, k) * right(k, vector). `before_step` may emit prefetches
-    for the depth index it gets. With several phases the depth must be known at compile time. `dot`: adds the product of
-    what left and right give, where that is no scalar and no vector."""
+    for the depth index it gets. With several phases the depth must be known at compile time, and the phases are added
+    pairwise. `dot`: adds the product of what left and right give, where that is no scalar and no vector. `alone`: the
+    loop may fill all registers."""
     state = [zero(tile.acc, tile.lanes)] * (tile.rows * tile.vectors * tile.phases)
 
     def steps(k: Index, values: Values, count: int) -> Values:
@@ -169,7 +170,8 @@ def accumulate(
                         values[i] = multiply_add(kb, operand, vector, values[i], tile.acc)
         return values
 
-    kb.forget_vectors()
+    if alone:
+        kb.forget_vectors()
     if tile.phases == 1:
         state = fold(kb, 0, depth, 1, state, lambda k, s: steps(k, s, 1))
     else:
@@ -178,21 +180,13 @@ def accumulate(
         state = fold(kb, 0, whole, tile.phases, state, lambda k, s: steps(k, s, tile.phases))
         if depth > whole:
             state = steps(whole, state, depth - whole)
-    return join_phases(kb, tile, state)
-
-
-def join_phases(kb: KernelBuilder, tile: Tile, state: Values) -> list[Values]:
-    """Pairwise sum of the phases, in fixed order."""
     size = tile.rows * tile.vectors
     parts = [state[p * size : (p + 1) * size] for p in range(tile.phases)]
+    plus = kb.b.fadd if tile.acc.is_float else kb.b.add
     while len(parts) > 1:
-        pairs = [
-            [plus(kb, x, y, tile.acc) for x, y in zip(parts[i], parts[i + 1], strict=True)]
-            for i in range(0, len(parts) - 1, 2)
-        ]
+        pairs = [[plus(x, y) for x, y in zip(parts[i], parts[i + 1], strict=True)] for i in range(0, len(parts) - 1, 2)]
         parts = pairs + parts[len(parts) - len(parts) % 2 :]
-    flat = parts[0]
-    return [flat[r * tile.vectors : (r + 1) * tile.vectors] for r in range(tile.rows)]
+    return tile.rows_of(parts[0])
 
 
 def store_tile(kb: KernelBuilder, tile: Tile, results: list[Values], base: ir.Value, pitch: int) -> None:

@@ -88,14 +88,7 @@ def _topk(kb: KernelBuilder, walk: RowWalk, dtype: DType, greatest: bool, k: int
         found, where = best_of_lanes(kb, walk, parts, order)
         value.set(found.v)
         place.set(where.v)
-        _emit_rank(walk, rank, found, where.to_int(64))
-
-
-def _emit_rank(walk: RowWalk, rank: Index, value: Expr, index: Expr) -> None:
-    epilogue = walk.emitters[-1]
-    if epilogue is None:
-        raise InternalError("topk without results")
-    epilogue.eval(walk.coords([rank]), max(1, walk.width), [value.v, index.v], store=True)
+        walk.emit_at([rank], found, where.to_int(64))
 
 
 # one_hot --------------------------------------------------------------------------------------------------------------

@@ -20,8 +20,9 @@ from superkernel.scheduler.families.lookup import LookupPlan
 from superkernel.scheduler.families.pointwise import PointwiseTiling
 
 
-def bounded(index: Expr, extent: int) -> Expr:
-    """An i64 index, wrapped where negative, then clamped to 0 .. extent - 1."""
+def bounded(kb: KernelBuilder, value: ir.Value, dtype: DType, extent: int) -> Expr:
+    """An index as i64, wrapped where negative, then clamped to 0 .. extent - 1."""
+    index = Expr(kb, convert(kb, value, dtype, DType.I64))
     wrapped = (index < 0).choose(index + extent, index)
     return wrapped.clamp_low(0).clamp_high(max(extent - 1, 0))
 
@@ -60,8 +61,7 @@ class _Lookup:
 
     def _index(self, k: int, position: Index, lanes: int) -> Expr:
         (value,) = self.indices[k].eval(position, lanes, store=False)
-        wide = convert(self.kb, value, self.plan.indices[k].inputs[0].dtype, DType.I64)
-        return bounded(Expr(self.kb, wide), self.plan.extents[k])
+        return bounded(self.kb, value, self.plan.indices[k].inputs[0].dtype, self.plan.extents[k])
 
     def value(self, position: Index, lanes: int) -> ir.Value:
         kb, pointer = self.kb, self.kb.operands[self.item.source]

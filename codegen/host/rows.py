@@ -137,11 +137,14 @@ class RowWalk:
 
     def emit_once(self, *results: Expr) -> None:
         """Run the epilogue once for the whole row (reductions)."""
+        self.emit_at([0] * len(self.space.row), *results)
+
+    def emit_at(self, row: Sequence[Index], *results: Expr) -> None:
+        """Run the epilogue at one place in the row."""
         epilogue = self.emitters[-1]
         if epilogue is None:
             raise InternalError("a row space without an epilogue")
-        coords = self.coords([0] * len(self.space.row))
-        epilogue.eval(coords, max(1, self.width), [r.v for r in results], store=True)
+        epilogue.eval(self.coords(row), max(1, self.width), [r.v for r in results], store=True)
 
     def each(self, slots: Sequence[int], visit: Callable[[Point], None], unroll: int = 1) -> None:
         """Visit the row. `slots` are the inputs that will be read, -1 the epilogue."""

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from math import prod
 
 from superkernel.codegen.host.builder import Index, KernelBuilder
-from superkernel.codegen.host.convert import convert
 from superkernel.codegen.host.lookup import bounded
 from superkernel.codegen.host.loops import each_row, split_index, vector_loop
 from superkernel.codegen.host.program import ProgramEmitter, input_program
@@ -92,7 +91,7 @@ def _apply(kb: KernelBuilder, body: Body, out: TensorType) -> None:
 
 def _index(kb: KernelBuilder, indices: ProgramEmitter, at: list[Index], extent: int) -> Index:
     (value,) = indices.eval(at, 1)
-    return bounded(Expr(kb, convert(kb, value, indices.program.inputs[0].dtype, DType.I64)), extent).v
+    return bounded(kb, value, indices.program.inputs[0].dtype, extent).v
 
 
 def _join(kb: KernelBuilder, body: Body, dtype: DType, offset: Index, value) -> None:  # type: ignore[no-untyped-def]

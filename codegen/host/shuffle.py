@@ -9,11 +9,9 @@ from llvmlite import ir
 from superkernel.codegen.host.builder import I32, I64, Index, KernelBuilder
 
 
-def permute(kb: KernelBuilder, a: ir.Value, b: ir.Value | None, lanes: Sequence[int]) -> ir.Value:
-    """The selected lanes of a (numbers from 0) and b (numbers from the lane count of a); -1: any value."""
-    other = b if b is not None else ir.Constant(a.type, ir.Undefined)
-    mask = ir.Constant(ir.VectorType(I32, len(lanes)), [max(i, 0) for i in lanes])  # llvmlite takes no undefined lane
-    return kb.b.shuffle_vector(a, other, mask)
+def permute(kb: KernelBuilder, a: ir.Value, b: ir.Value, lanes: Sequence[int]) -> ir.Value:
+    """The selected lanes of a (numbers from 0) and b (numbers from the lane count of a)."""
+    return kb.b.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(lanes)), list(lanes)))
 
 
 def resize(kb: KernelBuilder, value: ir.Value, lanes: int) -> ir.Value:
@@ -29,7 +27,7 @@ def resize(kb: KernelBuilder, value: ir.Value, lanes: int) -> ir.Value:
         return value
     if lanes == 1:
         return kb.b.extract_element(value, ir.Constant(I32, 0))
-    return permute(kb, value, None, [i if i < have else -1 for i in range(lanes)])
+    return kb.pick(value, [i if i < have else 0 for i in range(lanes)])  # llvmlite takes no undefined lane
 
 
 def transpose(kb: KernelBuilder, rows: Sequence[ir.Value]) -> list[ir.Value]:

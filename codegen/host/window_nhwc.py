@@ -148,7 +148,7 @@ class WindowEmitter:
         self, start: Callable[[Index], Index], taps: tuple[Index, Index], column: Index, size: int, lanes: int
     ) -> Values:
         """Maxima of neighbouring windows: down each input column first, which they share, then across."""
-        kb, form, wide = self.kb, self.form, self.form.columns
+        kb, wide = self.kb, self.form.columns
         offsets = [[q * wide.stride + t * wide.dilation for t in range(wide.kernel)] for q in range(size)]
         if isinstance(column, int):
             first = column * wide.stride - wide.begin
@@ -159,9 +159,7 @@ class WindowEmitter:
             at = start(tap)
             found = []
             for value, offset in zip(state, used, strict=True):
-                index = kb.add(at, offset * form.x_strides[3])
-                x = kb.load(self.source, index, form.dtype, lanes, form.x_strides[1])
-                found.append(self._combine(value, x, None))
+                found.append(self._combine(value, self._input(at, offset, lanes), None))
             return found
 
         highest = dict(zip(used, fold(kb, *taps, 1, [self._neutral(lanes)] * len(used), one_row), strict=True))
@@ -185,14 +183,13 @@ class WindowEmitter:
                 if isinstance(column, int) and not 0 <= column * wide.stride - wide.begin + offset < wide.extent:
                     continue
                 if offset not in inputs:
-                    index = kb.add(at, offset * self.form.x_strides[3])
-                    inputs[offset] = kb.load(self.source, index, self.form.dtype, lanes, self.form.x_strides[1])
+                    inputs[offset] = self._input(at, offset, lanes)
                 values[q] = self._combine(values[q], inputs[offset], filters)
         return values
 
     def _looped(self, at: Index, weights: Index, column0: Index, channel: Index, lanes: int, state: Values) -> Values:
         """One kernel row as a loop over its columns, for each output column apart."""
-        kb, form, wide = self.kb, self.form, self.form.columns
+        kb, wide = self.kb, self.form.columns
         found = []
         for q, value in enumerate(state):
             start = kb.add(column0, q * wide.stride)
@@ -200,8 +197,7 @@ class WindowEmitter:
 
             def step(tap: Index, inner: Values, q: int = q) -> Values:
                 offset = kb.add(q * wide.stride, kb.mul(tap, wide.dilation))
-                index = kb.add(at, kb.mul(offset, form.x_strides[3]))
-                x = kb.load(self.source, index, form.dtype, lanes, form.x_strides[1])
+                x = self._input(at, offset, lanes)
                 return [self._combine(inner[0], x, self._filter(kb.add(weights, tap), channel, lanes))]
 
             found.append(fold(kb, *taps, 1, [value], step)[0])
@@ -235,6 +231,11 @@ class WindowEmitter:
         self.stores.put(self.stores.coords(image, 0, 0), channel, [total])
 
     # Elementary -----------------------------------------------------------------------------------------------------
+
+    def _input(self, at: Index, offset: Index, lanes: int) -> ir.Value:
+        """Channels of the input column that is `offset` from element `at`."""
+        index = self.kb.element(at, (offset,), self.form.x_strides[3:])
+        return self.kb.load(self.source, index, self.form.dtype, lanes, self.form.x_strides[1])
 
     def _neutral(self, lanes: int) -> ir.Value:
         return self.kb.const(float("-inf") if self.is_max else 0.0, _F32, lanes)
