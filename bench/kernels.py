@@ -29,8 +29,9 @@ from llvmlite import ir
 from superkernel.codegen.host.builder import KernelBuilder, register_type
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.codegen.host.gemm_core import fold, zero
+from superkernel.codegen.host.image import aligned_bytes
 from superkernel.codegen.host.lower import LoadedCode, compile_ir
-from superkernel.codegen.host.standalone import StandaloneKernel, aligned_bytes
+from superkernel.codegen.host.standalone import StandaloneKernel
 from superkernel.core.dtypes import DType
 from superkernel.core.tensor import TensorType, channels_last_strides, row_major_strides
 from superkernel.ir.body import Body, Operand, PointwiseProgram, ProgramInput, ProgramOutput, Role, View

@@ -232,56 +232,53 @@ def _wait_many_function(cpu: CpuTarget) -> list[str]:
     if not cpu.triple.startswith("x86_64"):
         clock = [*_field("clock", "clock", "ptr"), "  %now = call i64 %clock()"]
     call = "call i32 @sk_wait(ptr %ctx, ptr %flag, i64 %t, i32 %core, i32 %producer, i32 %wait, ptr %from, i64 %lines)"
-    return [
-        f"define internal i32 @sk_wait_many({parameters}) noinline nounwind {{",
-        "start:",
-        *_field("epoch", "epoch", "i64"),
-        *_field("flags", "flags", "ptr"),
-        "  br label %next",
-        "next:",
-        "  %i = phi i64 [ 0, %start ], [ %i.next, %passed ]",
-        "  %row = getelementptr inbounds [4 x i32], ptr %table, i64 %i",
-        "  %producer = load i32, ptr %row, align 4",
-        *(
-            line
-            for field, name in enumerate(("set", "sets", "wait"), start=1)
-            for line in (
-                f"  %{name}.p = getelementptr inbounds i32, ptr %row, i64 {field}",
-                f"  %{name} = load i32, ptr %{name}.p, align 4",
-            )
-        ),
-        "  %set.wide = zext i32 %set to i64",
-        "  %sets.wide = zext i32 %sets to i64",
-        "  %first = mul i64 %epoch, %sets.wide",
-        "  %t = add i64 %first, %set.wide",
-        "  %producer.wide = zext i32 %producer to i64",
-        f"  %flag.n = mul i64 %producer.wide, {abi.FLAG_STRIDE}",
-        "  %flag = getelementptr inbounds i64, ptr %flags, i64 %flag.n",
-        "  %seen = load atomic i64, ptr %flag acquire, align 8",
-        "  %reached = icmp uge i64 %seen, %t",
-        "  br i1 %reached, label %met, label %spin",
-        "spin:",
-        f"  %r = {call}",
-        "  %bad = icmp ne i32 %r, 0",
-        "  br i1 %bad, label %failed, label %met",
-        "met:",
-        "  %plain = icmp eq ptr %stamps, null",
-        "  br i1 %plain, label %passed, label %stamp",
-        "stamp:",
-        *clock,
-        "  %e = getelementptr inbounds i64, ptr %stamps, i64 %i",
-        "  store i64 %now, ptr %e, align 8",
-        "  br label %passed",
-        "passed:",
-        "  %i.next = add i64 %i, 1",
-        "  %more = icmp ult i64 %i.next, %count",
-        "  br i1 %more, label %next, label %done",
-        "done:",
-        "  ret i32 0",
-        "failed:",
-        "  ret i32 1",
-        "}",
-    ]
+    lines = "\n".join
+    return f"""define internal i32 @sk_wait_many({parameters}) noinline nounwind {{
+start:
+{lines(_field("epoch", "epoch", "i64"))}
+{lines(_field("flags", "flags", "ptr"))}
+  br label %next
+next:
+  %i = phi i64 [ 0, %start ], [ %i.next, %passed ]
+  %row = getelementptr inbounds [4 x i32], ptr %table, i64 %i
+  %producer = load i32, ptr %row, align 4
+  %set.p = getelementptr inbounds i32, ptr %row, i64 1
+  %set = load i32, ptr %set.p, align 4
+  %sets.p = getelementptr inbounds i32, ptr %row, i64 2
+  %sets = load i32, ptr %sets.p, align 4
+  %wait.p = getelementptr inbounds i32, ptr %row, i64 3
+  %wait = load i32, ptr %wait.p, align 4
+  %set.wide = zext i32 %set to i64
+  %sets.wide = zext i32 %sets to i64
+  %first = mul i64 %epoch, %sets.wide
+  %t = add i64 %first, %set.wide
+  %producer.wide = zext i32 %producer to i64
+  %flag.n = mul i64 %producer.wide, {abi.FLAG_STRIDE}
+  %flag = getelementptr inbounds i64, ptr %flags, i64 %flag.n
+  %seen = load atomic i64, ptr %flag acquire, align 8
+  %reached = icmp uge i64 %seen, %t
+  br i1 %reached, label %met, label %spin
+spin:
+  %r = {call}
+  %bad = icmp ne i32 %r, 0
+  br i1 %bad, label %failed, label %met
+met:
+  %plain = icmp eq ptr %stamps, null
+  br i1 %plain, label %passed, label %stamp
+stamp:
+{lines(clock)}
+  %e = getelementptr inbounds i64, ptr %stamps, i64 %i
+  store i64 %now, ptr %e, align 8
+  br label %passed
+passed:
+  %i.next = add i64 %i, 1
+  %more = icmp ult i64 %i.next, %count
+  br i1 %more, label %next, label %done
+done:
+  ret i32 0
+failed:
+  ret i32 1
+}}""".splitlines()
 
 
 def _wait_many(n: int, spec: EntrySpec, core: int, count: int, profiled: bool) -> list[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import llvmlite
@@ -35,7 +36,6 @@ HOST_CALL = "host.reference"
 GENERATOR = 12  # raise when emitters change what they emit for an unchanged body
 PREFETCH_BYTES_MAX = 256 * 1024
 CHUNK_KERNELS = 16
-_BLOB_ALIGN = 64
 
 Progress = Callable[[str, int, int], None]
 
@@ -177,7 +177,8 @@ class ImageBuilder:
         objects: dict[str, bytes | None],
     ) -> None:
         """Fill in the objects that are missing."""
-        from superkernel.codegen.host.workers import KernelJob, compile_chunks, emit_chunk
+        from superkernel.codegen.host.workers import KernelJob, compile_chunk, emit_chunk
+        from superkernel.codegen.processes import run_jobs
 
         chunks = {
             name: tuple(
@@ -188,8 +189,10 @@ class ImageBuilder:
         if self.keep_ir:
             self.ir_texts |= {f"kernels {n}": emit_chunk(c, self.cpu) for n, c in enumerate(chunks.values())}
         missing = [key for key, data in objects.items() if data is None]
-        made = compile_chunks(
-            [chunks[key] for key in missing], self.cpu, lambda n: self._report("compiling kernels", n, len(missing))
+        made = run_jobs(
+            partial(compile_chunk, cpu=self.cpu),
+            [chunks[key] for key in missing],
+            lambda done: self._report("compiling kernels", done, len(missing)),
         )
         for key, data in zip(missing, made, strict=True):
             self._keep(key, data, objects)
@@ -252,12 +255,17 @@ class ImageBuilder:
     def _blob(self, values: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:
         """All constants, packed, at their offsets; 64-byte aligned."""
         size = max((c.offset + c.nbytes for c in self.schedule.constants), default=0)
-        raw = np.zeros(size + 2 * _BLOB_ALIGN, np.uint8)
-        start = -raw.ctypes.data % _BLOB_ALIGN
-        blob = raw[start : start + size + _BLOB_ALIGN]
+        blob = aligned_bytes(size + 64)
         for slot in self.schedule.constants:
             blob[slot.offset : slot.offset + slot.nbytes] = pack_bytes(slot.pack, values[slot.value])
         return blob
+
+
+def aligned_bytes(nbytes: int, alignment: int = 64) -> NDArray[np.uint8]:
+    """Zeroed bytes whose address is a multiple of `alignment`."""
+    raw = np.zeros(nbytes + alignment, np.uint8)
+    start = -raw.ctypes.data % alignment
+    return raw[start : start + nbytes]
 
 
 def _checked_operand(sub: SubOperator) -> int | None:

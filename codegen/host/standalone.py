@@ -6,12 +6,12 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
 from numpy.typing import NDArray
 
 from superkernel.codegen.host.builder import KernelBuilder
 from superkernel.codegen.host.emitters import emitter_of
+from superkernel.codegen.host.image import aligned_bytes
 from superkernel.codegen.host.lower import LoadedCode, compile_ir
 from superkernel.ir.body import Body, Role
 from superkernel.scheduler.tiling import Tiling, pack_bytes
@@ -58,10 +58,3 @@ class StandaloneKernel:
         """As `run`, on the result of `pack`."""
         stop = self.tiling.units if end is None else end
         self._call(*(a.ctypes.data for a in packed), self._scratch.ctypes.data, begin, stop)
-
-
-def aligned_bytes(nbytes: int, alignment: int = 64) -> NDArray[np.uint8]:
-    """Zeroed bytes whose address is a multiple of `alignment`."""
-    raw = np.zeros(nbytes + alignment, np.uint8)
-    start = -raw.ctypes.data % alignment
-    return raw[start : start + nbytes]

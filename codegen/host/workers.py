@@ -5,16 +5,13 @@ Model: a *chunk* is a list of kernels that become one object; chunks are the job
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from llvmlite import ir
 
 from superkernel.codegen.host.builder import KernelBuilder
 from superkernel.codegen.host.emitters import emitter_in
 from superkernel.codegen.host.lower import compile_ir
-from superkernel.codegen.processes import run_jobs
 from superkernel.ir.body import Body
 from superkernel.scheduler.tiling import Tiling
 from superkernel.target.cpu import CpuTarget
@@ -46,8 +43,3 @@ def emit_chunk(chunk: Chunk, cpu: CpuTarget) -> str:
 def compile_chunk(chunk: Chunk, cpu: CpuTarget) -> bytes:
     """The object of one chunk."""
     return compile_ir(emit_chunk(chunk, cpu), cpu)
-
-
-def compile_chunks(chunks: Sequence[Chunk], cpu: CpuTarget, report: Callable[[int], None]) -> list[bytes]:
-    """The object of each chunk. `report` is called with the number of finished chunks."""
-    return run_jobs(partial(compile_chunk, cpu=cpu), chunks, report)

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.codegen.host.features import detect_cpu
-from superkernel.codegen.host.standalone import StandaloneKernel, aligned_bytes
+from superkernel.codegen.host.image import aligned_bytes
+from superkernel.codegen.host.standalone import StandaloneKernel
 from superkernel.core.dtypes import DType
 from superkernel.core.tensor import Region, TensorType, row_major_strides
 from superkernel.ir.body import Body, Operand, PointwiseProgram, ProgramInput, ProgramOutput, Role
