@@ -255,12 +255,9 @@ def _read_side(name: str, content: Path | bytes, place: str) -> dict[str, NDArra
                     return {key: archive[key] for key in archive.files}
                 names = json.loads(bytes(archive["names"][()]))
                 return {key: archive[f"a{i}"] for i, key in enumerate(names)}
-    except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile, UnicodeDecodeError) as error:
-        raise FileFormatError("the side file does not read", location=place, found=f"{name}: {error}") from error
-    except (
-        Exception
-    ) as error:  # SafetensorError is no subclass of anything above and is not exported as a type everywhere
-        if type(error).__name__ != "SafetensorError":
+    except Exception as error:  # SafetensorError is a subclass of none of these, and not exported as a type everywhere
+        known = (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile)
+        if not isinstance(error, known) and type(error).__name__ != "SafetensorError":
             raise
         raise FileFormatError("the side file does not read", location=place, found=f"{name}: {error}") from error
     raise FileFormatError("a side file is .npz or .safetensors", location=place, found=name)
