@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -120,35 +121,27 @@ class _LocalityState:
                     self.readers.setdefault(value, []).append((i, k))
         self.tangled = {b.inside[0] for b in buffers.values() if b.inside is not None}
         self.tangled |= {b.previous for b in buffers.values() if b.previous is not None}
-        self.costs: dict[tuple[int, int], float] = {}
-        self.hulls: dict[tuple[int, int, int, CoreRole, bool], dict[int, Hull]] = {}
+        self.cost, self.hull = cache(self._cost), cache(self._hull)
         self.wide: dict[int, int] = {}  # sub-operator -> the last one that it needs a flag of more than a group for
 
     # What there is ----------------------------------------------------------------------------------------------------
 
-    def cost(self, i: int, units: int) -> float:
+    def _cost(self, i: int, units: int) -> float:
         """Cycles of so many units."""
-        found = self.costs.get((i, units))
-        if found is None:
-            tiling = self.tilings[i]
-            found = 0.0
-            if isinstance(tiling, AicoreTiling) and units:
-                found = tiling.cost_cycles(self.subops[i].body, 0, units, self.target)
-            self.costs[i, units] = found
-        return found
+        tiling = self.tilings[i]
+        if not isinstance(tiling, AicoreTiling) or not units:
+            return 0.0
+        return tiling.cost_cycles(self.subops[i].body, 0, units, self.target)
 
-    def hull(self, i: int, begin: int, end: int, role: CoreRole, *, write: bool) -> dict[int, Hull]:
+    def _hull(self, i: int, begin: int, end: int, role: CoreRole, *, write: bool) -> dict[int, Hull]:
         """Bounds of the bytes of each operand that a range touches."""
-        key = (i, begin, end, role, write)
-        found = self.hulls.get(key)
-        if found is None:
-            tiling, found = self.tilings[i], {}
-            assert isinstance(tiling, AicoreTiling)
-            for access in tiling.role_accesses(self.subops[i].body, begin, end, role):
-                if access.write is write and access.regions:
-                    bounds = min(r.start for r in access.regions), max(r.stop for r in access.regions)
-                    found[access.operand] = _joined(found.get(access.operand, _NOTHING), bounds)
-            self.hulls[key] = found
+        tiling = self.tilings[i]
+        found: dict[int, Hull] = {}
+        assert isinstance(tiling, AicoreTiling)
+        for access in tiling.role_accesses(self.subops[i].body, begin, end, role):
+            if access.write is write and access.regions:
+                bounds = min(r.start for r in access.regions), max(r.stop for r in access.regions)
+                found[access.operand] = _joined(found.get(access.operand, _NOTHING), bounds)
         return found
 
     def results(self, i: int) -> list[tuple[int, str]]:

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from superkernel.ir.body import Role, SubOperator
 from superkernel.scheduler.aicore.cores import Cores
@@ -129,9 +130,7 @@ class _StreamState:
         self.segments = self._segments()
         self.kinds = [self._kinds(i) for i in range(len(tilings))]
         self.movable = [self._movable(i) for i in range(len(tilings))]
-        self.places: dict[tuple[int, SlotRange], tuple[int, ...]] = {}
-        self.owns: dict[tuple[int, int, int], bool] = {}
-        self.works: dict[tuple[int, int], float] = {}
+        self.work, self.own, self.cores_at = cache(self._work), cache(self._own), cache(self._cores_at)
         self.sync = float(target.cycles(target.sync.core_full_ns))
         self.rank = self._ranks()
         self.beside = self._beside()
@@ -162,16 +161,21 @@ class _StreamState:
             return tiling.units
         return min(self.cores.slots(tiling.launch_type), tiling.units)
 
-    def work(self, index: int, count: int) -> float:
+    def _work(self, index: int, count: int) -> float:
         """Cycles of the longest of so many ranges."""
-        if (index, count) not in self.works:
-            tiling, cycles = self.tilings[index], 0.0
-            if isinstance(tiling, AicoreTiling) and count:
-                cycles = tiling.cost_cycles(self.subops[index].body, 0, -(-tiling.units // count), self.target)
-                if count < self.full(index):
-                    cycles = max(cycles, self.work(index, self.full(index)) * self.full(index) / count)
-            self.works[index, count] = cycles
-        return self.works[index, count]
+        tiling, full = self.tilings[index], self.full(index)
+        if not isinstance(tiling, AicoreTiling) or not count:
+            return 0.0
+        cycles = tiling.cost_cycles(self.subops[index].body, 0, -(-tiling.units // count), self.target)
+        return max(cycles, self.work(index, full) * full / count) if count < full else cycles
+
+    def _cores_at(self, index: int, site: SlotRange) -> tuple[int, ...]:
+        """The cores of a site."""
+        tiling = self.tilings[index]
+        if not isinstance(tiling, AicoreTiling):
+            return ()
+        slots = range(site.first, site.first + site.count)
+        return tuple(self.cores.core(tiling.launch_type, s, role) for s in slots for role in tiling.roles())
 
     def wait(self, index: int, count: int) -> float:
         """What is left of a flag's latency beside the constants that Early-Start brings meanwhile."""
@@ -179,16 +183,11 @@ class _StreamState:
         constants = sum(o.type.nbytes for o in operands if o.role is Role.CONSTANT)
         return max(0.0, self.sync - constants / max(1, count) / self.target.hbm.core_bytes_per_cycle)
 
-    def own(self, p: int, i: int, count: int) -> bool:
+    def _own(self, p: int, i: int, count: int) -> bool:
         """Whether a core that has a range of both reads of the first what it wrote itself: seen at the last range; not
         where there is none."""
         if not count:
             return False
-        if (p, i, count) not in self.owns:
-            self.owns[p, i, count] = self._own(p, i, count)
-        return self.owns[p, i, count]
-
-    def _own(self, p: int, i: int, count: int) -> bool:
         hulls: list[dict[str, tuple[int, int]]] = []
         for index, writes in ((p, True), (i, False)):
             sub, tiling = self.subops[index], self.tilings[index]
@@ -352,20 +351,6 @@ class _State:
         self.used: dict[int, tuple[int, ...]] = {}
         self.now = 0.0
 
-    def cores(self, index: int, site: SlotRange) -> tuple[int, ...]:
-        """The cores of a site."""
-        found = self.state.places.get((index, site))
-        if found is None:
-            found = self.state.places[index, site] = self._cores(index, site)
-        return found
-
-    def _cores(self, index: int, site: SlotRange) -> tuple[int, ...]:
-        tiling = self.state.tilings[index]
-        if not isinstance(tiling, AicoreTiling):
-            return ()
-        slots = range(site.first, site.first + site.count)
-        return tuple(self.state.cores.core(tiling.launch_type, s, role) for s in slots for role in tiling.roles())
-
     def ready(self, index: int, site: SlotRange, mine: tuple[int, ...]) -> float:
         """When what others write for it is there: a core that reads what it wrote itself waits for no flag."""
         kinds = self.state.kinds[index]
@@ -380,7 +365,7 @@ class _State:
         return latest + self.state.wait(index, site.count) if waits else 0.0
 
     def begin(self, index: int, site: SlotRange) -> float:
-        mine = self.cores(index, site)
+        mine = self.state.cores_at(index, site)
         return max([self.ready(index, site, mine), *(self.free[c] for c in mine)], default=self.now)
 
     def begins(self, index: int, sites: Sequence[SlotRange]) -> float:
@@ -391,7 +376,7 @@ class _State:
 
     def take(self, index: int, site: SlotRange) -> None:
         """It runs there. All cores of its types stand still until what it waits for is there."""
-        state, mine = self.state, self.cores(index, site)
+        state, mine = self.state, self.state.cores_at(index, site)
         if not mine:  # NumPy, or nothing at all: everybody is done before
             top = max([*self.free, self.now])
             self.free = [top] * len(self.free)
