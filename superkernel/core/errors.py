@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 
@@ -77,11 +78,7 @@ class SuperKernelError(Exception):
         }
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild, (type(self), self.violations))
-
-
-def _rebuild(kind: type[SuperKernelError], violations: tuple[Violation, ...]) -> SuperKernelError:
-    return kind(violations=violations)
+        return partial(type(self), violations=self.violations), ()
 
 
 class UserError(SuperKernelError):
@@ -115,8 +112,6 @@ class UnsupportedError(SuperKernelError):
 class InternalError(SuperKernelError):
     """SuperKernel contradicts itself; please report it with the text."""
 
-    category = "internal"
-
 
 class VerificationError(InternalError):
     """The independent verifier rejected a plan: the compilation stops, nothing is run."""
@@ -143,11 +138,7 @@ class SimulationError(InternalError):
         return {**super().to_json(), "kind": self.kind}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild_simulation, (self.kind, self.violations))
-
-
-def _rebuild_simulation(kind: str, violations: tuple[Violation, ...]) -> SimulationError:
-    return SimulationError(kind=kind, violations=violations)
+        return partial(type(self), kind=self.kind, violations=self.violations), ()
 
 
 class MachineError(SuperKernelError):
@@ -158,8 +149,6 @@ class MachineError(SuperKernelError):
 
 class WatchdogError(SuperKernelError):
     """A kernel did not finish within the watchdog time; names the boundary, the core and who never arrived."""
-
-    category = "internal"
 
 
 def raise_all(kind: type[SuperKernelError], violations: Sequence[Violation]) -> None:

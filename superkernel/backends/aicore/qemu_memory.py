@@ -28,6 +28,17 @@ UNWRITTEN = 0xFF
 """What bytes hold that no program wrote: not-a-numbers, so that what nobody loaded shows."""
 
 
+def group_peers(target: AicoreTarget, core: int) -> range:
+    """The cores of the other type in a core's group."""
+    device, cubes = target.device, target.device.cube_cores
+    per_cube, per_vector = device.cube_cores_per_group, device.vector_cores_per_group
+    if core < cubes:
+        first = cubes + core // per_cube * per_vector
+        return range(first, first + per_vector)
+    first = (core - cubes) // per_vector * per_cube
+    return range(first, first + per_cube)
+
+
 @dataclass
 class EmulatedMemory:
     """Memory with a program and the firmware in it. `names` are the sub-operators' names, for reports."""
@@ -98,17 +109,14 @@ class EmulatedMemory:
 
     def counts(self, hart: int) -> NDArray[np.int64]:
         """A core's counts of all cross-core flags, from what all cores have counted."""
-        device, cubes = self.target.device, self.target.device.cube_cores
+        cubes, peers = self.target.device.cube_cores, group_peers(self.target, hart)
         shape = (MODES + 2, self.target.cores, FLAG_IDS)
         counters = np.frombuffer(self.read(self.places.shared, int(np.prod(shape)) * 8), "<i8").reshape(shape)
+        in_group = counters[1, peers.start : peers.stop]
         if hart < cubes:
-            of_type = counters[0, :cubes].min(0)
-            first = cubes + hart // device.cube_cores_per_group * device.vector_cores_per_group
-            of_group = counters[1, first : first + device.vector_cores_per_group].min(0)
+            of_type, of_group = counters[0, :cubes].min(0), in_group.min(0)
         else:
-            of_type = counters[0, cubes:].min(0)
-            first = (hart - cubes) // device.vector_cores_per_group * device.cube_cores_per_group
-            of_group = counters[1, first : first + device.cube_cores_per_group].sum(0)
+            of_type, of_group = counters[0, cubes:].min(0), in_group.sum(0)
         signalled = of_type + of_group + counters[2].min(0) + counters[MODES, hart]
         return np.asarray(signalled - counters[MODES + 1, hart], np.int64)
 

@@ -28,6 +28,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from superkernel.backends.aicore.qemu_log import Logged
+from superkernel.backends.aicore.qemu_memory import group_peers
 from superkernel.core.errors import SimulationError, UnsupportedError
 from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines import Engine, footprint
@@ -153,13 +154,8 @@ class LaunchOrder:
             "type": range(cubes) if core < cubes else range(cubes, self.target.cores),
             "all": range(self.target.cores),
             "mask": range(core, core + 1),
+            "group": group_peers(self.target, core),
         }
-        if core < cubes:
-            first = cubes + core // device.cube_cores_per_group * device.vector_cores_per_group
-            sources["group"] = range(first, first + device.vector_cores_per_group)
-        else:
-            first = (core - cubes) // device.vector_cores_per_group * device.cube_cores_per_group
-            sources["group"] = range(first, first + device.cube_cores_per_group)
         used = [m for m, cores in sources.items() if any(signals.get((s, m, flag)) for s in cores)]
         alone = len(used) == 1 and not (used == ["group"] and core >= cubes and device.cube_cores_per_group > 1)
         if not alone:
