@@ -104,30 +104,21 @@ class TileProgram:
         return part.rows(0 if single else self.size.pitch(register))
 
     def _room(self, register: Register, inputs: Ring, outputs: Ring) -> Part:
-        if self._pool is None:
-            return self._buffer(register, inputs, outputs).at(0)
-        buffer = self._pool.inputs if register.home is Home.INPUT else self._pool.outputs
-        assert buffer is not None
-        start = self._taken[register.home]
-        self._taken[register.home] += self.size.nbytes(register)
-        return buffer.at(start)
-
-    def _buffer(self, register: Register, inputs: Ring, outputs: Ring) -> Buffer:
         nbytes = self.size.nbytes(register)
+        if self._pool is not None:
+            buffer = self._pool.inputs if register.home is Home.INPUT else self._pool.outputs
+            assert buffer is not None
+            start = self._taken[register.home]
+            self._taken[register.home] += nbytes
+            return buffer.at(start)
         if register.home is Home.OUTPUT:
-            return self.kb.buffer(outputs, Local.UB, nbytes, f"out{register.number}", top=True)
+            return self.kb.buffer(outputs, Local.UB, nbytes, f"out{register.number}", top=True).at(0)
         if register.number in self._resident:
-            return self.kb.fixed(Local.UB, nbytes, f"stays{register.number}")
-        return self.kb.buffer(inputs, Local.UB, nbytes, f"in{register.number}")
+            return self.kb.fixed(Local.UB, nbytes, f"stays{register.number}").at(0)
+        return self.kb.buffer(inputs, Local.UB, nbytes, f"in{register.number}").at(0)
 
     def run(
-        self,
-        at: Sequence[Number],
-        rows: Number,
-        cols: Number,
-        shifts: Shifts = NO_SHIFTS,
-        *,
-        stores: Shifts = NO_SHIFTS,
+        self, at: Sequence[Number], rows: Number, cols: Number, shifts: Shifts = NO_SHIFTS, stores: Shifts = NO_SHIFTS
     ) -> None:
         """Load, compute and store a tile."""
         self.load(at, rows, cols, shifts)

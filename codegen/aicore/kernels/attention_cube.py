@@ -10,8 +10,6 @@ Invariant: a load that waits for a slot of the stream waits for products that ar
 
 from __future__ import annotations
 
-from llvmlite import ir
-
 from superkernel.codegen.aicore.commands import Address
 from superkernel.codegen.aicore.kernels.attention_steps import Channels, Cursor, UnitCoordinates, UnitSteps
 from superkernel.codegen.aicore.kernels.cube import multiply
@@ -119,16 +117,13 @@ class CubeSide:
                 self._load_queries(self.queries.inlet)
             self._load_rows(self.tile.inlet, form.k, cursor, cursor["keys"], self.key_pitch)
         for name, value in (
-            ("rows", cursor["rows"]), ("keys", cursor.keys), ("first", self._number(cursor.is_first)),
-            ("last", self._number(cursor.is_last)),
+            ("rows", cursor["rows"]), ("keys", cursor.keys), ("first", kb.select(cursor.is_first, 1, 0)),
+            ("last", kb.select(cursor.is_last, 1, 0)),
         ):  # fmt: skip
             if name not in self.held:
                 self.held[name] = kb.variable(0)
             self.held[name].set(value)
         cursor.advance()
-
-    def _number(self, condition: ir.Value | bool) -> Number:
-        return int(condition) if isinstance(condition, bool) else self.kb.select(condition, 1, 0)
 
     def _load_queries(self, dst: Buffer) -> None:
         form, t, kb = self.form, self.tiling, self.kb

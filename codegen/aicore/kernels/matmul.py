@@ -80,7 +80,7 @@ class _Cube:
         self.streamed_side = self.product.right if by_left else self.product.left
         self.fix = None if tiling.mix else fix_of(body)
         self._streams()
-        self.now, self.next = self._tile(), self._tile()
+        self.now, self.next = (_Tile(*(kb.variable(0) for _ in _Tile._fields)) for _ in range(2))
         self.unit, self.held, self.coming = kb.variable(kb.begin), kb.variable(NOTHING), kb.variable(NOTHING)
         self.group, self.chunk = kb.variable(0), kb.variable(0)
         single = self.cut.groups == 1
@@ -110,9 +110,6 @@ class _Cube:
                 self.vectors.buffer(Local.L1, tiling.columns * 4, f"vector{i}", top=True)
                 for i in range(len(self.fix.vectors))
             ]
-
-    def _tile(self) -> _Tile:
-        return _Tile(*(self.kb.variable(0) for _ in range(7)))
 
     # The loops --------------------------------------------------------------------------------------------------------
 

@@ -186,14 +186,11 @@ class _Cube:
         ahead.first.set(block * tiling.block)
         ahead.kept.set(self.kept.tile_offset(batch, dims, self.kept_side.batch, panel))
         ahead.streamed.set(self.streamed.tile_offset(batch, dims, self.streamed_side.batch, block * tiling.block))
-        first = self._either(self._is("==", position, 0), self._is("==", unit, kb.begin))
-        last = self._either(self._is("==", position, tiling.panel_tiles - 1), self._is("==", unit + 1, kb.end))
+        first = kb.minimum(self._is("==", position, 0) + self._is("==", unit, kb.begin), 1)
+        last = kb.minimum(self._is("==", position, tiling.panel_tiles - 1) + self._is("==", unit + 1, kb.end), 1)
         ahead.ends.set(last * 2 + first)
         with kb.when(kb.compare("!=", first, 0)):
             self.part.set(0)
-
-    def _either(self, a: Number, b: Number) -> Number:
-        return self.kb.minimum(a + b, 1)
 
     def _depth(self, number: Number) -> Number:
         """First depth of a piece, counted from the one that the panel begins with."""

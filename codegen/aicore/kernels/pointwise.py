@@ -9,7 +9,7 @@ from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Ring
 from superkernel.codegen.aicore.scalar import Number
 from superkernel.codegen.aicore.tileprogram import TileProgram
-from superkernel.ir.body import Body, PointwiseProgram
+from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.families.aicore.cuts import SLOTS, Cut, code_of, output_types
 from superkernel.scheduler.families.aicore.pointwise import PointwiseTiling, program_of
@@ -20,16 +20,11 @@ Work: TypeAlias = Callable[[list[Number], Number, Number], None]
 def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:
     """The kernel's function."""
     assert isinstance(tiling, PointwiseTiling)
-    if tiling.units:
-        (cut,) = tiling.cuts
-        emit_cut(kb, make_tile(kb, body, program_of(body), cut), cut, kb.begin, kb.end)
-
-
-def make_tile(kb: KernelBuilder, body: Body, program: PointwiseProgram, cut: Cut) -> TileProgram:
-    """Buffers for a cut program's tiles."""
+    (cut,) = tiling.cuts
+    program = program_of(body)
     code = code_of(cut, program, output_types(body, program))
-    inputs, outputs = kb.ring("in", SLOTS), kb.ring("out", SLOTS)
-    return TileProgram(kb, program, code, cut.size(kb.target), inputs, outputs, resident=cut.resident)
+    tile = TileProgram(kb, program, code, cut.size(kb.target), *kb.in_and_out(SLOTS), resident=cut.resident)
+    emit_cut(kb, tile, cut, kb.begin, kb.end)
 
 
 def emit_cut(kb: KernelBuilder, tile: TileProgram, cut: Cut, begin: Number, end: Number) -> None:

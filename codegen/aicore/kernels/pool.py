@@ -42,6 +42,7 @@ from superkernel.scheduler.families.aicore.pool import (
 )
 from superkernel.scheduler.families.aicore.tilecode import TileSize
 from superkernel.scheduler.families.pool import pool_form
+from superkernel.scheduler.families.rowops import integer
 from superkernel.target.engines import Local
 
 
@@ -61,6 +62,7 @@ class _Pool:
         self.pitch = self.slab_cols * self.column  # bytes from row to row of the slab
         self.block = kb.target.memory.block_bytes
         self.uses_acc = self.high.kernel > 1 or self.deep.kernel > 1
+        self.exponent = integer(body.attr["p"]) if body.op == "lp_pool" else 0
         self._allocate()
 
     def _allocate(self) -> None:
@@ -164,10 +166,10 @@ class _Pool:
         if self.data is not self.slab:
             self._slab_op("v_cast", (self.dtype, self.work), self.data, self.slab)
         if self.body.op == "lp_pool":
-            if self._exponent == 2:
+            if self.exponent == 2:
                 self._square()
             else:
-                self._power(self._exponent)
+                self._power(self.exponent)
 
     def _address(self, depth: Number) -> Address:
         form, item = self.form, self.dtype.itemsize
@@ -244,12 +246,6 @@ class _Pool:
 
     # Results ----------------------------------------------------------------------------------------------------------
 
-    @property
-    def _exponent(self) -> int:
-        p = self.body.attr["p"]
-        assert isinstance(p, int)
-        return p
-
     def _power(self, p: int) -> None:
         """|x|^p of the slab, in place; x^p is exp(p * ln x), with ln 0 = -inf."""
         types = (self.work,)
@@ -269,11 +265,11 @@ class _Pool:
         types = (self.work,)
         if self.body.op == "avg_pool":
             self._divide()
-        elif self.body.op == "lp_pool" and self._exponent == 2:
+        elif self.body.op == "lp_pool" and self.exponent == 2:
             self._sums_op("v_sqrt", types, self.sums)
-        elif self.body.op == "lp_pool" and self._exponent > 2:
+        elif self.body.op == "lp_pool" and self.exponent > 2:
             self._sums_op("v_ln", types, self.sums)
-            self._sums_op("v_muls", types, self.sums, value=bits_of(1.0 / self._exponent, self.work))
+            self._sums_op("v_muls", types, self.sums, value=bits_of(1.0 / self.exponent, self.work))
             self._sums_op("v_exp", types, self.sums)
 
     def _divide(self) -> None:

@@ -229,13 +229,6 @@ class RowTask:
         whole = self.tiling.stride == self.tiling.q and chunk.m == self.tiling.q
         return RowTile(buffer.rows(self.tiling.stride * item), chunk.n, chunk.m, whole)
 
-    def _next_unit(self, stack: ExitStack) -> Chunk:
-        """The loop over the call's range: a unit, or a tile of them."""
-        return self._lines(stack) if self._by_lines() else self._single(stack)
-
-    def _by_lines(self) -> bool:
-        return self.tiling.mode is RowMode.LINES or (self.tiling.mode is RowMode.POINTS and self.tiling.blocks == 1)
-
     def _lines(self, stack: ExitStack) -> Chunk:
         """Up to p neighbouring units along P."""
         kb, p = self.kb, self.tiling.p
@@ -301,7 +294,9 @@ class RowTask:
     def units(self) -> Iterator[None]:
         """The units of the call's range, or tiles of them."""
         with ExitStack() as stack:
-            self.unit = self._next_unit(stack)
+            t = self.tiling
+            by_lines = t.mode is RowMode.LINES or (t.mode is RowMode.POINTS and t.blocks == 1)
+            self.unit = self._lines(stack) if by_lines else self._single(stack)
             if self.tiling.resident and self.space.row_size:
                 stack.enter_context(self.kb.turn(*self._rings))
                 self._x = self._load(self.unit, results=True)
@@ -312,12 +307,9 @@ class RowTask:
     def constants(self) -> Iterator[None]:
         """With the further inputs that are the same for all units."""
         with self.kb.turn(self.ring_once):
-            self._load_constants()
+            whole = self.shape[self.pd] if self.pd >= 0 else 1
+            self._load_params(Scope.ONCE, Chunk((0,) * len(self.shape), whole, self.shape[self.qd]))
             yield
-
-    def _load_constants(self) -> None:
-        whole = Chunk((0,) * len(self.shape), self.shape[self.pd] if self.pd >= 0 else 1, self.shape[self.qd])
-        self._load_params(Scope.ONCE, whole)
 
     def _load_params(self, scope: Scope, chunk: Chunk) -> None:
         chosen = [p for p in self.params.values() if p.scope is scope]
