@@ -12,8 +12,8 @@ from typing import ClassVar
 
 from superkernel.core.dtypes import DType
 from superkernel.registry.facts import MAX_SLOTS, Problem
-from superkernel.registry.predicates import Among, Clause, Facts, FactValue, Includes, OneOf, Reason, Test, Within
-from superkernel.registry.records import ALL_CORES, Capability, Estimate, KernelRole
+from superkernel.registry.predicates import Clause, Facts, FactValue, Includes, OneOf, Reason, Test, Within
+from superkernel.registry.records import ALL_CORES, Capability, KernelRole
 
 _EVERY_LAYOUT = frozenset({"dense", "view", "program"})
 
@@ -49,25 +49,17 @@ class Tolerated(Test):
         return relative_error(self.row, facts.get("out0.dtype"))
 
 
-def _estimate(kernel: str, facts: Facts) -> Estimate | None:
-    return facts.estimate_of(kernel) if isinstance(facts, Problem) else None
-
-
 @dataclass(frozen=True, slots=True)
 class WorkspaceFits(Test):
-    """A limit in bytes, where there is one, is not below what the kernel needs: in one region, or ("") temporary in
-    all."""
+    """A limit in bytes, where there is one, is not below what the kernel needs while it runs."""
 
     passes_absent: ClassVar[bool] = True
 
     kernel: str
-    region: str = ""
 
     def _needed(self, facts: Facts) -> int:
-        estimate = _estimate(self.kernel, facts)
-        if estimate is None:
-            return 0
-        return estimate.workspace.get(self.region, 0) if self.region else estimate.temporary_bytes
+        estimate = facts.estimate_of(self.kernel) if isinstance(facts, Problem) else None
+        return 0 if estimate is None else estimate.temporary_bytes
 
     def holds(self, value: FactValue, facts: Facts) -> bool:
         return value is None or bool(value >= self._needed(facts))
@@ -79,42 +71,15 @@ class WorkspaceFits(Test):
         return self._needed(facts)
 
 
-@dataclass(frozen=True, slots=True)
-class DeadlineMet(Test):
-    """The deadline, where there is one, is not before the kernel's estimated end."""
-
-    passes_absent: ClassVar[bool] = True
-
-    kernel: str
-
-    def _time_ns(self, facts: Facts) -> float:
-        estimate = _estimate(self.kernel, facts)
-        return 0.0 if estimate is None else estimate.time_ns
-
-    def holds(self, value: FactValue, facts: Facts) -> bool:
-        return value is None or bool(value >= self._time_ns(facts))
-
-    def required(self, facts: Facts) -> str:
-        return f">= {self._time_ns(facts):.0f} ns"
-
-    def witness(self, value: FactValue, facts: Facts) -> FactValue:
-        return self._time_ns(facts)
-
-
 def clauses_of(row: Capability) -> tuple[Clause, ...]:
     """All clauses of a row, problem first, then platform, then policy."""
     clauses: list[Clause] = []
     for slot, dtypes in enumerate(row.input_dtypes[:MAX_SLOTS]):
         clauses.append(Clause(Reason.DTYPE, f"in{slot}.dtype", OneOf(dtypes | {None})))
-    if row.output_dtypes is not None:
-        clauses.append(Clause(Reason.DTYPE, "out0.dtype", OneOf(row.output_dtypes | {None})))
     if row.layouts != _EVERY_LAYOUT:
         slots = range(max(1, len(row.input_dtypes)))
         clauses += [Clause(Reason.LAYOUT, f"in{slot}.source", OneOf(row.layouts | {None})) for slot in slots]
     clauses += row.limits
-    clauses.append(Clause(Reason.QUANTISATION, "quantisation", OneOf(row.quantisation)))
-    if row.fuses is not None:
-        clauses.append(Clause(Reason.ACTIVATION, "program", Among(row.fuses)))
     if row.tier is not None:
         clauses.append(Clause(Reason.CPU_FEATURE, "cpu.tier", OneOf(frozenset({row.tier}))))
     if row.features:
@@ -127,9 +92,6 @@ def clauses_of(row: Capability) -> tuple[Clause, ...]:
     if row.error_ulps:
         clauses.append(Clause(Reason.TOLERANCE, "policy.tolerance", Tolerated(row)))
     clauses.append(Clause(Reason.WORKSPACE, "policy.max_workspace_bytes", WorkspaceFits(row.kernel)))
-    clauses.append(Clause(Reason.MEMORY_REGION, "free.scratch", WorkspaceFits(row.kernel, "scratch")))
-    clauses.append(Clause(Reason.MEMORY_REGION, "free.packed", WorkspaceFits(row.kernel, "packed")))
-    clauses.append(Clause(Reason.DEADLINE, "deadline_ns", DeadlineMet(row.kernel)))
     if row.role is KernelRole.REFERENCE:
         clauses.append(Clause(Reason.FALLBACK, "policy.fallback", OneOf(frozenset({"warn", "allow"}))))
     return tuple(clauses)

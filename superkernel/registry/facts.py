@@ -2,8 +2,8 @@
 
 Names (an absent fact reads as None)
 - `in0.dtype in0.rank in0.constant in0.source in0.elements` (and in1, ...), `out0.dtype`
-- `rank elements bytes quantisation activation program program.dtypes deadline_ns`, `attr.NAME` per attribute
-- `cpu.tier cpu.features` of a CPU, `aicore.*` of an accelerator; `device core_type`, `free.REGION`, `policy.*`
+- `rank elements bytes program program.dtypes`, `attr.NAME` per attribute
+- `cpu.tier cpu.features` of a CPU, `aicore.*` of an accelerator; `device core_type`, `policy.*`
 - `layout` of images: row_major or channels_last
 - `program.steps`: pointwise operators, each with the element types of its operand and its result
 - matrix products: `batch m n k` as the kernels see them (leading dimensions that only the left factor has are rows, a
@@ -74,11 +74,8 @@ def facts_of(requirement: Requirement, estimator: Estimator | None = None) -> Pr
     facts["rank"] = 0 if first is None else first.rank
     facts["elements"] = max(elements, 0 if first is None else first.size)
     facts["bytes"] = total + sum(t.nbytes for t in requirement.outputs)
-    facts["quantisation"] = requirement.quantisation
-    facts["activation"] = requirement.activation
     facts["program"] = requirement.program
     facts["program.dtypes"] = requirement.program_dtypes
-    facts["deadline_ns"] = requirement.deadline_ns
     facts["layout"] = requirement.layout
     facts["program.steps"] = requirement.program_steps
     depths = facts.get("aicore.cube_depths")
@@ -95,9 +92,7 @@ def facts_of(requirement: Requirement, estimator: Estimator | None = None) -> Pr
 
 @lru_cache(maxsize=64)
 def _platform_facts(platform: Platform) -> dict[str, FactValue]:
-    common: dict[str, FactValue] = {"device": platform.device, "core_type": platform.core_type}
-    common |= {f"free.{region}": count for region, count in platform.free_bytes}
-    return {**common, **platform.target.facts()}
+    return {"device": platform.device, "core_type": platform.core_type, **platform.target.facts()}
 
 
 @lru_cache(maxsize=64)

@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UserError, Violation, raise_all
@@ -41,7 +41,6 @@ DATATYPES = frozenset(
 )
 ACTIVATIONS = ("minmax", "relu", "linear")
 REQUANTISATIONS = ("fp32", "rndnu", "rndnu16", "fp16", "magic")
-ARCHITECTURES = frozenset({"aarch32", "aarch64", "amd64", "armsimd32", "wasm32"})
 INSTRUCTION_SETS = frozenset(
     _words(
         "scalar neon neonfma neonv8 neonfp16 neonfp16arith neonbf16 neondot neondotfp16arith neoni8mm neonsme neonsme2 "
@@ -142,43 +141,10 @@ class KernelName:
     requantisation: str | None = None
     params: Params | None = None
 
-    def __str__(self) -> str:
-        return format_name(self)
-
     @property
     def instruction_set(self) -> str | None:
         """The first token of the target that is one, wherever it stands."""
         return next((t for t in self.target if t in INSTRUCTION_SETS), None)
-
-    @property
-    def architecture(self) -> str | None:
-        """The first token of the target that names an architecture."""
-        return next((t for t in self.target if t in ARCHITECTURES), None)
-
-    @property
-    def is_assembly(self) -> bool:
-        """Whether the target says that it is written by hand."""
-        return "asm" in self.target
-
-    @cached_property
-    def modifiers(self) -> tuple[str, ...]:
-        """What else the target says: unroll `u16`, accumulators `acc2`, `prfm`, `ld64`, `cortex_a53` (one modifier),
-        ..."""
-        found: list[str] = []
-        named = {self.instruction_set, self.architecture, "asm"}
-        for token in self.target:
-            if found and found[-1] == "cortex":
-                found[-1] = f"cortex_{token}"
-            elif token not in named:
-                found.append(token)
-        return tuple(found)
-
-    def number(self, letters: str) -> int | None:
-        """The number of the modifier `letters`N: number("u") of `..._u16_acc2` is 16, number("acc") 2."""
-        for token in self.modifiers:
-            if token.startswith(letters) and token[len(letters) :].isdigit():
-                return int(token[len(letters) :])
-        return None
 
 
 def operators() -> tuple[str, ...]:

@@ -30,23 +30,19 @@ class Reason(Enum):
     RANK = "rank"
     SHAPE = "shape"
     STRIDE = "stride"
-    DILATION = "dilation"
     PADDING = "padding"
     GROUPS = "groups"
     ALIGNMENT = "alignment"
     ATTRIBUTE = "attribute"
     CONSTANT = "constant"  # an operand must be known when compiling, or must not
-    QUANTISATION = "quantisation"
     ACTIVATION = "activation"
     CPU_FEATURE = "cpu-feature"
     DEVICE = "device"
     CORE_TYPE = "core-type"
     WORKSPACE = "workspace"
-    MEMORY_REGION = "memory-region"
     DETERMINISM = "determinism"
     TOLERANCE = "tolerance"
     PRECISION = "precision"  # narrower than the policy allows
-    DEADLINE = "deadline"
     FALLBACK = "fallback"  # the policy forbids the reference
     ALLOWED = "allowed"  # not among the policy's allow patterns
     DENIED = "denied"  # among its deny patterns
@@ -122,22 +118,6 @@ class Within(Test):
         if self.low is not None and (value is None or value < self.low):
             return self.low
         return self.high if self.high is not None else self.low
-
-
-@dataclass(frozen=True, slots=True)
-class MultipleOf(Test):
-    """An integer divisible by `step`."""
-
-    step: int
-
-    def holds(self, value: FactValue, facts: Facts) -> bool:
-        return value is not None and value % self.step == 0
-
-    def required(self, facts: Facts) -> str:
-        return f"a multiple of {self.step}"
-
-    def witness(self, value: FactValue, facts: Facts) -> FactValue:
-        return self.step if value is None else -(-value // self.step) * self.step
 
 
 @dataclass(frozen=True, slots=True)

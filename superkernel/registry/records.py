@@ -101,7 +101,6 @@ class Capability:
 
     input_dtypes: per input slot, the last one for all further slots; an absent optional input always passes.
     limits: everything else it demands of the problem (shape, stride, constness, ...).
-    fuses: pointwise operators it can take into its epilogue, None = any.
     """
 
     id: str
@@ -109,14 +108,10 @@ class Capability:
     ops: tuple[str, ...]
     name: str
     role: KernelRole
-    version: int = 1
     input_dtypes: tuple[frozenset[DType], ...] = ()
-    output_dtypes: frozenset[DType] | None = None
     accumulator: DType | None = None
     layouts: frozenset[str] = frozenset({"dense", "view", "program"})
     limits: tuple[Clause, ...] = ()
-    quantisation: frozenset[str] = frozenset({"none"})
-    fuses: frozenset[str] | None = None
     tier: str | None = None
     features: frozenset[str] = frozenset()
     device: str | None = "cpu"
@@ -190,11 +185,10 @@ class Policy:
 @dataclass(frozen=True, slots=True)
 class Platform:
     """Where it will run. `core_type`: the one there is to run on, None on devices with one kind of core, `ALL_CORES`
-    where any will do. `free_bytes` per memory region, absent = not limited."""
+    where any will do."""
 
     target: Target
     core_type: str | None = None
-    free_bytes: tuple[tuple[str, int], ...] = ()
 
     @property
     def device(self) -> str:
@@ -231,17 +225,14 @@ class Requirement:
     program: frozenset[str] = frozenset()
     program_dtypes: frozenset[DType] = frozenset()
     program_steps: frozenset[tuple[str, DType, DType]] = frozenset()
-    quantisation: str = "none"
-    activation: str | None = None
-    deadline_ns: float | None = None
     layout: str = "row_major"
     program_body: Body | None = None
     _hash: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         parts = (self.op, self.inputs, self.outputs, self.attrs, self.platform, self.policy, self.program)
-        rest = (self.program_dtypes, self.program_steps, self.quantisation, self.activation, self.deadline_ns)
-        object.__setattr__(self, "_hash", hash((*parts, *rest, self.layout)))
+        rest = (self.program_dtypes, self.program_steps, self.layout)
+        object.__setattr__(self, "_hash", hash((*parts, *rest)))
 
     def __hash__(self) -> int:
         return self._hash
@@ -256,8 +247,6 @@ class Requirement:
             "program": sorted(self.program),
             "program_dtypes": sorted(d.value for d in self.program_dtypes),
             "program_steps": sorted([op, a.value, b.value] for op, a, b in self.program_steps),
-            "quantisation": self.quantisation,
-            "activation": self.activation,
             **({"layout": self.layout} if self.layout != "row_major" else {}),
         }
 
@@ -274,9 +263,7 @@ class Requirement:
             {
                 "problem": self.problem(),
                 "target": [*identity_of(self.platform.target), self.platform.device, self.platform.core_type],
-                "free_bytes": sorted(self.platform.free_bytes),
                 "policy": {name: plain(getattr(policy, name)) for name in Policy.__dataclass_fields__},
-                "deadline_ns": self.deadline_ns,
             }
         )
 

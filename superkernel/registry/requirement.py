@@ -43,7 +43,6 @@ ROW_MAJOR, CHANNELS_LAST = "row_major", "channels_last"
 IMAGE_OPS = frozenset({"conv", "max_pool", "avg_pool", "global_avg_pool", "global_max_pool"})
 """Operators whose kernels ask how images lie."""
 
-_CLAMPS = frozenset({"clip", "minimum", "maximum"})
 _ARGUMENT = re.compile(r"(const\s+)?([a-z0-9]+\[[0-9,\s]*\])")
 
 
@@ -89,7 +88,6 @@ def requirement_of(body: Body, target: Target, policy: Policy) -> Requirement:
         program=names | own,
         program_dtypes=dtypes,
         program_steps=steps | own_steps,
-        activation=_activation(body.epilogue),
         layout=_layout(body),
     )
 
@@ -160,12 +158,6 @@ def _program_need(body: Body, index: int, operand: Operand) -> TensorNeed:
         if read.source == index and not View(index, shape, read.strides, read.offset).is_dense:
             return TensorNeed(operand.type, constant, "view", read.strides)
     return TensorNeed(operand.type, constant)
-
-
-def _activation(epilogue: PointwiseProgram) -> str | None:
-    """The activation that ends an epilogue, where it is one that kernels know by name."""
-    last = epilogue.instructions[-1].op if epilogue.instructions else None
-    return "relu" if last == "relu" else "minmax" if last in _CLAMPS else None
 
 
 def body_of(requirement: Requirement) -> Body | None:

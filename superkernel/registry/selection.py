@@ -30,7 +30,7 @@ from superkernel.registry.score import LEVEL, NO_TIME, score_of, sort_key, times
 from superkernel.registry.timings import TimingDatabase
 from superkernel.target.base import Target
 
-REGISTRY_VERSION = 1
+REGISTRY_VERSION = 2
 _MEMO_LIMIT = 4_096
 """Answers kept per level; a full cache is emptied, so that a process that compiles many models does not grow."""
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from superkernel.core.dtypes import DType
 from superkernel.registry import Capability, KernelRole, Policy, Registry, Requirement
 from superkernel.registry.manifest import Manifest, dump
-from superkernel.registry.predicates import Clause, MultipleOf, Reason, one_of, within
+from superkernel.registry.predicates import Clause, Reason, one_of, within
 from superkernel.registry.records import Estimate
 from superkernel.registry.requirement import parse_requirement
 from superkernel.scheduler.families import HOST_KERNELS
@@ -61,7 +61,7 @@ def many_rows(count: int, seed: int = 0) -> list[Capability]:
     random_ = random.Random(seed)
     limits: list[Clause] = [one_of(Reason.CONSTANT, "weight.constant", True), within(Reason.SHAPE, "m", 1, 6)]
     limits += [within(Reason.SHAPE, "n", low) for low in (16, 64, 256)]
-    limits += [Clause(Reason.ALIGNMENT, axis, MultipleOf(step)) for axis in "kn" for step in (4, 16, 64)]
+    limits += [within(Reason.SHAPE, axis, step) for axis in "kn" for step in (4, 16, 64)]
     rows = []
     for i in range(count):
         role = random_.choices([KernelRole.TUNED, KernelRole.GENERIC], [9, 1])[0]

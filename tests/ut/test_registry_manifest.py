@@ -72,7 +72,7 @@ def test_conflicts_name_both_models() -> None:
 def test_a_change_of_a_row_changes_its_content() -> None:
     row = HOST_KERNELS.registry.rows[0]
     changed = [
-        replace(row, version=2),
+        replace(row, code_bytes=2),
         replace(row, code_bytes=1),
         replace(row, limits=HOST_KERNELS.registry.rows[-1].limits[:1]),
     ]

@@ -32,7 +32,6 @@ from superkernel.ops.table import op_table
 from superkernel.registry import (
     Determinism,
     KernelRole,
-    Platform,
     Policy,
     Reason,
     Registry,
@@ -200,12 +199,6 @@ def test_policy_limits_exclude_with_their_reason() -> None:
         with pytest.raises(UnsupportedError) as caught:
             registry.select(requirement)
         assert any(reason.value in v.message for v in caught.value.violations), reason
-    with pytest.raises(UnsupportedError, match="deadline_ns"):
-        registry.select(replace(need(MATMUL, policy=Policy(allow=("test.*",))), deadline_ns=10.0))
-    small = Platform(TARGETS["avx512"], free_bytes=(("scratch", 1000),))
-    limited = registry.select(replace(need(MATMUL), platform=small))
-    assert limited.kernel == "host.reference"
-    assert {f.reason for f in dict(_rejected(limited))["test.sloppy"]} == {Reason.MEMORY_REGION}
 
 
 def test_platform_excludes_by_device_core_type_and_features() -> None:
@@ -363,7 +356,6 @@ def test_bodies_are_understood_and_remembered() -> None:
     joined = registry.select_body(fused, target, policy)
     assert joined.kernel == alone.kernel == "host.matmul.packed"
     assert joined.requirement.program == {"exp", "relu"}
-    assert joined.requirement.activation == "relu"
     assert [n.source if n else None for n in joined.requirement.inputs] == ["program", "dense"]
     assert (alone.cached, joined.cached) == (False, False)
     again = registry.select_body(fused, target, policy)
