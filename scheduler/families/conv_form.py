@@ -18,7 +18,9 @@ from math import prod
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body, PointwiseProgram, View
 from superkernel.ir.collapse import merge_dims, regroup, walks_of
-from superkernel.ops.opdef import AttrValue
+from superkernel.ops.common import get
+from superkernel.ops.conv import conv_windows
+from superkernel.ops.windows import ONE, Window
 
 
 @dataclass(frozen=True)
@@ -61,20 +63,6 @@ class ConvForm:
         return 2 * self.images * self.groups * self.out_channels * self.channels * self.taps * self.pixels
 
 
-def window_attr(body: Body, name: str, count: int, default: int) -> tuple[int, ...]:
-    """A per-dimension attribute; absent or empty: the default in every dimension."""
-    return numbers(body.attr.get(name), count, default)
-
-
-def numbers(value: AttrValue, count: int, default: int) -> tuple[int, ...]:
-    """An attribute value as `count` integers."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return (value,) * count
-    if isinstance(value, tuple) and value:
-        return tuple(int(v) for v in value)
-    return (default,) * count
-
-
 @lru_cache(maxsize=1024)
 def conv_form(body: Body) -> ConvForm:
     """The normal form of a `conv` body with one or two spatial dimensions."""
@@ -83,16 +71,14 @@ def conv_form(body: Body) -> ConvForm:
     assert w is not None
     rank = x.rank - 2
     out = body.anchor_outputs[0]
-    strides, dilations = window_attr(body, "strides", rank, 1), window_attr(body, "dilations", rank, 1)
-    pads, groups = window_attr(body, "pads", 2 * rank, 0)[:rank], int(str(body.attr.get("groups", 1)))
+    axes, groups = conv_windows(x, w, body.attr), get(body.attr, "groups", int)
     source, epilogue = body.anchor_inputs[0], body.epilogue
-    spatial_in, spatial_out, kernel = x.shape[2:], out.shape[2:], w.shape[2:]
     prologue = source if isinstance(source, PointwiseProgram) else None
     view = source if isinstance(source, View) else None
     x_strides = view.strides if view is not None else (0,) * x.rank
     spatial = rank
-    pointwise = rank == 2 and all(k == s == 1 for k, s in zip(kernel, strides, strict=True)) and not any(pads)
-    if pointwise and spatial_in == spatial_out:  # a matrix product per image: rows and columns are one dimension
+    plain = all(v.kernel == v.stride == 1 and v.begin == v.end == 0 for v in axes)
+    if rank == 2 and plain:  # a matrix product per image: rows and columns are one dimension
         merged = _merge_spatial(epilogue)
         before = _merge_spatial(prologue) if prologue is not None else None
         walks_on = view is None or x.shape[2] == 1 or x.shape[3] == 1 or x_strides[2] == x_strides[3] * x.shape[3]
@@ -100,25 +86,24 @@ def conv_form(body: Body) -> ConvForm:
             epilogue, prologue, spatial = merged, before, 1
             last = x_strides[3] if x.shape[3] > 1 or view is None else x_strides[2]
             x_strides = (*x_strides[:2], last)
-            spatial_in, spatial_out, kernel = (prod(spatial_in),), (prod(spatial_out),), (1,)
-            strides, dilations, pads = (1,), (1,), (0,)
+            axes = (Window(prod(x.shape[2:]), 1, 1, 1, 0, 0, prod(out.shape[2:])),)
     if spatial == 1:
         x_strides = (x_strides[0], x_strides[1], 0, x_strides[2])
-        spatial_in, spatial_out, kernel = (1, *spatial_in), (1, *spatial_out), (1, *kernel)
-        strides, dilations, pads = (1, *strides), (1, *dilations), (0, *pads)
+        axes = (ONE, *axes)
+    rows, columns = axes
     return ConvForm(
         x.shape[0],
         w.shape[1],
-        spatial_in[0],
-        spatial_in[1],
+        rows.extent,
+        columns.extent,
         w.shape[0] // groups,
-        spatial_out[0],
-        spatial_out[1],
+        rows.size,
+        columns.size,
         groups,
-        (kernel[0], kernel[1]),
-        (strides[0], strides[1]),
-        (dilations[0], dilations[1]),
-        (pads[0], pads[1]),
+        (rows.kernel, columns.kernel),
+        (rows.stride, columns.stride),
+        (rows.dilation, columns.dilation),
+        (rows.begin, columns.begin),
         x.dtype,
         view.operand if view is not None else -1,
         (x_strides[0], x_strides[1], x_strides[2], x_strides[3]),

@@ -15,15 +15,17 @@ from functools import lru_cache
 from math import prod
 
 from superkernel.core.dtypes import DType
+from superkernel.core.tensor import TensorType
 from superkernel.ir.body import Body, View
 from superkernel.ir.collapse import runs_of_range
+from superkernel.ops.common import get
+from superkernel.ops.conv import conv_windows, transpose_windows
 from superkernel.ops.opdef import FLOATS
 from superkernel.registry.predicates import Reason, within
 from superkernel.registry.records import KernelRole
 from superkernel.registry.rounding import PRODUCT_SUMS
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.conv import read_bias
-from superkernel.scheduler.families.conv_form import window_attr
 from superkernel.scheduler.families.kernel import HostKernelDef, HostTiling
 from superkernel.scheduler.tiling import Access, KernelFamily
 from superkernel.target.cpu import CpuTarget
@@ -61,14 +63,15 @@ def volume_form(body: Body) -> VolumeForm:
     assert isinstance(x, View)
     assert isinstance(w, View)
     out = body.anchor_outputs[0]
-    rank = len(x.shape) - 2
-    groups = int(str(body.attr.get("groups", 1)))
+    groups = get(body.attr, "groups", int)
     transposed = body.op == "conv_transpose"
+    kinds = TensorType(out.dtype, x.shape), TensorType(out.dtype, w.shape)
+    axes = transpose_windows(*kinds, body.attr) if transposed else conv_windows(*kinds, body.attr)
     in_channels = x.shape[1] // groups
     dtype = body.operands[x.operand].type.dtype
     return VolumeForm(
         transposed,
-        rank,
+        len(axes),
         x.shape[0],
         groups,
         in_channels,
@@ -76,9 +79,9 @@ def volume_form(body: Body) -> VolumeForm:
         _triple(x.shape[2:], 1),
         _triple(out.shape[2:], 1),
         _triple(w.shape[2:], 1),
-        _triple(window_attr(body, "strides", rank, 1), 1),
-        _triple(window_attr(body, "dilations", rank, 1), 1),
-        _triple(window_attr(body, "pads", 2 * rank, 0)[:rank], 0),
+        _triple([v.stride for v in axes], 1),
+        _triple([v.dilation for v in axes], 1),
+        _triple([v.begin for v in axes], 0),
         x,
         (x.strides[0], x.strides[1], *_triple(x.strides[2:], 0)),
         w,

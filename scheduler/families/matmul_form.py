@@ -22,7 +22,9 @@ from math import prod
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError, UnsupportedError
 from superkernel.ir.body import Body, PointwiseProgram, View
-from superkernel.scheduler.families.conv_form import window_attr
+from superkernel.ops.common import get
+from superkernel.ops.conv import conv_windows
+from superkernel.ops.matmul import matmul_form
 
 
 @dataclass(frozen=True)
@@ -94,23 +96,17 @@ def form_of(body: Body) -> MatmulForm:
     a_type, b_type = types[0], types[1]
     assert a_type is not None
     assert b_type is not None
-    trans_a = bool(body.attr.get("trans_a", False)) and a_type.rank > 1
-    trans_b = bool(body.attr.get("trans_b", False)) and b_type.rank > 1
-    output = body.anchor_outputs[0]
-    a_matrix, b_matrix = a_type.rank > 1, b_type.rank > 1
-    m = (a_type.shape[-1] if trans_a else a_type.shape[-2]) if a_matrix else 1
-    n = (b_type.shape[-2] if trans_b else b_type.shape[-1]) if b_matrix else 1
-    k = a_type.shape[-2] if trans_a else a_type.shape[-1]
-    batch_dims = output.shape[: output.rank - int(a_matrix) - int(b_matrix)]
-    left = _factor(body, 0, batch_dims, trans_a, line_first=True)
-    right = _factor(body, 1, batch_dims, trans_b, line_first=False)
+    output, product = body.anchor_outputs[0], matmul_form(a_type, b_type, body.attr)
+    batch_dims, m, n = product.batch, product.m, product.n
+    left = _factor(body, 0, batch_dims, product.swap_a, line_first=True)
+    right = _factor(body, 1, batch_dims, product.swap_b, line_first=False)
     zeros = [i if len(types) > i and types[i] is not None else None for i in (2, 3)]
-    row_dims: tuple[int, ...] = (m,) if a_matrix else ()
-    column_axis = output.rank - 1 if b_matrix else -1
-    if (not b_matrix or n == 1) and m > 1:
+    row_dims: tuple[int, ...] = () if product.vector_a else (m,)
+    column_axis = -1 if product.vector_b else output.rank - 1
+    if product.turned:
         left, right, zeros = right, left, zeros[::-1]
         column_axis = len(batch_dims)
-        row_dims, m, n = ((1,) if b_matrix else ()), 1, m
+        row_dims, m, n = (() if product.vector_b else (1,)), 1, m
     batch_rank = len(batch_dims)
     merge = column_axis in (-1, output.rank - 1) and _can_merge(left, right, batch_dims, m, row_dims)
     if merge:
@@ -119,7 +115,7 @@ def form_of(body: Body) -> MatmulForm:
         left, right = replace(left, batch=(), line=line), replace(right, batch=())
     acc = accumulator(left.dtype, output.dtype)
     return MatmulForm(
-        batch_dims, row_dims, m, n, k, left, right, acc, column_axis, output.rank, batch_rank, zeros[0], zeros[1]
+        batch_dims, row_dims, m, n, product.k, left, right, acc, column_axis, output.rank, batch_rank, *zeros
     )
 
 
@@ -209,11 +205,9 @@ def is_pointwise(body: Body) -> bool:
         return False
     if len(sources) > 2 and sources[2] is not None and not isinstance(sources[2], View):
         return False
-    rank = x.rank - 2
-    ones = prod(w.shape[2:]) == 1 and all(s == 1 for s in window_attr(body, "strides", rank, 1))
-    plain = not any(window_attr(body, "pads", 2 * rank, 0)) and body.attr.get("groups", 1) == 1
-    same = x.shape[2:] == body.anchor_outputs[0].shape[2:]
-    return ones and plain and same and sources[0].strides[1] == 1 and pixel_stride(sources[0]) is not None
+    plain = all(v.kernel == v.stride == 1 and v.begin == v.end == 0 for v in conv_windows(x, w, body.attr))
+    one = plain and get(body.attr, "groups", int) == 1
+    return one and sources[0].strides[1] == 1 and pixel_stride(sources[0]) is not None
 
 
 def pointwise_form(body: Body) -> MatmulForm:

@@ -22,7 +22,7 @@ from superkernel.ir.collapse import runs_of_range
 from superkernel.ops.opdef import NUMERIC
 from superkernel.ops.opdef import Family as OpFamily
 from superkernel.ops.pool import pool_windows
-from superkernel.ops.windows import Window
+from superkernel.ops.windows import ONE, Window
 from superkernel.registry.predicates import Reason, within
 from superkernel.registry.rounding import ROW_SUMS
 from superkernel.scheduler.families.boxes import AccessSet
@@ -32,7 +32,6 @@ from superkernel.scheduler.tiling import Access, KernelFamily
 from superkernel.target.cpu import CpuTarget
 
 GLOBAL = ("global_avg_pool", "global_max_pool")
-_ONE = Window(1, 1, 1, 1, 0, 0, 1)
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ def pool_form(body: Body) -> PoolForm:
         found = [Window(d, d, 1, 1, 0, 0, 1) for d in x.shape[2:]]
     else:
         found = pool_windows(x.shape, body.attr)
-    windows = (*(_ONE,) * (3 - rank), *found)
+    windows = (*(ONE,) * (3 - rank), *found)
     spatial = (*(0,) * (3 - rank), *x.strides[2:])
     dtype = body.operands[x.operand].type.dtype
     acc = DType.F32 if dtype in (DType.F16, DType.BF16) else dtype

@@ -51,6 +51,11 @@ class Product:
         """The output's shape."""
         return self.batch + (() if self.vector_a else (self.m,)) + (() if self.vector_b else (self.n,))
 
+    @property
+    def turned(self) -> bool:
+        """Whether kernels compute the transpose, a matrix times a column: vectors then run over what is long."""
+        return self.n == 1 and self.m > 1
+
 
 def orient(a: TensorType, b: TensorType, swap_a: bool, swap_b: bool) -> Product:
     """The general form of a x b. Raises GraphError where the shapes do not multiply."""
@@ -88,8 +93,8 @@ _MATMUL_ARGS = (ArgDef("a", _FACTORS), ArgDef("b", _FACTORS))
 
 
 def matmul_form(a: TensorType, b: TensorType, attrs: Attrs) -> Product:
-    """The general form of a legal matmul or gemm."""
-    return orient(a, b, get(attrs, "trans_a", bool), get(attrs, "trans_b", bool))
+    """The general form of a legal matmul, matmul_integer or gemm."""
+    return orient(a, b, *(name in attrs and get(attrs, name, bool) for name in ("trans_a", "trans_b")))
 
 
 def _matmul_infer(inputs: Types, attrs: Attrs) -> Outputs:
@@ -180,7 +185,7 @@ def _zero_shape(inputs: Types, form: Product, which: int) -> tuple[int, ...] | N
 
 
 def _integer_infer(inputs: Types, attrs: Attrs) -> Outputs:
-    form = orient(present(inputs, 0), present(inputs, 1), False, False)
+    form = _form_of(inputs, attrs)
     for which in range(2):
         _zero_shape(inputs, form, which)
     return (TensorType(DType.I32, form.shape),)
@@ -189,7 +194,7 @@ def _integer_infer(inputs: Types, attrs: Attrs) -> Outputs:
 def _integer_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
     a, b = present(inputs, 0), present(inputs, 1)
     types = [None if v is None else TensorType(DType.U8, tuple(v.shape)) for v in inputs]
-    form = orient(_array_type(a), _array_type(b), False, False)
+    form = matmul_form(_array_type(a), _array_type(b), attrs)
     sides = []
     for which, values in enumerate((a, b)):
         shape, zero = _zero_shape(types, form, which), optional(inputs, 2 + which)
@@ -203,7 +208,7 @@ def _integer_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[
 
 
 def _integer_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
-    form = orient(present(inputs, 0), present(inputs, 1), False, False)
+    form = _form_of(inputs, attrs)
     zeros = sum(prod(k.shape) for i, k in enumerate(inputs[:2]) if k is not None and optional(inputs, 2 + i))
     return 2 * outputs[0].size * form.k + zeros
 

@@ -56,6 +56,10 @@ class Window:
         return slice(first * self.stride + offset, (last - 1) * self.stride + offset + 1, self.stride)
 
 
+ONE = Window(1, 1, 1, 1, 0, 0, 1)
+"""Of an axis that there is none of."""
+
+
 def spatial(attrs: Attrs, name: str, rank: int, default: int, least: int) -> tuple[int, ...]:
     """A per-axis attribute: `default` where empty, checked for length and least value."""
     values = get_ints(attrs, name) or (default,) * rank

@@ -23,7 +23,11 @@ from functools import lru_cache
 from math import prod
 
 from superkernel.core.tensor import TensorType
+from superkernel.ops.common import get
+from superkernel.ops.conv import conv_windows, transpose_windows
+from superkernel.ops.matmul import matmul_form
 from superkernel.ops.opdef import AttrValue
+from superkernel.ops.windows import ONE
 from superkernel.registry.predicates import FactValue
 from superkernel.registry.records import Estimate, Estimator, Platform, Policy, Requirement
 
@@ -137,17 +141,13 @@ def _matmul(requirement: Requirement, facts: dict[str, FactValue], attrs: dict[s
     a, b = _type(requirement, 0), _type(requirement, 1)
     if a is None or b is None or not a.rank or not b.rank:
         return
-    trans_a, trans_b = bool(attrs.get("trans_a")) and a.rank > 1, bool(attrs.get("trans_b")) and b.rank > 1
-    k, m = (a.shape[-2], a.shape[-1]) if trans_a else (a.shape[-1], a.shape[-2] if a.rank > 1 else 1)
-    n = (b.shape[-2] if trans_b else b.shape[-1]) if b.rank > 1 else 1
-    matrices = int(a.rank > 1) + int(b.rank > 1)
-    batch = prod(requirement.outputs[0].shape[: requirement.outputs[0].rank - matrices])
-    weight = 1
-    if n == 1 and m > 1:
+    form = matmul_form(a, b, attrs)
+    m, n, batch, weight = form.m, form.n, prod(form.batch), 1
+    if form.turned:
         m, n, weight = 1, m, 0
-    if prod((b, a)[weight == 0].shape[:-2]) == 1 and batch > 1:
+    if prod((a, b)[weight].shape[:-2]) == 1 and batch > 1:
         m, batch = m * batch, 1
-    facts.update(m=m, n=n, k=k, batch=batch)
+    facts.update(m=m, n=n, k=form.k, batch=batch)
     _weight_facts(requirement, facts, weight)
 
 
@@ -160,31 +160,21 @@ def _grouped(requirement: Requirement, facts: dict[str, FactValue], attrs: dict[
     _weight_facts(requirement, facts, 1)
 
 
-def _last(value: AttrValue, dim: int, default: int) -> int:
-    """Entry `dim` (negative) of an attribute with one number per spatial dimension; the default where it is left
-    out."""
-    return int(value[dim]) if isinstance(value, tuple) and len(value) >= -dim else default
-
-
 def _conv(requirement: Requirement, facts: dict[str, FactValue], attrs: dict[str, AttrValue]) -> None:
     x, w = _type(requirement, 0), _type(requirement, 1)
-    groups = attrs.get("groups", 1)
-    if x is None or w is None or x.rank < 3 or not isinstance(groups, int) or groups < 1:
+    if x is None or w is None:
         return
-    output = requirement.outputs[0]
-    taps, channels = prod(w.shape[2:]), x.shape[1]
-    filters = output.shape[1]
+    output, groups = requirement.outputs[0], get(attrs, "groups", int)
+    taps, channels, filters = prod(w.shape[2:]), x.shape[1], output.shape[1]
     facts.update(spatial=x.rank - 2, groups=groups, channels=channels, taps=taps, multiplier=filters // groups)
     facts["depthwise"] = groups == channels and groups > 1
     bias = requirement.inputs[2] if len(requirement.inputs) > 2 else None
     facts["bias.constant"] = bias is None or bias.constant
     pixels = prod(output.shape[2:])
     facts.update(batch=x.shape[0] * groups, m=filters // groups, n=pixels, k=channels // groups * taps)
-    for name, dim in (("columns", -1), ("rows", -2)):
-        one_dimension = x.rank + dim < 2
-        stride, dilation = (_last(attrs.get(a), dim, 1) for a in ("strides", "dilations"))
-        facts[f"stride_{name}"] = 1 if one_dimension else stride
-        facts[f"window_{name}"] = 1 if one_dimension else (w.shape[dim] - 1) * dilation + 1
+    axes = (transpose_windows if requirement.op == "conv_transpose" else conv_windows)(x, w, attrs)
+    for name, window in zip(("columns", "rows"), (*reversed(axes), ONE), strict=False):
+        facts.update({f"stride_{name}": window.stride, f"window_{name}": window.reach})
     _weight_facts(requirement, facts, 1)
 
 
