@@ -31,7 +31,6 @@ from superkernel.scheduler.aicore.streams import AUTO, SlotRange, arrange
 from superkernel.scheduler.families.aicore import family_of
 from superkernel.scheduler.families.aicore.base import AicoreTiling, CoreRole
 from superkernel.scheduler.grouping import Grouping
-from superkernel.scheduler.hostcall import HOST_REFERENCE, HostCallTiling
 from superkernel.scheduler.memory import plan_memory
 from superkernel.scheduler.memory_check import check_memory
 from superkernel.scheduler.schedule import MemoryAccess, MemoryAddress, Space, Task, absolute
@@ -122,17 +121,13 @@ def _tiling(
     sub: SubOperator, target: AicoreTarget, cores: Cores, families: Callable[[str], KernelFamily[AicoreTarget]]
 ) -> tuple[Tiling, str]:
     """The best tiling of a sub-operator, and why."""
-    if sub.kernel == HOST_REFERENCE:
-        return HostCallTiling(), "no kernel: NumPy between two launches"
     try:
         cuts = families(sub.kernel).tilings(sub.kernel, sub.body, target)
     except UnsupportedError as error:
         raise CannotCut(sub, error) from error
-    offered = []
-    for tiling in cuts:
-        if not isinstance(tiling, AicoreTiling):
-            raise InternalError("not a tiling for the accelerator", location=sub.name, found=type(tiling).__name__)
-        offered.append(tiling)
+    offered = [tiling for tiling in cuts if isinstance(tiling, AicoreTiling)]
+    if cuts and not offered:
+        return cuts[0], "no kernel: NumPy between two launches"
     best, best_cycles = None, 0.0
     for tiling in offered if sub.kernel_type is None else _of_type(sub, offered):
         longest = max(

@@ -54,13 +54,10 @@ class PackFilters(Pack):
     rows: int
 
     def apply(self, array: Array) -> Array:
-        shape = (self.groups * self.out, *self.depth)
-        tiles = -(-self.out // self.rows)
-        count = prod(self.depth)
+        filters = strided_view(array, (self.groups * self.out, *self.depth), self.strides, self.offset)
+        tiles, count = -(-self.out // self.rows), prod(self.depth)
         packed = np.zeros((self.groups, tiles * self.rows, count), np.float32)
-        if 0 not in shape:
-            source = strided_view(array, shape, self.strides, self.offset)
-            packed[:, : self.out] = source.reshape(self.groups, self.out, count).astype(np.float32)
+        packed[:, : self.out] = filters.reshape(self.groups, self.out, count)
         return packed.reshape(self.groups, tiles, self.rows, count).transpose(0, 1, 3, 2)
 
     def packed_bytes(self, kind: TensorType) -> int:

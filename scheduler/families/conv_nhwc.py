@@ -39,7 +39,7 @@ word by word), whatever the cut and the layout.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
@@ -391,16 +391,21 @@ class NhwcFamily(ConvFamily):
         return nhwc_tiling(form, axis, shape, target, self.format_on(target), pieces)
 
 
-def _shapes(form: ConvForm, target: CpuTarget) -> list[tuple[int, int, int]]:
-    """(positions, vectors, lanes) of register tiles worth a look: balanced, not wider than the channels need."""
+def register_tiles(form: ConvForm, target: CpuTarget) -> Iterator[tuple[int, int, int]]:
+    """(positions, vectors, lanes) of the tallest register tiles, not wider than the channels need, panels alike."""
     lanes = max(1, target.vector_bytes // 4)
     while lanes > 4 and lanes // 2 >= form.out_channels:
         lanes //= 2
     vectors_needed = max(1, -(-form.out_channels // lanes))
-    found = []
     for most in range(1, VECTORS_MOST[target.tier] + 1):
         vectors = -(-vectors_needed // -(-vectors_needed // most))
-        tall = max(1, min(POSITIONS_MOST[target.tier], ACCUMULATORS[target.tier] // vectors))
+        yield max(1, min(POSITIONS_MOST[target.tier], ACCUMULATORS[target.tier] // vectors)), vectors, lanes
+
+
+def _shapes(form: ConvForm, target: CpuTarget) -> list[tuple[int, int, int]]:
+    """(positions, vectors, lanes) of register tiles worth a look: balanced over a row, or tall."""
+    found = []
+    for tall, vectors, lanes in register_tiles(form, target):
         tiles = max(1, -(-form.out_width // tall))
         found.append((max(1, -(-form.out_width // tiles)), vectors, lanes))
         found.append((min(tall, max(1, form.out_width)), vectors, lanes))

@@ -58,7 +58,6 @@ class MatmulForm:
     right: Factor
     acc: DType
     column_axis: int  # position of the column in the output coordinates; -1: the output has no such dimension
-    output_rank: int
     batch_rank: int  # batch dimensions of the output
     left_zero: int | None  # input slots of the zero points (matmul_integer)
     right_zero: int | None
@@ -114,9 +113,7 @@ def form_of(body: Body) -> MatmulForm:
         line = left.line if not left.batch or row_dims[-1] > 1 else _merged_line(left, row_dims)
         left, right = replace(left, batch=(), line=line), replace(right, batch=())
     acc = accumulator(left.dtype, output.dtype)
-    return MatmulForm(
-        batch_dims, row_dims, m, n, product.k, left, right, acc, column_axis, output.rank, batch_rank, *zeros
-    )
+    return MatmulForm(batch_dims, row_dims, m, n, product.k, left, right, acc, column_axis, batch_rank, *zeros)
 
 
 def _factor(body: Body, slot: int, batch_dims: Sequence[int], transposed: bool, line_first: bool) -> Factor:
@@ -224,6 +221,6 @@ def pointwise_form(body: Body) -> MatmulForm:
     right = Factor(1, DType.F32, w.operand, (), w.strides[0], w.strides[1], w.offset, None, w.shape, True)
     has_bias = len(body.anchor_inputs) > 2 and body.anchor_inputs[2] is not None
     return MatmulForm(
-        (), rows, prod(rows), w.shape[0], x.shape[1], left, right, DType.F32, 1, output.rank, 0, None, None,
+        (), rows, prod(rows), w.shape[0], x.shape[1], left, right, DType.F32, 1, 0, None, None,
         2 if has_bias else None,
     )  # fmt: skip

@@ -44,7 +44,7 @@ from superkernel.scheduler.families.conv import (
     ConvTiling,
 )
 from superkernel.scheduler.families.conv_form import ConvForm, conv_form
-from superkernel.scheduler.families.conv_nhwc import ACCUMULATORS, HIDDEN, POSITIONS_MOST, VECTORS_MOST
+from superkernel.scheduler.families.conv_nhwc import HIDDEN, register_tiles
 from superkernel.scheduler.families.costing import elements_ns, program_weight
 from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, HostTiling, ReducedKernelDef
 from superkernel.scheduler.families.packing import encoded
@@ -286,16 +286,10 @@ def line_elements(form: ConvForm, m: int, rows: int, panel: int, number: NumberF
 
 def _shapes(form: ConvForm, m: int, rows: int, target: CpuTarget) -> list[tuple[int, int, int]]:
     """(positions, vectors, lanes) of register tiles worth a look."""
-    lanes = max(1, target.vector_bytes // 4)
-    while lanes > 4 and lanes // 2 >= form.out_channels:
-        lanes //= 2
-    needed = max(1, -(-form.out_channels // lanes))
     squares = max(1, rows * -(-form.out_width // m))
-    found = []
-    for most in range(1, VECTORS_MOST[target.tier] + 1):
-        vectors = -(-needed // -(-needed // most))
-        tall = max(1, min(POSITIONS_MOST[target.tier], ACCUMULATORS[target.tier] // vectors))
-        found.append((-(-squares // -(-squares // tall)), vectors, lanes))
+    found = [
+        (-(-squares // -(-squares // tall)), vectors, lanes) for tall, vectors, lanes in register_tiles(form, target)
+    ]
     return list(dict.fromkeys(found))
 
 

@@ -4,8 +4,10 @@ Order: pinned, role, source of the time, whether it is slower than the fastest, 
 feature rank, workspace, code size, id. With objective "size" the code size, with "memory" the workspace moves ahead of
 the time. Better CPU features never win by themselves: time decides, features only break ties.
 
-Estimates that differ by little say nothing: among those that are as fast as the fastest, the kernel with the
-smaller error goes first, then the one that more can be joined to. Measured times are taken as they are.
+Estimates are not exact, and they are of the operator alone: among kernels that by estimate are about as fast as the
+fastest, the one with the smallest error goes first, since precision is given up for a gain only, then the one that more
+can be joined to, since each joined program saves a pass over memory that no estimate counts. Measured times are taken
+as they are.
 
 Invariant: times of one candidate set come from one source, so that a measurement is never weighed against a model.
 """
@@ -21,7 +23,8 @@ from superkernel.registry.records import Capability, Estimate, Policy
 MEASURED, MODEL, NO_TIME = 0, 1, 2
 SOURCES = ("measured", "model", "none")
 LEVEL = {MEASURED: 1.0, MODEL: 1.06, NO_TIME: 1.0}
-"""Times up to so many times the shortest are as good as it."""
+"""Times up to so many times the shortest are as good as it. Of estimates a share that tells no two kernels apart
+(`bench/kernels.py regret` prints them beside measured times)."""
 
 
 class Score(NamedTuple):
