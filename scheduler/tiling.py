@@ -114,6 +114,10 @@ class KernelFamily(ABC, Generic[TargetT]):
     """Whether a control unit computes it, element by element, and no engine."""
     any_view: ClassVar[bool] = False
     """Whether the kernel reads every input through any affine view."""
+    view_slots: ClassVar[tuple[int, ...]] = ()
+    """Anchor slots that it reads through any affine view."""
+    stores_only: ClassVar[bool] = False
+    """Whether it stores its results as they are, row-major: no program behind them, no view."""
     prologue_slots: ClassVar[tuple[int, ...]] = ()
     """Anchor slots in front of which it evaluates a pointwise program while reading."""
 
@@ -124,7 +128,7 @@ class KernelFamily(ABC, Generic[TargetT]):
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
         """Whether the kernel reads anchor slot `slot` through this view without a copy. Dense views are always
         accepted."""
-        return self.any_view or view.is_dense
+        return self.any_view or slot in self.view_slots or view.is_dense
 
     def reads_any_order(self, kernel: str, slot: int) -> bool:
         """Whether a kernel of channels-last images reads anchor slot `slot` as well where it lies otherwise."""
@@ -141,12 +145,12 @@ class KernelFamily(ABC, Generic[TargetT]):
 
     def accepts_epilogue(self, kernel: str, target: TargetT) -> bool:
         """Whether the kernel evaluates a pointwise program on its results where it runs on this target."""
-        return True
+        return not self.stores_only
 
     def accepts_store(self, kernel: str, op: str, view: View, dtype: DType) -> bool:
         """Whether the epilogue can store through this view of the anchor's result. Row-major is always accepted, by
         kernels that compute images under the channels-last policy dense channels-last views instead."""
-        return True
+        return not self.stores_only
 
 
 AnyFamily: TypeAlias = KernelFamily[Never]

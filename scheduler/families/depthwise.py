@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body, View
 from superkernel.registry.predicates import Reason, one_of
 from superkernel.scheduler.families.conv import (
@@ -33,10 +32,9 @@ _POSITIONS = 4096
 class DepthwiseFamily(ConvFamily):
     """Convolutions whose groups have one input channel each, any number of output channels per group."""
 
+    any_view = False
+    view_slots = (0, 2)
     expectation = "conv in one or two dimensions, f32, f16 or bf16, with one input channel per group"
-
-    def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
-        return slot != 1 or view.is_dense
 
     def serves(self, body: Body) -> bool:
         x, weights = body.anchor_input_types[0], body.anchor_inputs[1]

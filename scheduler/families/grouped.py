@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError
-from superkernel.core.tensor import regions_of_box
+from superkernel.core.tensor import full_box, regions_of_box
 from superkernel.ir.body import Body, Role, View
 from superkernel.ops.grouped import TILINGS, GroupTable, group_table, table_of
 from superkernel.ops.opdef import FLOATS
@@ -59,6 +59,12 @@ def view_of(body: Body, slot: int) -> View:
     if not isinstance(found, View):
         raise InternalError("a grouped product reads its inputs from memory", location=str(body.op), found=slot)
     return found
+
+
+def read_rows(found: AccessSet, body: Body) -> None:
+    """All rows, and the table that says whose they are."""
+    for view in (view_of(body, X), view_of(body, TABLE)):
+        found.view(view.operand, full_box(view.shape), view.strides, view.offset)
 
 
 def output_operands(body: Body) -> list[int]:
@@ -110,9 +116,7 @@ class GroupedTiling(HostTiling):
         if begin >= end:
             return ()
         columns = (begin * self.panel, min(end * self.panel, self.columns))
-        for slot in (X, TABLE):
-            view = view_of(body, slot)
-            found.view(view.operand, tuple((0, n) for n in view.shape), view.strides, view.offset)
+        read_rows(found, body)
         w = view_of(body, W)
         if self.packed:
             size = self.depth * self.panel * body.operands[w.operand].type.dtype.itemsize
@@ -180,6 +184,8 @@ def table_tiling(body: Body) -> TableTiling:
 class GroupedFamily(KernelFamily[CpuTarget]):
     """Grouped products, and the tables that depend on data."""
 
+    stores_only = True
+
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[HostTiling]:
         if kernel == "host.tiling":
             return (table_tiling(body),)
@@ -195,12 +201,6 @@ class GroupedFamily(KernelFamily[CpuTarget]):
             x.dtype is not acc,
         )  # fmt: skip
         return (made,)
-
-    def accepts_epilogue(self, kernel: str, target: CpuTarget) -> bool:
-        return False
-
-    def accepts_store(self, kernel: str, op: str, view: View, dtype: DType) -> bool:
-        return False
 
 
 def host_cut(tier: str) -> tuple[int, int, int]:

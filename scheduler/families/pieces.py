@@ -23,7 +23,7 @@ from superkernel.scheduler.families.costing import CALL_NS
 from superkernel.scheduler.families.kernel import HostTiling
 from superkernel.scheduler.families.pointwise import PointwiseTiling, tile_program
 from superkernel.scheduler.families.rowops import integer, real
-from superkernel.scheduler.families.rowspace import remap, slot_program, split_dim
+from superkernel.scheduler.families.rowspace import input_program, remap, split_dim
 from superkernel.scheduler.tiling import Access
 from superkernel.target.cpu import CpuTarget
 
@@ -38,19 +38,12 @@ def pieces_of(body: Body) -> tuple[PointwiseProgram, ...]:
     return tuple(canonical(p) for p in maker(body) if 0 not in p.shape)
 
 
-def _slot(body: Body, slot: int) -> PointwiseProgram:
-    program = slot_program(body, slot)
-    if program is None:
-        raise InternalError("an input is absent", location=str(body.op), found=slot)
-    return program
-
-
 def _concat(body: Body) -> Iterator[PointwiseProgram]:
     shape = body.anchor_outputs[0].shape
     axis = integer(body.attr["axis"]) % len(shape)
     start = 0
     for k in range(len(body.anchor_inputs)):
-        source = _slot(body, k)
+        source = input_program(body, k)
         stop = start + source.shape[axis]
         box = tuple((start, stop) if d == axis else (0, extent) for d, extent in enumerate(shape))
         yield feed(restrict(body.epilogue, box), source)
@@ -59,7 +52,7 @@ def _concat(body: Body) -> Iterator[PointwiseProgram]:
 
 def _tile(body: Body) -> Iterator[PointwiseProgram]:
     """One piece: a repeated axis is two, the outer of which does not move the input."""
-    source, repeats, epilogue = _slot(body, 0), body.attr["repeats"], body.epilogue
+    source, repeats, epilogue = input_program(body, 0), body.attr["repeats"], body.epilogue
     assert isinstance(repeats, tuple)
     dims: list[int | None] = []
     for d, (count, extent) in enumerate(zip(repeats, source.shape, strict=True)):
@@ -81,7 +74,7 @@ class _Span:
 
 
 def _pad(body: Body) -> Iterator[PointwiseProgram]:
-    source, pads, mode = _slot(body, 0), body.attr["pads"], str(body.attr["mode"])
+    source, pads, mode = input_program(body, 0), body.attr["pads"], str(body.attr["mode"])
     assert isinstance(pads, tuple)
     rank = len(source.shape)
     spans = [_axis_spans(source.shape[d], int(pads[d]), int(pads[rank + d]), mode) for d in range(rank)]

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from superkernel.core.errors import InternalError
 from superkernel.ir.body import Body, PointwiseProgram, ProgramInput, ProgramOutput, View
 from superkernel.ir.collapse import merge_dims, regroup, walked, walks_of
 
@@ -27,6 +28,14 @@ def slot_program(body: Body, slot: int) -> PointwiseProgram | None:
         load = ProgramInput(source.operand, kind.dtype, source.strides, source.offset)
         return PointwiseProgram(source.shape, (load,), (), (ProgramOutput(0, -1),))
     return source if isinstance(source, PointwiseProgram) else None
+
+
+def input_program(body: Body, slot: int) -> PointwiseProgram:
+    """`slot_program` of an input that must be there. Raises InternalError where it is absent."""
+    program = slot_program(body, slot)
+    if program is None:
+        raise InternalError("an input is absent", location=str(body.op), found=slot)
+    return program
 
 
 def remap(program: PointwiseProgram, shape: Sequence[int], dims: Sequence[int | None]) -> PointwiseProgram:

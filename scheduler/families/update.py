@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from superkernel.core.dtypes import DType
 from superkernel.core.tensor import full_box
-from superkernel.ir.body import Body, Role, View
+from superkernel.ir.body import Body, Role
 from superkernel.ir.collapse import runs_of_range
 from superkernel.registry.rounding import EXACT
 from superkernel.scheduler.families.boxes import AccessSet
@@ -69,15 +68,13 @@ class UpdateTiling(HostTiling):
 class UpdateFamily(KernelFamily[CpuTarget]):
     """Updates of a state."""
 
+    view_slots = (1, 2)
     prologue_slots = (1,)
 
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[HostTiling]:
         shape = body.anchor_outputs[0].shape
         batch, heads = (0, 0) if 0 in shape else shape[:2]
         return (UpdateTiling(batch, heads, is_in_place(body)),)
-
-    def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
-        return slot != 0 or view.is_dense
 
 
 KERNELS = (

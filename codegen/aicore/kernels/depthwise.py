@@ -16,8 +16,9 @@ from superkernel.codegen.aicore.scalar import Number
 from superkernel.codegen.aicore.tileprogram import TileProgram
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body, View
+from superkernel.scheduler.families.aicore.conv_fix import slot_bias
 from superkernel.scheduler.families.aicore.conv_mix import SLOTS
-from superkernel.scheduler.families.aicore.depthwise import DepthwiseTiling, bias_view, lanes_of
+from superkernel.scheduler.families.aicore.depthwise import DepthwiseTiling, lanes_of
 from superkernel.scheduler.families.conv_form import conv_form
 from superkernel.target.engines import Local
 
@@ -43,7 +44,7 @@ class DepthwiseKernel:
         self.kb, self.body, self.tiling, self.form = kb, body, tiling, conv_form(body)
         form, view = self.form, body.anchor_inputs[1]
         assert isinstance(view, View)
-        self.weights, self.bias = view.operand, bias_view(body)
+        self.weights, self.bias = view.operand, slot_bias(body)
         self.item = form.dtype.itemsize
         pixels, positions = tiling.image[0] * tiling.image[1], tiling.rows * tiling.columns
         self.lanes = lanes_of(body, tiling.merged)

@@ -14,10 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from superkernel.core.dtypes import DType
 from superkernel.core.tensor import Region, row_major_strides
 from superkernel.ir.body import Body, PointwiseProgram, ProgramInput
 from superkernel.scheduler.families.aicore.base import CHANNEL_FLAGS, VectorTiling
+from superkernel.scheduler.families.aicore.kernel import FLOATS
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.rowspace import slot_program
 from superkernel.scheduler.tiling import Access
@@ -27,7 +27,6 @@ CHUNK_ELEMENTS_MIN, CHUNK_ELEMENTS_MAX = 1024, 8192
 CHUNK_ALIGN = 64
 NUMBER_BYTES = 4  # of a chunk in the workspace
 CALL_CYCLES = 120.0
-FLOATS = frozenset({DType.F32, DType.F16, DType.BF16})
 BEFORE = {"sum": None, "mean": None, "max": None, "min": None, "l1": "v_abs", "sum_square": "v_mul"}
 """Reductions, and what is done to an element first."""
 

@@ -265,7 +265,7 @@ def window(conv: CubeConv | ConvForm, axis: int, outputs: Span) -> Span:
     return begin, max(begin + 1, min(high, extent))
 
 
-def window_extent(conv: CubeConv, axis: int, outputs: int) -> int:
+def window_extent(conv: CubeConv | ConvForm, axis: int, outputs: int) -> int:
     """The most rows or columns that any block of `outputs` wants."""
     extent = (conv.height, conv.width)[axis]
     return min(extent, (outputs - 1) * conv.strides[axis] + (conv.kernel[axis] - 1) * conv.dilations[axis] + 1)

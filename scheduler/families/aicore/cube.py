@@ -133,6 +133,13 @@ class CubeFactor:
         """What one slot in L1 takes."""
         return chunk_bytes(self.layout, self.item, self.tile, self.resident, self.block_bytes, self.line_block)
 
+    def pack(self, batch_dims: tuple[int, ...], batch_strides: tuple[int, ...]) -> PackFactor:
+        """How a constant of so many batches is laid out for it."""
+        return PackFactor(
+            batch_dims, batch_strides, self.lines, self.line_stride, self.depth_stride, self.offset, self.tile,
+            self.cut, self.block_bytes // self.item, self.line_block,
+        )  # fmt: skip
+
     def load_cycles(self, lines: int, depths: int, target: AicoreTarget, fresh: float = 0.0) -> int:
         """Cycles of MTE2 for a chunk; `fresh`: the share of its bytes that L2 does not have yet."""
         row, rows = depths * self.item, lines

@@ -18,12 +18,12 @@ from math import gcd, prod
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
 from superkernel.core.tensor import Region
-from superkernel.ir.body import Body, Role, View
+from superkernel.ir.body import Body, View
 from superkernel.ir.collapse import runs_of_range
 from superkernel.scheduler.families.aicore.base import VectorTiling
-from superkernel.scheduler.families.aicore.conv_form import TYPES
+from superkernel.scheduler.families.aicore.conv_fix import slot_bias
 from superkernel.scheduler.families.aicore.conv_mix import SLOTS, LaneForm, lane_form
-from superkernel.scheduler.families.aicore.conv_tiling import window
+from superkernel.scheduler.families.aicore.conv_tiling import window, window_extent
 from superkernel.scheduler.families.aicore.packs import PackDepthwiseTaps, PackVector
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.aicore.tilecode import COUNT_MAX, Home
@@ -67,7 +67,7 @@ class DepthwiseTiling(VectorTiling):
 
     def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
         form, found = conv_form(body), AccessSet(body)
-        weights, bias = body.anchor_inputs[1], bias_view(body)
+        weights, bias = body.anchor_inputs[1], slot_bias(body)
         assert isinstance(weights, View)
         size = self.channels * form.taps * self.fold * 4
         for block, image, rows, columns in runs_of_range((self.channel_blocks, *self.places), begin, end):
@@ -79,14 +79,13 @@ class DepthwiseTiling(VectorTiling):
             found.view(form.operand, (image, channels, down, wide), form.x_strides, form.x_offset)
             found.add(weights.operand, False, (Region(block[0] * size, (block[1] - block[0]) * size),))
             if bias is not None:
-                begin_byte = block[0] * self.channels * 4
-                found.add(bias.operand, False, (Region(begin_byte, (block[1] - block[0]) * self.channels * 4),))
+                found.add(bias.operand, False, (Region(channels[0] * 4, (block[1] - block[0]) * self.channels * 4),))
             found.program(form.epilogue, (image, channels, low, across)[: len(form.epilogue.shape)] if form.spatial == 2
                           else (image, channels, across))  # fmt: skip
         return found.result()
 
     def packs(self, body: Body) -> Mapping[int, Pack]:
-        form, view, bias = conv_form(body), body.anchor_inputs[1], bias_view(body)
+        form, view, bias = conv_form(body), body.anchor_inputs[1], slot_bias(body)
         assert isinstance(view, View)
         taps = PackDepthwiseTaps(
             form.groups, form.taps, self.channels, view.strides, view.offset, view.shape, self.fold
@@ -94,7 +93,7 @@ class DepthwiseTiling(VectorTiling):
         packs: dict[int, Pack] = {view.operand: taps}
         if bias is not None:
             padded = self.channel_blocks * self.channels
-            packs[bias.operand] = PackVector(bias.offset, bias.strides[0], form.groups, padded)
+            packs[bias.operand] = PackVector(bias.offset, bias.stride, form.groups, padded)
         return packs
 
     def cost_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
@@ -105,23 +104,10 @@ class DepthwiseTiling(VectorTiling):
         return range_cycles(self, form, lanes_of(body, self.merged), end - begin, blocks, target)
 
 
-def bias_view(body: Body) -> View | None:
-    """The convolution's bias."""
-    bias = body.anchor_inputs[2] if len(body.anchor_inputs) > 2 else None
-    return bias if isinstance(bias, View) else None
-
-
 def serves(body: Body) -> bool:
-    """True of depthwise convolutions that the vector cores compute: one input and one output channel per group."""
-    x, source, weights = body.anchor_input_types[0], body.anchor_inputs[0], body.anchor_inputs[1]
-    if body.op != "conv" or x is None or x.rank not in (3, 4) or x.dtype not in TYPES or not isinstance(source, View):
-        return False
-    constants = [v for v in (weights, bias_view(body)) if isinstance(v, View)]
-    if any(body.operands[v.operand].role is not Role.CONSTANT for v in constants) or not isinstance(weights, View):
-        return False
+    """True of those convolutions on the cube that are depthwise: one input and one output channel per group."""
     form = conv_form(body)
-    inside = form.x_strides[1] == 1 or form.groups == 1
-    return form.channels == form.out_channels == 1 and form.groups > 1 and inside and min(form.x_strides) >= 0
+    return form.channels == form.out_channels == 1 and form.groups > 1 and min(form.x_strides) >= 0
 
 
 @lru_cache(maxsize=1024)
@@ -155,11 +141,8 @@ def _cuts(body: Body, form: ConvForm, target: AicoreTarget) -> Iterator[Depthwis
     whole = ceil_to(form.groups, _STEP)
     for channels in sorted({min(c, whole) for c in _CHANNELS}):
         for rows, columns in dict.fromkeys(shapes):
-            image = (
-                min(form.height, (rows - 1) * form.strides[0] + (form.kernel[0] - 1) * form.dilations[0] + 1),
-                form.width if columns == wide else
-                min(form.width, (columns - 1) * form.strides[1] + (form.kernel[1] - 1) * form.dilations[1] + 1),
-            )  # fmt: skip
+            across = form.width if columns == wide else window_extent(form, 1, columns)
+            image = (window_extent(form, 0, rows), across)
             tiling = DepthwiseTiling(
                 form.images, rows, columns, -(-high // rows), -(-wide // columns), channels,
                 -(-form.groups // channels), image, merged, fold_of(form, channels, columns, image[1], target),

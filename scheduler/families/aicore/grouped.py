@@ -28,7 +28,6 @@ from superkernel.scheduler.families.aicore.cube import (
     CubeFactor,
     DepthCut,
     FactorLayout,
-    PackFactor,
     chunk_bytes,
     cube_cycles,
     fix_cycles,
@@ -36,7 +35,7 @@ from superkernel.scheduler.families.aicore.cube import (
 from superkernel.scheduler.families.aicore.kernel import FLOATS, INDEX_TYPES, TABLE_TYPES, AicoreKernelDef
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.boxes import AccessSet
-from superkernel.scheduler.families.grouped import TABLE, W, X, product_table, view_of
+from superkernel.scheduler.families.grouped import W, X, product_table, read_rows, view_of
 from superkernel.scheduler.tiling import Access, KernelFamily, Pack
 from superkernel.target.aicore import AicoreTarget
 
@@ -73,9 +72,7 @@ class GroupedTiling(AicoreTiling):
         found = AccessSet(body)
         if begin >= end:
             return ()
-        for slot in (X, TABLE):
-            view = view_of(body, slot)
-            found.view(view.operand, tuple((0, n) for n in view.shape), view.strides, view.offset)
+        read_rows(found, body)
         w = view_of(body, W)
         kind, pack = body.operands[w.operand].type, self.packs(body).get(w.operand)
         found.add(w.operand, False, (Region(0, kind.nbytes if pack is None else pack.packed_bytes(kind)),))
@@ -88,13 +85,8 @@ class GroupedTiling(AicoreTiling):
         right = factors(body, self)[1]
         if right.layout is not FactorLayout.PACKED:
             return {}
-        w, kind = view_of(body, W), body.anchor_input_types[W]
-        assert kind is not None
-        pack = PackFactor(
-            (kind.shape[0],), (w.strides[0],), right.lines, w.strides[2], w.strides[1], w.offset, self.columns,
-            self.cut, self.block_bytes // right.item, self.line_block,
-        )  # fmt: skip
-        return {w.operand: pack}
+        w = view_of(body, W)
+        return {w.operand: right.pack(w.shape[:1], w.strides[:1])}
 
     def cost_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
         """Of a slot, if rows are spread evenly over the experts."""
@@ -199,14 +191,10 @@ def cut_of(table: GroupTable, body: Body, target: AicoreTarget) -> GroupedTiling
 class GroupedFamily(KernelFamily[AicoreTarget]):
     """`aicore.grouped_matmul`: f16, bf16 and f32; no epilogue."""
 
+    stores_only = True
+
     def tilings(self, kernel: str, body: Body, target: AicoreTarget) -> Sequence[AicoreTiling]:
         return (cut_of(product_table(body), body, target),)
-
-    def accepts_epilogue(self, kernel: str, target: AicoreTarget) -> bool:
-        return False
-
-    def accepts_store(self, kernel: str, op: str, view: View, dtype: DType) -> bool:
-        return False
 
 
 FAMILY = GroupedFamily()

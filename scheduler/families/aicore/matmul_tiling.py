@@ -42,7 +42,6 @@ from superkernel.scheduler.families.aicore.cube import (
     CubeFactor,
     DepthCut,
     FactorLayout,
-    PackFactor,
     cube_cycles,
     fix_cycles,
     packed_batch_strides,
@@ -254,11 +253,7 @@ class MatmulTiling(AicoreTiling):
             if factor.layout is not FactorLayout.PACKED:
                 continue
             kept = [(d, s) for d, s in zip(product.batch_dims, side.batch, strict=True) if s]
-            found[side.operand] = PackFactor(
-                tuple(d for d, _ in kept), tuple(s for _, s in kept), factor.lines, factor.line_stride,
-                factor.depth_stride, factor.offset, factor.tile, self.cut, self.block_bytes // factor.item,
-                self.line_block,
-            )  # fmt: skip
+            found[side.operand] = factor.pack(tuple(d for d, _ in kept), tuple(s for _, s in kept))
         fix = None if self.mix else fix_of(body)
         for vector in fix.vectors if fix is not None else ():
             found[vector.operand] = PackVector(vector.offset, vector.stride, product.columns)
@@ -402,7 +397,8 @@ def cycles_of(tiling: MatmulTiling, body: Body, units: int, target: AicoreTarget
     """Cycles of one core (group) for so many units."""
     figures = _figures(tiling, body, target)
     played = min(units, max(PLAYED_MIN, min(PLAYED_MAX, 2 * tiling.panel_tiles)))
-    ends = _play(figures, tiling, played)
+    player = _Player(figures, tiling)
+    ends = [player.tile(unit, unit == played - 1) for unit in range(played)]
     total = ends[-1] if ends else 0.0
     if units > played:
         half = played // 2
@@ -477,12 +473,6 @@ def _store_cycles(tiling: MatmulTiling, body: Body, m: int, n: int, target: Aico
     return 0, fix_cycles(m, n, 4, 0, target), start + max(loads, computed)
 
 
-def _play(figures: _Figures, tiling: MatmulTiling, units: int) -> list[float]:
-    """When each tile is stored."""
-    player = _Player(figures, tiling)
-    return [player.tile(unit, unit == units - 1) for unit in range(units)]
-
-
 class _Player:
     """Times of the engines, in the order in which the kernel issues its commands."""
 
@@ -516,7 +506,7 @@ class _Player:
             self.panel, self.held = self.mte2, (panel, group)
 
     def tile(self, unit: int, last: bool) -> float:
-        """Play a tile."""
+        """Play a tile: when it is stored."""
         figures, panel = self.figures, unit // self.tiling.panel_tiles
         order = self._order(unit)
         self.mte2 += figures.vectors

@@ -27,7 +27,7 @@ from superkernel.ir.collapse import runs_of_range
 from superkernel.ops.windows import Window
 from superkernel.registry.predicates import Reason, within
 from superkernel.registry.rounding import ROW_SUMS
-from superkernel.scheduler.families.aicore.base import AicoreKernelType, AicoreTiling, VectorTiling
+from superkernel.scheduler.families.aicore.base import AicoreTiling, VectorTiling
 from superkernel.scheduler.families.aicore.formulas import lower
 from superkernel.scheduler.families.aicore.kernel import BYTES, FLOATS, INTEGERS, AicoreKernelDef
 from superkernel.scheduler.families.aicore.rounding import ceil_to, largest
@@ -131,14 +131,10 @@ class PoolTiling(VectorTiling):
 
 
 @dataclass(frozen=True)
-class GlobalPoolTiling(AicoreTiling):
+class GlobalPoolTiling(VectorTiling):
     """A global pool as a reduction."""
 
     rows: RowsTiling
-
-    @property
-    def kernel_type(self) -> AicoreKernelType:
-        return self.rows.kernel_type
 
     @property
     def units(self) -> int:

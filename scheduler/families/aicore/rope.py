@@ -40,7 +40,7 @@ from superkernel.scheduler.families.aicore.pointwise import ProgramsTiling
 from superkernel.scheduler.families.aicore.tilecode import COUNT_MAX, TileLayout
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.rowops import integer
-from superkernel.scheduler.families.rowspace import remap, slot_program
+from superkernel.scheduler.families.rowspace import input_program, remap
 from superkernel.scheduler.tiling import Access, KernelFamily
 from superkernel.target.aicore import AicoreTarget
 
@@ -129,9 +129,7 @@ def _columns(program: PointwiseProgram, start: int, step: int, count: int) -> Po
 @lru_cache(maxsize=1024)
 def rope_plan(body: Body) -> RopePlan:
     """The programs of a body."""
-    x, epilogue, kind = slot_program(body, 0), body.epilogue, body.anchor_outputs[0]
-    if x is None:
-        raise InternalError("an input is absent", location="rope")
+    x, epilogue, kind = input_program(body, 0), body.epilogue, body.anchor_outputs[0]
     depth = kind.shape[3]
     half = (integer(body.attr["rotary_dim"]) or depth) // 2
     starts, step = ((0, 1), 2) if body.attr["interleaved"] else ((0, half), 1)
@@ -184,9 +182,9 @@ def _is_wide(body: Body, pairs: PointwiseProgram, distance: int, step: int) -> b
 
 def _table(body: Body, slot: int, shape: tuple[int, ...], has_position: bool) -> PointwiseProgram:
     """Cosine or sine over the pairs' space; with a position, from the table's first row on."""
-    program = slot_program(body, slot)
-    if program is None or program.instructions:
-        raise InternalError("a table is absent or computed", location="rope", found=slot)
+    program = input_program(body, slot)
+    if program.instructions:
+        raise InternalError("a table is computed", location="rope", found=slot)
     rank = len(program.shape)
     if not has_position:
         return remap(program, shape, [*[None] * (4 - rank), *range(rank)])
@@ -209,8 +207,7 @@ class RopeTiling(ProgramsTiling):
         for k, first, last in self.ranges(begin, end):
             program = plan.programs[k]
             if plan.has_position and k == 0:
-                for table in (slot_program(body, slot) for slot in (1, 2, 3)):
-                    assert table is not None
+                for table in (input_program(body, slot) for slot in (1, 2, 3)):
                     found.program(table, full_box(table.shape))
                 program = replace(
                     program, inputs=tuple(i for j, i in enumerate(program.inputs) if j not in plan.tables)
@@ -244,6 +241,7 @@ class RopeTiling(ProgramsTiling):
 class RopeFamily(KernelFamily[AicoreTarget]):
     """Rotary position embedding."""
 
+    view_slots = (0,)
     prologue_slots = (0,)
 
     def tilings(self, kernel: str, body: Body, target: AicoreTarget) -> Sequence[AicoreTiling]:
@@ -278,9 +276,6 @@ class RopeFamily(KernelFamily[AicoreTarget]):
                 "tables with a position must have rows of two elements or more, side by side", location="rope",
                 found=", ".join(sorted(x.value for x in layouts)),
             )  # fmt: skip
-
-    def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
-        return slot == 0 or view.is_dense
 
 
 def spare_bytes(plan: RopePlan, cut: Cut, dtypes: Sequence[DType]) -> int:

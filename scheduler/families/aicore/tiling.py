@@ -49,14 +49,10 @@ class TableTiling(ScalarTiling):
 class TilingFamily(KernelFamily[AicoreTarget]):
     """Tables that depend on data."""
 
+    stores_only = True
+
     def tilings(self, kernel: str, body: Body, target: AicoreTarget) -> Sequence[AicoreTiling]:
         return (TableTiling(HOST_KERNEL, table_tiling(body), 1, 4),)
-
-    def accepts_epilogue(self, kernel: str, target: AicoreTarget) -> bool:
-        return False
-
-    def accepts_store(self, kernel: str, op: str, view: object, dtype: object) -> bool:
-        return False
 
 
 FAMILY = TilingFamily()

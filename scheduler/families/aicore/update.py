@@ -15,10 +15,9 @@ from itertools import product
 from math import prod
 from typing import ClassVar
 
-from superkernel.core.dtypes import DType
-from superkernel.core.errors import InternalError, UnsupportedError
+from superkernel.core.errors import UnsupportedError
 from superkernel.core.tensor import Box, Region, regions_of_box
-from superkernel.ir.body import Body, PointwiseProgram, View
+from superkernel.ir.body import Body, PointwiseProgram
 from superkernel.ir.collapse import collapse, feed, restrict
 from superkernel.registry.rounding import EXACT
 from superkernel.scheduler.families.aicore.base import AicoreTiling, VectorTiling
@@ -26,7 +25,7 @@ from superkernel.scheduler.families.aicore.cuts import Cut, Terms, code_of, cut_
 from superkernel.scheduler.families.aicore.kernel import AicoreKernelDef
 from superkernel.scheduler.families.aicore.pointwise import CALL_CYCLES
 from superkernel.scheduler.families.boxes import AccessSet
-from superkernel.scheduler.families.rowspace import slot_program
+from superkernel.scheduler.families.rowspace import input_program
 from superkernel.scheduler.families.update import is_in_place, read_position
 from superkernel.scheduler.tiling import Access, KernelFamily
 from superkernel.target.aicore import AicoreTarget
@@ -46,7 +45,7 @@ class CopyPart:
 @lru_cache(maxsize=1024)
 def new_rows(body: Body) -> CopyPart:
     """The new rows at position 0."""
-    source = _source(body, 1)
+    source = input_program(body, 1)
     box = tuple((0, extent) for extent in source.shape)
     fed = feed(restrict(body.epilogue, box), source)
     own = [i.strides[2] for i in body.epilogue.inputs if i.source >= 0]
@@ -62,15 +61,8 @@ def whole_cache(body: Body) -> CopyPart | None:
     """The copy of the cache; None in place."""
     if is_in_place(body):
         return None
-    program = collapse(feed(body.epilogue, _source(body, 0)), PAIR_DIMS)
+    program = collapse(feed(body.epilogue, input_program(body, 0)), PAIR_DIMS)
     return CopyPart(program, (0,) * len(program.inputs), (0,) * len(program.outputs))
-
-
-def _source(body: Body, slot: int) -> PointwiseProgram:
-    program = slot_program(body, slot)
-    if program is None:
-        raise InternalError("an input is absent", location="kv_update", found=slot)
-    return program
 
 
 def spare_rows(body: Body) -> int:
@@ -148,6 +140,7 @@ def _union(box: Box, strides: tuple[int, ...], itemsize: int, offset: int) -> tu
 class UpdateFamily(KernelFamily[AicoreTarget]):
     """Updates of a state."""
 
+    view_slots = (1, 2)
     prologue_slots = (1,)
 
     def tilings(self, kernel: str, body: Body, target: AicoreTarget) -> Sequence[AicoreTiling]:
@@ -159,9 +152,6 @@ class UpdateFamily(KernelFamily[AicoreTarget]):
         first = cuts[0]
         assert first is not None
         return (UpdateTiling(0 if 0 in body.anchor_outputs[0].shape else pairs, first, cuts[1]),)
-
-    def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
-        return slot != 0 or view.is_dense
 
 
 def _cut(body: Body, program: PointwiseProgram, target: AicoreTarget, ub_bytes: int) -> Cut:
