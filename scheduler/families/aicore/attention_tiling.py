@@ -464,9 +464,9 @@ def _lane_cycles(
     mask = mask_form(body, t)
     if mask is not None:
         load += _load(path, rows if mask.per_row else 1, keys * mask.dtype.itemsize, mask.row_stride_bytes, target)
-    load += code.load_cycles(size.rows, size.cols, target) // t.blocks
+    load += code.move_cycles(code.loads, size.rows, size.cols, target) // t.blocks
     store = _load("rates.ub_to_gm_gb_per_s", rows, keys * t.item, t.weight_pitch, target)
-    store += code.store_cycles(size.rows, size.cols, target) // t.blocks
+    store += code.move_cycles(code.stores, size.rows, size.cols, target) // t.blocks
     return {"vector mte2": load, "v": work, "mte3": store}
 
 

@@ -117,15 +117,15 @@ class Cut:
             loads = [x for x in code.loads if x.input not in self.resident and x.input not in but]
             stores = [x for x in code.stores if x.output not in but]
             busy = (
-                code.load_cycles(rows, cols, target, loads, poor_in), code.vector_cycles(rows, cols, target),
-                code.store_cycles(rows, cols, target, stores, poor_out),
+                code.move_cycles(loads, rows, cols, target, poor_in), code.vector_cycles(rows, cols, target),
+                code.move_cycles(stores, rows, cols, target, poor_out),
             )  # fmt: skip
             if extra is not None:
                 busy = (busy[0] + extra(rows)[0], busy[1] + extra(rows)[1], busy[2] + extra(rows)[2])
             slowest += count * max(busy)
             rest = max(rest, sum(busy) - max(busy))
         stays = [x for x in code.loads if x.input in self.resident]
-        return slowest + rest + (code.load_cycles(1, min(self.block, COUNT_MAX), target, stays) if stays else 0)
+        return slowest + rest + code.move_cycles(stays, 1, min(self.block, COUNT_MAX), target)
 
     def _is_aligned(self, walk: ProgramInput | ProgramOutput, item: int, target: AicoreTarget) -> bool:
         """Whether all tiles begin, and all their lines, on full alignment in global memory."""

@@ -196,8 +196,8 @@ def range_cycles(
     load = (1 if evenly else tiling.image[0]) * dma.startup_cycles
     load += target.global_transfer_cycles("rates.gm_to_ub_gb_per_s", size, address)
     load += 0 if dense else pixels * dma.row_cycles
-    load += lanes.code.load_cycles(positions, channels, target)
-    store = lanes.code.store_cycles(positions, channels, target)
+    load += lanes.code.move_cycles(lanes.code.loads, positions, channels, target)
+    store = lanes.code.move_cycles(lanes.code.stores, positions, channels, target)
     constants = 2 * dma.startup_cycles + target.transfer_cycles(
         "rates.gm_to_ub_gb_per_s", (form.taps * tiling.fold + 1) * channels * 4
     )

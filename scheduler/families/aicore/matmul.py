@@ -259,40 +259,33 @@ class MatmulFamily(KernelFamily[AicoreTarget]):
         return candidates(body, target)
 
 
-FAMILY = MatmulFamily()
-
+_FLOATS = AicoreKernelDef(
+    id="aicore.matmul",
+    ops=("matmul",),
+    family=MatmulFamily(),
+    emitter="matmul",
+    micro="gemm",
+    core_type="mix",
+    dtypes=FLOATS,
+    others=(None,),
+    limits=(within(Reason.SHAPE, "k", 1),),
+    stepped=True,
+    deep=True,
+    rounding=PRODUCT_SUMS,
+)
 KERNELS = (
-    AicoreKernelDef(
-        id="aicore.matmul",
-        ops=("matmul",),
-        family=FAMILY,
-        emitter="matmul",
-        micro="gemm",
-        core_type="mix",
-        dtypes=FLOATS,
-        others=(None,),
-        limits=(within(Reason.SHAPE, "k", 1),),
-        stepped=True,
-        deep=True,
-        rounding=PRODUCT_SUMS,
-    ),
-    AicoreKernelDef(
+    _FLOATS,
+    replace(
+        _FLOATS,
         id="aicore.matmul.i8",  # sums of i32, exact modulo 2^32
         ops=("matmul", "matmul_integer"),
-        family=FAMILY,
-        emitter="matmul",
-        micro="gemm",
         modifier="i8",
-        core_type="mix",
         dtypes=frozenset({DType.I8}),
-        others=(None,),
         limits=(
-            within(Reason.SHAPE, "k", 1),
+            *_FLOATS.limits,
             one_of(Reason.ATTRIBUTE, "in2.dtype", None),  # no zero points
             one_of(Reason.ATTRIBUTE, "in3.dtype", None),
         ),
-        stepped=True,
-        deep=True,
         rounding=EXACT,
     ),
 )

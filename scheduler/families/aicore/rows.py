@@ -13,7 +13,7 @@ how units are divided. Sizes come from the target; a target too small for one bl
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from superkernel.core.dtypes import DType
@@ -326,49 +326,35 @@ class AheadOfLast(Test):
 _REDUCTIONS = tuple(name for name in ops_of(OpFamily.REDUCE) if name.startswith("reduce_"))
 _EXTREMES = ("reduce_max", "reduce_min")
 
+_NORM = AicoreKernelDef(
+    id="aicore.norm",
+    ops=("layer_norm", "rms_norm", "group_norm", "instance_norm", "batch_norm", "lp_norm"),
+    family=FAMILY,
+    emitter="rows",
+    micro="norm",
+    dtypes=FLOATS,
+    rounding=ROW_SUMS,
+)
 KERNELS = (
-    AicoreKernelDef(
-        id="aicore.norm",
-        ops=("layer_norm", "rms_norm", "group_norm", "instance_norm", "batch_norm", "lp_norm"),
-        family=FAMILY,
-        emitter="rows",
-        micro="norm",
-        dtypes=FLOATS,
-        rounding=ROW_SUMS,
-    ),
-    AicoreKernelDef(
-        id="aicore.softmax",
-        ops=("softmax", "log_softmax"),
-        family=FAMILY,
-        emitter="rows",
-        micro="softmax",
-        dtypes=FLOATS,
-        rounding=ROW_SUMS,
-    ),
-    AicoreKernelDef(
+    _NORM,
+    replace(_NORM, id="aicore.softmax", ops=("softmax", "log_softmax"), micro="softmax"),
+    replace(
+        _NORM,
         id="aicore.reduce",  # floats in f32, integers in their own type, bytes in f16
         ops=_REDUCTIONS,
-        family=FAMILY,
-        emitter="rows",
         micro="reduce",
-        dtypes=FLOATS,
         exact={
             INTEGERS: ("reduce_sum", "reduce_prod", "reduce_l1", "reduce_sum_square", *_EXTREMES),
             BYTES | {DType.BOOL}: _EXTREMES,
         },
-        rounding=ROW_SUMS,
     ),
-    AicoreKernelDef(
+    replace(
+        _NORM,
         id="aicore.scan",
         ops=("cumsum",),
-        family=FAMILY,
-        emitter="rows",
         micro="cumsum",
         dtypes=frozenset({DType.I32}),
-        limits=(
-            Clause(Reason.SHAPE, "attr.axis", AheadOfLast()),
-            one_of(Reason.ATTRIBUTE, "attr.reverse", False),
-        ),
+        limits=(Clause(Reason.SHAPE, "attr.axis", AheadOfLast()), one_of(Reason.ATTRIBUTE, "attr.reverse", False)),
         rounding=EXACT,
     ),
 )

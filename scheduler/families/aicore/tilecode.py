@@ -230,43 +230,28 @@ class TileCode:
         source, result = (self.registers[r].layout for r in (step.operands[0][1], step.dst))
         return (rows, 1, cols) if result is TileLayout.SPREAD else source.extents(rows, cols)
 
-    def load_cycles(
+    def move_cycles(
         self,
+        moves: Iterable[TileLoad] | Iterable[TileStore],
         rows: int,
         cols: int,
         target: AicoreTarget,
-        among: Iterable[TileLoad] | None = None,
         unaligned: Container[int] = (),
     ) -> int:
-        """Cycles of MTE2 for the loads of one tile, or some; `unaligned`: inputs that transfers do not find at full
-        alignment."""
-        path, loads = "rates.gm_to_ub_gb_per_s", self.loads if among is None else among
-        parts = ((x, self.registers[x.register].layout, x.input not in unaligned) for x in loads)
-        return sum(self._move_cycles(*part, rows, cols, path, target) for part in parts)
-
-    def store_cycles(
-        self,
-        rows: int,
-        cols: int,
-        target: AicoreTarget,
-        among: Iterable[TileStore] | None = None,
-        unaligned: Container[int] = (),
-    ) -> int:
-        """Cycles of MTE3 for the stores of one tile, or some; `unaligned` as in `load_cycles`."""
-        path, stores = "rates.ub_to_gm_gb_per_s", self.stores if among is None else among
-        parts = ((x, x.layout, x.output not in unaligned) for x in stores)
-        return sum(self._move_cycles(*part, rows, cols, path, target) for part in parts)
-
-    def _move_cycles(
-        self, move: TileLoad | TileStore, layout: TileLayout, aligned: bool, rows: int, cols: int, path: str,
-        target: AicoreTarget,
-    ) -> int:  # fmt: skip
-        """Cycles of a load or store of one tile; rows that lie one behind the other, there and in UB, are one run."""
-        item = self.registers[move.register].dtype.itemsize
-        if layout is TileLayout.MATRIX and move.row_stride == cols and cols * item % target.memory.block_bytes == 0:
-            rows, cols = 1, rows * cols
-        pieces, lines, elements = layout.extents(rows, cols)
-        return pieces * target.move_cycles(path, lines, elements * item, 0 if aligned else 1)
+        """Cycles of MTE2 for some loads of one tile, or of MTE3 for some stores; `unaligned`: inputs or outputs that
+        transfers do not find at full alignment. Rows that lie one behind the other, there and in UB, are one run."""
+        total = 0
+        for move in moves:
+            register = self.registers[move.register]
+            if isinstance(move, TileStore):
+                path, layout, number = "rates.ub_to_gm_gb_per_s", move.layout, move.output
+            else:
+                path, layout, number = "rates.gm_to_ub_gb_per_s", register.layout, move.input
+            item, whole = register.dtype.itemsize, cols * register.dtype.itemsize % target.memory.block_bytes == 0
+            is_run = layout is TileLayout.MATRIX and move.row_stride == cols and whole
+            pieces, lines, elements = layout.extents(*((1, rows * cols) if is_run else (rows, cols)))
+            total += pieces * target.move_cycles(path, lines, elements * item, 1 if number in unaligned else 0)
+        return total
 
 
 def _first_gap(taken: Iterable[tuple[int, int]], nbytes: int) -> int:
