@@ -33,7 +33,7 @@ from superkernel.sync.plan import Plan, Set, TaskStep
 from superkernel.target.cpu import CpuTarget
 
 HOST_CALL = "host.reference"
-GENERATOR = 12  # raise when emitters change what they emit for an unchanged body
+GENERATOR = 13  # raise when emitters change what they emit for an unchanged body
 PREFETCH_BYTES_MAX = 256 * 1024
 CHUNK_KERNELS = 16
 
