@@ -21,6 +21,7 @@ from superkernel.codegen.aicore import emission, launch
 from superkernel.codegen.aicore.commands import Address
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, FlagPlan, Part
+from superkernel.target.engines import Engine
 
 
 @dataclass
@@ -108,16 +109,16 @@ def on_commands(names: tuple[str, ...], alter: Callable[[KernelBuilder, dict[str
     """Alters one command that kernels issue; `alter` says whether it can, and False leaves the command out."""
 
     def fault(injector: FaultInjector) -> None:
-        issue = KernelBuilder.issue
+        issue_on = KernelBuilder.issue_on
 
-        def issued(kb: KernelBuilder, name: str, **given: Any) -> None:
+        def issued(kb: KernelBuilder, engine: Engine, name: str, *types: Any, **given: Any) -> None:
             fits = name in names and all(k in given for k in NEEDED.get(alter.__name__, ()))
             if fits and kb._plan is not None and injector.here(kb, f"{kb.symbol} {name}") and not alter(kb, given):
                 with kb._node():  # its flags stay
                     return
-            issue(kb, name, **given)
+            issue_on(kb, engine, name, *types, **given)
 
-        injector.patch.setattr(KernelBuilder, "issue", issued)
+        injector.patch.setattr(KernelBuilder, "issue_on", issued)
 
     return fault
 
