@@ -16,9 +16,13 @@ from superkernel.sync.verify_tasks import check_tasks
 
 
 def check_form(plan: AicorePlan, units: Mapping[int, int]) -> list[Violation]:
-    """What is wrong with runs, units, events, writes and barriers. `units`: number of units by sub-operator."""
+    """What is wrong with runs, units, events, writes and barriers. `units`: number of units by sub-operator; where it is
+    not told, units are without gap or overlap up to the last."""
+    ends: dict[int, int] = {}
+    for task in plan.tasks:
+        ends[task.subop] = max(ends.get(task.subop, 0), task.end)
     return [
-        *check_tasks(plan.tasks, units, shared=True, copied={copies.subop for copies in plan.copies}),
+        *check_tasks(plan.tasks, {**ends, **units}, shared=True, copied={copies.subop for copies in plan.copies}),
         *_check_runs(plan),
         *_check_events(plan),
         *_check_flags(plan),

@@ -178,6 +178,7 @@ def test_each_check_rejects_its_canary() -> None:
             plan, events=(*plan.events, Event(len(plan.events), Mode.TYPE, CoreKind.CUBE, event.flag, 0))
         ),
         "no such flag": replace(plan, events=(replace(event, flag=15), *plan.events[1:])),
+        "left out or done twice": replace(plan, tasks=(replace(plan.tasks[0], begin=1, end=2), *plan.tasks[1:])),
     }
     for text, broken in cases.items():
         if text == "two kinds of events":
