@@ -27,7 +27,9 @@ typedef struct SkContext SkContext;
 // code then returns from the entry at once. `wait` is the index of the wait in the plan, for the report.
 typedef int32_t (*SkWaitSlow)(SkContext* ctx, int32_t core, int32_t producer, uint64_t threshold, int32_t wait);
 
-// A sub-operator that runs on the NumPy reference: called on worker 0 only. Returns 0, or 1 if Python raised (abort).
+// A sub-operator that runs on the NumPy reference: on worker 0. Returns 0, or 1 if Python raised (abort). On another
+// worker it asks for the reference's error: returns 1 at once, and the caller's thread makes the call when all workers
+// have left.
 typedef int32_t (*SkHostCall)(SkContext* ctx, int32_t subop);
 
 // The present time in ticks of `_core.tsc_hz()`. Code for x86-64 reads the same ticks with llvm.readcyclecounter

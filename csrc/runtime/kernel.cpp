@@ -302,11 +302,16 @@ AbortReason Kernel::check_counters() {
   return AbortReason::kNone;
 }
 
-// Ends a failed launch: all cores have left it. Keeps the first cause, falling back to `reason`.
+// Ends a failed launch: all cores have left it. Keeps the first cause, falling back to `reason`. A host call that a
+// worker asked for comes now: what it reads is still there, since whoever would overwrite it waits for the sub-operator
+// that failed.
 AbortReason Kernel::stop(AbortReason reason) noexcept {
   if (!abort_taken_.load(std::memory_order_relaxed)) request_abort(AbortInfo{.reason = reason});
+  const AbortInfo info = abort_;
+  const RunHooks& hooks = options_.hooks;
+  if (info.deferred >= 0 && hooks.host_call != nullptr) static_cast<void>(hooks.host_call(hooks.user, info.deferred));
   reset_counters();
-  return static_cast<AbortInfo>(abort_).reason;
+  return info.reason;
 }
 
 void Kernel::reset_counters() noexcept {
@@ -381,6 +386,10 @@ std::int32_t Kernel::wait_slow(std::int32_t core, std::int32_t producer, std::ui
 std::int32_t Kernel::on_host_call(SkContext* ctx, std::int32_t subop) noexcept {
   Kernel& kernel = *reinterpret_cast<Frame*>(ctx)->kernel;
   const RunHooks& hooks = kernel.options_.hooks;
+  if (!kernel.running_here()) {  // a worker: its thread is nobody's whom the hook knows
+    kernel.request_abort(AbortInfo{.reason = AbortReason::kHostCall, .deferred = subop});
+    return 1;
+  }
   if (hooks.host_call != nullptr && hooks.host_call(hooks.user, subop) == 0) return 0;
   kernel.request_abort(AbortInfo{.reason = AbortReason::kHostCall});
   return 1;

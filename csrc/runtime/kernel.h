@@ -59,6 +59,7 @@ struct AbortInfo {
   std::int32_t core = -1;
   std::int32_t wait = -1;
   std::int32_t producer = -1;
+  std::int32_t deferred = -1;  // kHostCall that a worker asked for: the sub-operator, called behind the join
   std::uint64_t threshold = 0;
   std::uint64_t actual = 0;
   std::uint64_t epoch = 0;

@@ -87,10 +87,10 @@ def run_crosscheck(args: argparse.Namespace, graph: Graph, options: Mapping[str,
     from superkernel.analysis.crosscheck import crosscheck, schedules
 
     runs = schedules([name for name in args.timings.split(",") if name], args.seeds, args.watchdog)
+    target = "mini" if args.target is None else args.target
     return crosscheck(
-        graph, _inputs(args, graph), target=args.target or "mini", options=options, runs=runs, mutants=args.mutants,
-        plain=args.plain,
-    )  # fmt: skip
+        graph, _inputs(args, graph), target=target, options=options, runs=runs, mutants=args.mutants, plain=args.plain
+    )
 
 
 def run_trace(args: argparse.Namespace, kernel: Kernel) -> Trace:

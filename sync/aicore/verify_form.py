@@ -16,8 +16,8 @@ from superkernel.sync.verify_tasks import check_tasks
 
 
 def check_form(plan: AicorePlan, units: Mapping[int, int]) -> list[Violation]:
-    """What is wrong with runs, units, events, writes and barriers. `units`: number of units by sub-operator; where it is
-    not told, units are without gap or overlap up to the last."""
+    """What is wrong with runs, units, events, writes and barriers. `units`: number of units by sub-operator; where it
+    is not told, units are without gap or overlap up to the last."""
     ends: dict[int, int] = {}
     for task in plan.tasks:
         ends[task.subop] = max(ends.get(task.subop, 0), task.end)

@@ -81,6 +81,14 @@ def _transposed(rows: int, columns: int, more: int) -> Make:
     return make
 
 
+def _integer_product(m: int, k: int, n: int) -> Make:
+    def make(b: GraphBuilder, rng: np.random.Generator) -> Tensor:
+        w = b.constant(rng.integers(-128, 128, (k, n)).astype(np.int8), name="w")
+        return b.matmul_integer(b.input("x", (m, k), "i8"), w)
+
+    return make
+
+
 def _attention(queries: int, keys: int, heads: int, causal: bool = False) -> Make:
     def make(b: GraphBuilder, rng: np.random.Generator) -> Tensor:
         k, v = (b.input(n, (1, heads, keys, 64), "f16") for n in "kv")
@@ -124,6 +132,8 @@ CASES: dict[str, tuple[str, Make]] = {
     "product, odd": ("matmul", _product(77, 130, 201)),
     "product, relu": ("matmul", _product(256, 256, 256, "relu")),
     "product, silu": ("matmul", _product(256, 256, 256, "silu")),
+    "product of i8": ("matmul.i8", _integer_product(256, 256, 256)),
+    "product of i8, odd": ("matmul.i8", _integer_product(77, 130, 201)),
     "conv 3x3": ("conv", _conv(32, 64, 28)),
     "conv 1x1": ("conv", _conv(64, 128, 14, 1)),
     "conv, stride": ("conv", _conv(16, 32, 31, 3, 2)),

@@ -140,6 +140,23 @@ abort:
 }}
 """
 
+# Core 1 asks for the host call of sub-operator 9 and fails, as a kernel that finds data out of range; the others wait.
+REFUSE = f"""
+define i32 @refuse(ptr %ctx, i32 %core) {{
+entry:
+{_load("epoch", "epoch", "i64")}{_load("call", "host_call", "ptr")}
+  %threshold = add i64 %epoch, 1
+  %is1 = icmp eq i32 %core, 1
+  br i1 %is1, label %asks, label %other
+asks:
+  call i32 %call(ptr %ctx, i32 9)
+  ret i32 1
+other:
+  %rc = call i32 @wait(ptr %ctx, i32 %core, i32 1, i64 %threshold, i32 3)
+  ret i32 %rc
+}}
+"""
+
 # Adds subop + 1 to io[0][core * STRIDE].
 SINGLE = f"""
 define i32 @single(ptr %ctx, i32 %core, i32 %subop) {{
@@ -217,7 +234,7 @@ _engines: list[Any] = []
 def _compile() -> dict[str, int]:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    text = "\n".join([WAIT, EXCHANGE, HOST, SINGLE, PROFILED, ROUNDING, SELF_WAIT, NOTHING, FAILS])
+    text = "\n".join([WAIT, EXCHANGE, HOST, REFUSE, SINGLE, PROFILED, ROUNDING, SELF_WAIT, NOTHING, FAILS])
     module = llvm.parse_assembly(text)
     module.triple = llvm.get_process_triple()
     module.verify()
@@ -225,7 +242,7 @@ def _compile() -> dict[str, int]:
     engine = llvm.create_mcjit_compiler(module, machine)
     engine.finalize_object()
     _engines.append(engine)
-    names = ("exchange", "host", "single", "profiled", "rounding", "self_wait", "nothing", "fails")
+    names = ("exchange", "host", "refuse", "single", "profiled", "rounding", "self_wait", "nothing", "fails")
     return {name: engine.get_function_address(name) for name in names}
 
 

@@ -108,6 +108,21 @@ def test_an_exception_of_a_host_call_comes_out_of_run(cores: int) -> None:
     assert good == [0, 7]
 
 
+@pytest.mark.parametrize("cores", [2, 3])
+def test_a_worker_that_asks_for_a_host_call_has_it_made_by_the_caller(cores: int) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def host(subop: int) -> None:
+        seen.append((subop, threading.get_ident()))
+        raise ZeroDivisionError(f"in {subop}")
+
+    kernel = make_kernel(cores, entry=ADDRESS["refuse"], host_call=host)
+    for _ in range(20):
+        with pytest.raises(ZeroDivisionError, match="in 9"):
+            kernel.run([])
+    assert seen == [(9, threading.get_ident())] * 20
+
+
 def test_a_host_call_without_callable_is_an_error() -> None:
     with pytest.raises(InternalError, match="without host_call"):
         make_kernel(2, entry=ADDRESS["host"]).run([])

@@ -216,6 +216,30 @@ void kernel_closed() {
   model::join(other, std::source_location::current());
 }
 
+// Core 1 finds data that its kernel refuses: what says why runs on the caller's thread, when core 1 has left.
+std::int32_t refuse(SkContext* ctx, std::int32_t core) {
+  if (core == 0) return 0;
+  world->input[1] = 7;
+  return ctx->host_call(ctx, 3);
+}
+
+std::int32_t tell(void*, std::int32_t subop) {
+  model::expect(model::this_thread() == 0 && subop == 3, "the caller's thread is told of the sub-operator");
+  world->output[0] = world->input[1];
+  return 1;
+}
+
+void kernel_refuses() {
+  sk::KernelConfig config;
+  config.entry = refuse;
+  config.cores = 2;
+  world->kernels.push_back(sk::Kernel::create(std::move(config)));
+  sk::RunOptions options;
+  options.hooks.host_call = tell;
+  const sk::AbortReason reason = world->kernels.back()->run({}, options);
+  model::expect(reason == sk::AbortReason::kHostCall && world->output[0] == 7, "it was told once");
+}
+
 // ---- fork
 
 // While one thread launches, another forks: parent and child both launch.
@@ -256,6 +280,7 @@ constexpr Program kPrograms[] = {
     {.name = "two_launches_fence", .body = two_launches, .membarrier = false},
     {.name = "entry_code", .body = entry_code},
     {.name = "kernel_run", .body = kernel_run},
+    {.name = "kernel_refuses", .body = kernel_refuses},
     {.name = "kernel_closed", .body = kernel_closed},
     {.name = "impatient_caller", .body = impatient_caller, .small = false},
     {.name = "fewer_cores", .body = fewer_cores, .small = false},
