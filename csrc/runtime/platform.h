@@ -84,16 +84,14 @@ int current_cpu() noexcept;
 // Handlers round every fork of the process, null for none. Once per set of handlers.
 void on_fork(void (*before)() noexcept, void (*in_parent)() noexcept, void (*in_child)() noexcept);
 
-// What the pool keeps by calling thread.
+// What the pool keeps by calling thread. Without constructor and destructor: a look at it is a look at memory.
 struct ThreadState {
   bool inside_launch = false;
-  std::vector<int> own_affinity;  // had before option pin_caller narrowed it; empty where it did not
+  std::vector<int>* own_affinity = nullptr;  // had before option pin_caller narrowed it; null where it did not
 };
 
-inline ThreadState& thread_state() noexcept {
-  thread_local ThreadState state;
-  return state;
-}
+inline constinit thread_local ThreadState own_thread_state;
+inline ThreadState& thread_state() noexcept { return own_thread_state; }
 
 }  // namespace sk
 #endif

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 #include "runtime/clock.h"
 #include "runtime/cpu.h"
@@ -197,8 +198,8 @@ std::uint64_t Pool::park(int index, std::uint64_t seen) noexcept {
 
 // Worker i takes the i-th allowed CPU; those beyond the last float.
 void Pool::assign_cpus() {
-  const std::vector<int>& own = thread_state().own_affinity;
-  cpus_ = own.empty() ? allowed_cpus() : own;
+  const std::vector<int>* own = thread_state().own_affinity;
+  cpus_ = own == nullptr ? allowed_cpus() : *own;
   cpu_count_.store(cpus_.size(), std::memory_order_relaxed);
   worker_on_.assign(static_cast<std::size_t>(*std::max_element(cpus_.begin(), cpus_.end())) + 1, -1);
   const bool pin = pool_options().pin.load(std::memory_order_relaxed);
@@ -232,14 +233,14 @@ void Pool::avoid_caller(int cores) noexcept {
 }
 
 void Pool::pin_calling_thread(bool pinned) {
-  std::vector<int>& own = thread_state().own_affinity;
-  if (pinned == !own.empty()) return;
+  std::vector<int>*& own = thread_state().own_affinity;
+  if (pinned == (own != nullptr)) return;
   if (pinned) {
-    own = cpus_;
+    own = new std::vector<int>(cpus_);
     set_own_affinity({cpus_[0]});
   } else {
-    set_own_affinity(own);
-    own.clear();
+    set_own_affinity(*own);
+    delete std::exchange(own, nullptr);
   }
 }
 

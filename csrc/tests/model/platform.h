@@ -223,7 +223,7 @@ inline bool fork(Where where = Where::current()) {
 
 struct ThreadState {
   bool inside_launch = false;
-  std::vector<int> own_affinity;
+  std::vector<int>* own_affinity = nullptr;
 };
 
 inline ThreadState& thread_state() noexcept {
