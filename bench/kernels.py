@@ -39,6 +39,7 @@ from superkernel.ops.opdef import AttrValue
 from superkernel.registry import Policy
 from superkernel.registry.requirement import body_of, parse_requirement
 from superkernel.scheduler.families import HOST_KERNELS, family_of
+from superkernel.scheduler.families.rowwise import FAMILY
 from superkernel.scheduler.tiling import CostedTiling
 from superkernel.target.cpu import CpuTarget
 
@@ -249,7 +250,7 @@ def _rows(args: argparse.Namespace, cpu: CpuTarget, dtype: DType) -> None:
     inputs = [(x, Role.INPUT), *[(TensorType(dtype, x.shape[-1:]), Role.INPUT)] * weights]
     body = plain_body(op, {"axis": -1, "epsilon": 1e-5} if weights else {"axis": -1}, inputs, x)
     kernel = "host.norm" if weights else "host.softmax"
-    runners = [Runner(kernel, body, t, cpu, args.threads) for t in family_of(kernel).tilings(kernel, body, cpu)]
+    runners = [Runner(kernel, body, walk, cpu, args.threads) for walk in FAMILY.walks(kernel, body, cpu)]
     turns = [[runner.seconds() for runner in runners] for _ in range(401)]
     for runner, seconds in zip(runners, zip(*turns, strict=True), strict=True):
         guess = runner.tiling.cost_ns(body, 0, -(-runner.tiling.units // args.threads), cpu) / 1e3

@@ -123,7 +123,8 @@ class KernelFamily(ABC, Generic[TargetT]):
 
     @abstractmethod
     def tilings(self, kernel: str, body: Body, target: TargetT) -> Sequence[CostedTiling[TargetT]]:
-        """Candidate tilings, best guess first (the scheduler weighs cost_ns and sync). Never empty for a legal body."""
+        """Candidate tilings, best guess first (the scheduler weighs cost_ns and sync). Never empty for a legal body.
+        All compute the same bits: which one is taken depends on the number of cores."""
 
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
         """Whether the kernel reads anchor slot `slot` through this view without a copy. Dense views are always

@@ -62,6 +62,16 @@ def test_random_graphs(shard: int, request: pytest.FixtureRequest) -> None:
     run()
 
 
+def test_short_rows_keep_their_bits() -> None:
+    """Four cores find rows walked along faster, one core finds them walked across: either is taken for all."""
+    noise = np.random.default_rng(3)
+    b = sk.GraphBuilder("rows")
+    weight, scale, bias = (b.constant(noise.standard_normal(s, np.float32)) for s in ((16, 1), 16, 16))
+    product = b.matmul(b.input("x", (3, 33, 1)), weight, trans_b=True)
+    b.output(b.layer_norm(product, scale, bias, axis=-1, epsilon=0.1), "y")
+    check_graph(b.graph())
+
+
 @pytest.mark.parametrize("seed", seeds(12))
 def test_options_change_nothing(seed: int) -> None:
     """Fused equals unfused, minimal sync equals full, whatever the thread count: bit for bit."""

@@ -11,8 +11,8 @@ from kernel_check import Array
 from op_cases import check_op, check_op_with_epilogue, check_op_with_prologue, op_body
 
 from superkernel.codegen.host.features import detect_cpu
-from superkernel.scheduler.families import family_of
 from superkernel.scheduler.families.rowtiling import RowTiling
+from superkernel.scheduler.families.rowwise import FAMILY
 
 
 def numbers(*shape: int, dtype: Any = np.float32, seed: int = 0) -> Array:
@@ -68,8 +68,13 @@ SHORT = [(40, 3), (2, 21, 10), (17, 8), (33, 2, 5)]
 def test_short_rows_are_walked_across(op: str, shape: tuple[int, ...]) -> None:
     weights = [numbers(shape[-1], seed=k) for k in range({"layer_norm": 2, "rms_norm": 1}.get(op, 0))]
     kernel = "host.norm" if "norm" in op else "host.softmax"
-    tilings = check_op(kernel, op, [numbers(*shape) * 3, *weights], {"axis": -1}, tol=4e-6)
-    assert {t.is_across for t in tilings if isinstance(t, RowTiling)} == {False, True}
+    given = [numbers(*shape) * 3, *weights]
+    body, _, _ = op_body(op, given, {"axis": -1})
+    walks = FAMILY.walks(kernel, body, detect_cpu("plain"))
+    assert [walk.is_across for walk in walks] == [False, True]
+    for walk in walks:
+        check_op(kernel, op, given, {"axis": -1}, tol=4e-6, tiling=walk, tier="plain")
+    check_op(kernel, op, given, {"axis": -1}, tol=4e-6)
 
 
 def test_short_rows_with_programs_and_of_other_types() -> None:
@@ -111,11 +116,10 @@ def test_rows_are_walked_across_where_that_is_faster(op: str, columns: int, is_a
     weights = [numbers(columns)] * {"layer_norm": 2, "rms_norm": 1}.get(op, 0)
     body, _, _ = op_body(op, [numbers(64, columns), *weights], {"axis": -1})
     cpu = detect_cpu("plain")
-    tilings = family_of(kernel).tilings(kernel, body, cpu)
-    best = min(tilings, key=lambda t: t.cost_ns(body, 0, t.units, cpu))
-    assert isinstance(best, RowTiling)
-    assert best.is_across == is_across
-    assert (len(tilings) == 2) == (op != "lp_norm" and columns <= 64)
+    (tiling,) = FAMILY.tilings(kernel, body, cpu)
+    assert isinstance(tiling, RowTiling)
+    assert tiling.is_across == is_across
+    assert (len(FAMILY.walks(kernel, body, cpu)) == 2) == (op != "lp_norm" and columns <= 64)
 
 
 def test_norms_by_channel() -> None:
