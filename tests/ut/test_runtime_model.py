@@ -54,7 +54,7 @@ def output(*command: str | Path) -> str:
 
 def test_the_explorer_finds_what_the_memory_model_allows_and_nothing_else(tmp_path: Path) -> None:
     text = output(compiled(tmp_path / "litmus", "tests/model/litmus.cpp"))
-    assert text.count(" ok ") == 21
+    assert text.count(" ok ") == 22
 
 
 @pytest.mark.parametrize("seed", seeds(1))

@@ -10,57 +10,11 @@
 #include <tuple>
 #include <utility>
 
+#include "tests/model/fiber.h"
+
 namespace model {
 
 namespace {
-
-constexpr std::size_t kStackBytes = 256 << 10;
-
-// A fiber's registers lie on its stack; this is where. (swapcontext would ask the kernel for the signal mask, each
-// time.)
-struct Context {
-  void* stack = nullptr;
-};
-
-extern "C" void model_switch(void** from, void* to) noexcept;
-#if defined(__x86_64__)
-asm(R"(
-  .text
-  .globl model_switch
-  .type model_switch, @function
-model_switch:
-  push %rbp
-  push %rbx
-  push %r12
-  push %r13
-  push %r14
-  push %r15
-  mov %rsp, (%rdi)
-  mov %rsi, %rsp
-  pop %r15
-  pop %r14
-  pop %r13
-  pop %r12
-  pop %rbx
-  pop %rbp
-  ret
-  .size model_switch, .-model_switch
-)");
-constexpr std::size_t kSavedWords = 6;
-#else
-#error "the explorer's threads are written for x86-64"
-#endif
-
-void switch_to(Context& from, const Context& to) { model_switch(&from.stack, to.stack); }
-
-// A context that begins with `entry`, which never returns.
-void prepare(Context& context, char* stack, std::size_t bytes, void (*entry)()) {
-  auto* top = reinterpret_cast<std::uint64_t*>(stack + bytes);  // 16-byte aligned, as new[] is
-  *--top = 0;                                                   // a call would have left it 8 off
-  *--top = reinterpret_cast<std::uint64_t>(entry);
-  for (std::size_t i = 0; i < kSavedWords; ++i) *--top = 0;
-  context.stack = top;
-}
 
 struct Message {
   std::uint64_t value = 0;
@@ -68,7 +22,6 @@ struct Message {
 };
 
 struct Location {
-  bool atomic = true;
   std::vector<Message> history;  // of atomics
   int writer = -1;               // last plain or atomic writer and its clock
   std::uint32_t writer_clock = 0;
@@ -208,7 +161,7 @@ class Explorer {
 Explorer* explorer = nullptr;
 std::uint32_t executions = 0;
 
-std::vector<Site> all_sites;
+std::vector<std::string> all_sites;
 std::map<std::tuple<std::string, unsigned, unsigned, int>, int> site_numbers;
 int weak_site = -1;
 
@@ -228,10 +181,8 @@ std::string place(const std::source_location& where) {
 bool weak(const std::source_location& where, int part, const char* what) {
   const auto key = std::make_tuple(std::string(where.file_name()), where.line(), where.column(), part);
   const auto [entry, fresh] = site_numbers.try_emplace(key, static_cast<int>(all_sites.size()));
-  if (fresh) all_sites.push_back(Site{place(where) + " " + what});
-  if (entry->second != weak_site) return false;
-  ++all_sites[static_cast<std::size_t>(weak_site)].weakened;
-  return true;
+  if (fresh) all_sites.push_back(place(where) + " " + what);
+  return entry->second == weak_site;
 }
 
 void join_order(std::array<std::uint32_t, kMostThreads>& a, const std::array<std::uint32_t, kMostThreads>& b) {
@@ -559,14 +510,13 @@ bool running() noexcept { return explorer->running(); }
 
 std::uint64_t newest(int location) { return explorer->at(location).history.back().value; }
 
-int new_location(std::uint64_t initial, bool atomic) {
+int new_location(std::uint64_t initial) {
   const auto index = explorer->locations_.size();
   if (index == kMostLocations) {
     std::fprintf(stderr, "model: too many locations\n");
     std::abort();
   }
   Location fresh;
-  fresh.atomic = atomic;
   fresh.history.push_back(Message{initial, View{}});
   explorer->locations_.push_back(std::move(fresh));
   return static_cast<int>(index);
@@ -773,7 +723,7 @@ void expect(bool right, const char* what, std::source_location where) {
   if (!right) explorer->fail(Fault::kWrong, what, where);
 }
 
-const std::vector<Site>& sites() noexcept { return all_sites; }
+const std::vector<std::string>& sites() noexcept { return all_sites; }
 void weaken(int site) noexcept { weak_site = site; }
 
 }  // namespace model

@@ -67,7 +67,7 @@ Result explore(const std::function<void()>& setup, const Limits& limits = {},
 std::uint32_t execution() noexcept;
 bool running() noexcept;  // false in `cleanup`
 std::uint64_t newest(int location);
-int new_location(std::uint64_t initial, bool atomic);
+int new_location(std::uint64_t initial);
 
 std::uint64_t load(int location, Order order, std::source_location where);
 void store(int location, std::uint64_t value, Order order, std::source_location where);
@@ -107,12 +107,7 @@ void expect(bool right, const char* what, std::source_location where = std::sour
 
 // ---- weakening, to see that faults are found: the site of that number acts as if relaxed, or does nothing
 
-struct Site {
-  std::string where;  // file:line and what
-  int weakened = 0;   // times it acted weaker
-};
-
-const std::vector<Site>& sites() noexcept;  // all that were met so far, in order of first meeting
-void weaken(int site) noexcept;             // -1: none
+const std::vector<std::string>& sites() noexcept;  // file:line and what, in order of first meeting
+void weaken(int site) noexcept;                    // -1: none
 
 }  // namespace model

@@ -59,41 +59,35 @@ constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr auto kAcquire = std::memory_order_acquire;
 constexpr auto kRelease = std::memory_order_release;
 
-void store_buffering(bool fences, const Results& expected, const std::string& name) {
-  allows(name, expected, [fences](auto& seen) {
-    Atomic<std::uint32_t> x{0}, y{0};
-    std::uint64_t a = 9, b = 9;
-    run(
-        [&] {
-          x.store(1, kRelaxed);
-          if (fences) sk::fence_seq_cst();
-          a = y.load(kRelaxed);
-        },
-        [&] {
-          y.store(1, kRelaxed);
-          if (fences) sk::fence_seq_cst();
-          b = x.load(kRelaxed);
-        });
-    seen = {a, b};
+// What the threads of most programs share, and what two of them write down.
+struct Shared {
+  Atomic<std::uint32_t> x{0}, y{0};
+  std::uint64_t a = 9, b = 9;
+};
+using Body = std::function<void(Shared&)>;
+
+// As `allows`, of threads with these bodies: what comes up as {a, b}.
+void pairs(const std::string& name, const Results& expected, const std::vector<Body>& bodies) {
+  allows(name, expected, [&](auto& seen) {
+    Shared shared;
+    std::vector<int> threads;
+    for (const Body& body : bodies) threads.push_back(model::start([&] { body(shared); }, false));
+    for (int thread : threads) model::join(thread, std::source_location::current());
+    seen = {shared.a, shared.b};
   });
 }
 
 void message_passing(std::memory_order store, std::memory_order load, const Results& expected,
                      const std::string& name) {
-  allows(name, expected, [=](auto& seen) {
-    Atomic<std::uint32_t> data{0}, flag{0};
-    std::uint64_t a = 9, b = 9;
-    run(
-        [&] {
-          data.store(1, kRelaxed);
-          flag.store(1, store);
-        },
-        [&] {
-          a = flag.load(load);
-          b = data.load(kRelaxed);
-        });
-    seen = {a, b};
-  });
+  const Body send = [store](Shared& s) {
+    s.x.store(1, kRelaxed);
+    s.y.store(1, store);
+  };
+  const Body take = [load](Shared& s) {
+    s.a = s.y.load(load);
+    s.b = s.x.load(kRelaxed);
+  };
+  pairs(name, expected, {send, take});
 }
 
 }  // namespace
@@ -101,41 +95,47 @@ void message_passing(std::memory_order store, std::memory_order load, const Resu
 int main() {
   const Results all = {{0, 0}, {0, 1}, {1, 0}, {1, 1}};
   const Results ordered = {{0, 0}, {0, 1}, {1, 1}};
-  store_buffering(false, all, "store buffering");
-  store_buffering(true, {{0, 1}, {1, 0}, {1, 1}}, "store buffering, fences");
-  allows("store buffering, one membarrier", {{0, 1}, {1, 0}, {1, 1}}, [](auto& seen) {
-    Atomic<std::uint32_t> x{0}, y{0};
-    std::uint64_t a = 9, b = 9;
-    run(
-        [&] {
-          x.store(1, kRelaxed);
-          a = y.load(kRelaxed);
-        },
-        [&] {
-          y.store(1, kRelaxed);
-          sk::barrier_in_all_threads();
-          b = x.load(kRelaxed);
-        });
-    seen = {a, b};
-  });
+  const Body left = [](Shared& s) {
+    s.x.store(1, kRelaxed);
+    s.a = s.y.load(kRelaxed);
+  };
+  const Body right = [](Shared& s) {
+    s.y.store(1, kRelaxed);
+    s.b = s.x.load(kRelaxed);
+  };
+  const Body fenced_left = [](Shared& s) {
+    s.x.store(1, kRelaxed);
+    sk::fence_seq_cst();
+    s.a = s.y.load(kRelaxed);
+  };
+  const Body fenced_right = [](Shared& s) {
+    s.y.store(1, kRelaxed);
+    sk::fence_seq_cst();
+    s.b = s.x.load(kRelaxed);
+  };
+  const Body barrier_right = [](Shared& s) {
+    s.y.store(1, kRelaxed);
+    sk::barrier_in_all_threads();
+    s.b = s.x.load(kRelaxed);
+  };
+  const Results fenced = {{0, 1}, {1, 0}, {1, 1}};
+  pairs("store buffering", all, {left, right});
+  pairs("store buffering, one fence", all, {fenced_left, right});
+  pairs("store buffering, fences", fenced, {fenced_left, fenced_right});
+  pairs("store buffering, one membarrier", fenced, {left, barrier_right});
   message_passing(kRelaxed, kRelaxed, all, "message passing, relaxed");
   message_passing(kRelease, kRelaxed, all, "message passing, no acquire");
   message_passing(kRelaxed, kAcquire, all, "message passing, no release");
   message_passing(kRelease, kAcquire, ordered, "message passing");
-  allows("coherence of reads", {{0, 0}, {0, 1}, {0, 2}, {1, 1}, {1, 2}, {2, 2}}, [](auto& seen) {
-    Atomic<std::uint32_t> x{0};
-    std::uint64_t a = 9, b = 9;
-    run(
-        [&] {
-          x.store(1, kRelaxed);
-          x.store(2, kRelaxed);
-        },
-        [&] {
-          a = x.load(kRelaxed);
-          b = x.load(kRelaxed);
-        });
-    seen = {a, b};
-  });
+  const Body twice = [](Shared& s) {
+    s.x.store(1, kRelaxed);
+    s.x.store(2, kRelaxed);
+  };
+  const Body look = [](Shared& s) {
+    s.a = s.x.load(kRelaxed);
+    s.b = s.x.load(kRelaxed);
+  };
+  pairs("coherence of reads", {{0, 0}, {0, 1}, {0, 2}, {1, 1}, {1, 2}, {2, 2}}, {twice, look});
   for (bool fences : {false, true}) {
     Results expected;
     for (std::uint64_t bits = 0; bits < 16; ++bits) {
@@ -159,55 +159,41 @@ int main() {
       seen = {a, b, c, d};
     });
   }
-  allows("an update goes on with a release", {{0, 9}, {1, 9}, {2, 1}}, [](auto& seen) {
-    Atomic<std::uint32_t> data{0}, flag{0};
-    std::uint64_t a = 9, b = 9;
-    run(
-        [&] {
-          data.store(1, kRelaxed);
-          flag.store(1, kRelease);
-        },
-        [&] {
-          std::uint32_t one = 1;
-          flag.compare_exchange_strong(one, 2, kRelaxed);
-        },
-        [&] {
-          a = flag.load(kAcquire);
-          if (a == 2) b = data.load(kRelaxed);
-        });
-    seen = {a, b};
-  });
+  const Body publish = [](Shared& s) {
+    s.x.store(1, kRelaxed);
+    s.y.store(1, kRelease);
+  };
+  const Body update = [](Shared& s) {
+    std::uint32_t one = 1;
+    s.y.compare_exchange_strong(one, 2, kRelaxed);
+  };
+  const Body take = [](Shared& s) {
+    s.a = s.y.load(kAcquire);
+    if (s.a == 2) s.b = s.x.load(kRelaxed);
+  };
+  pairs("an update goes on with a release", {{0, 9}, {1, 9}, {2, 1}}, {publish, update, take});
   allows("two increments", {{2}}, [](auto& seen) {
     Atomic<std::uint32_t> x{0};
     run([&] { x.fetch_add(1, kRelaxed); }, [&] { x.fetch_add(1, kRelaxed); });
     seen = {x.load(kRelaxed)};
   });
-  finds("plain data behind a flag", model::Fault::kNone, [] {
-    sk::Plain<int> data{0};
-    Atomic<std::uint32_t> flag{0};
-    run(
-        [&] {
-          data = 1;
-          flag.store(1, kRelease);
-        },
-        [&] {
-          while (flag.load(kAcquire) == 0) sk::relax();
-          model::expect(data == 1, "the data is there");
-        });
-  });
-  finds("plain data behind a relaxed flag", model::Fault::kRace, [] {
-    sk::Plain<int> data{0};
-    Atomic<std::uint32_t> flag{0};
-    run(
-        [&] {
-          data = 1;
-          flag.store(1, kRelaxed);
-        },
-        [&] {
-          while (flag.load(kAcquire) == 0) sk::relax();
-          model::expect(data == 1, "the data is there");
-        });
-  });
+  for (const auto order : {kRelease, kRelaxed}) {
+    const bool right = order == kRelease;
+    finds(right ? "plain data behind a flag" : "plain data behind a relaxed flag",
+          right ? model::Fault::kNone : model::Fault::kRace, [order] {
+            sk::Plain<int> data{0};
+            Atomic<std::uint32_t> flag{0};
+            run(
+                [&] {
+                  data = 1;
+                  flag.store(1, order);
+                },
+                [&] {
+                  while (flag.load(kAcquire) == 0) sk::relax();
+                  model::expect(data == 1, "the data is there");
+                });
+          });
+  }
   finds("plain data changed behind the flag", model::Fault::kRace, [] {
     sk::Plain<int> data{0};
     Atomic<std::uint32_t> flag{0};

@@ -43,7 +43,7 @@ class Located {
     if (execution_ != model::execution()) {
       std::uint64_t word = 0;
       if (atomic) std::memcpy(&word, &initial, sizeof initial < sizeof word ? sizeof initial : sizeof word);
-      location_ = model::new_location(word, atomic);
+      location_ = model::new_location(word);
       execution_ = model::execution();
     }
     return location_;

@@ -338,7 +338,7 @@ int main(int count, char** arguments) {
     for (int site = 0; site < sites; ++site) {
       model::weaken(site);
       const model::Result weaker = explore(program, walks, seed);
-      const std::string& where = model::sites()[static_cast<std::size_t>(site)].where;
+      const std::string& where = model::sites()[static_cast<std::size_t>(site)];
       std::printf("%s: %s\n", where.c_str(), weaker.fault == model::Fault::kNone ? "not missed" : weaker.what.c_str());
     }
     return 0;
