@@ -30,7 +30,8 @@ from superkernel.codegen.host.builder import KernelBuilder, register_type
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.codegen.host.gemm_core import fold, zero
 from superkernel.codegen.host.image import aligned_bytes
-from superkernel.codegen.host.lower import LoadedCode, compile_ir
+from superkernel.codegen.host.loader import LoadedCode
+from superkernel.codegen.host.lower import compile_ir
 from superkernel.codegen.host.standalone import StandaloneKernel
 from superkernel.core.dtypes import DType
 from superkernel.core.tensor import TensorType, channels_last_strides, row_major_strides
@@ -91,7 +92,7 @@ def peak_gflops(cpu: CpuTarget) -> float:
     kb.store(total, kb.operands[0], lanes, DType.F32)
     kb.finish()
     assert total.type == register_type(DType.F32, lanes)
-    code = LoadedCode([compile_ir(str(module), cpu)], cpu)
+    code = LoadedCode([compile_ir(str(module), cpu)])
     import ctypes
 
     call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(

@@ -22,7 +22,8 @@ from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.host.entry_spec import BasePointer as BaseSpace
 from superkernel.codegen.host.entry_spec import EntrySpec, Location, RunTask, SetCount, Step, TaskSpec, WaitFor
 from superkernel.codegen.host.handover import Handovers
-from superkernel.codegen.host.lower import LoadedCode, compile_ir
+from superkernel.codegen.host.loader import LoadedCode
+from superkernel.codegen.host.lower import compile_ir
 from superkernel.core.version import __version__
 from superkernel.ir.body import SubOperator
 from superkernel.ops.grouped import TILINGS
@@ -111,7 +112,7 @@ class ImageBuilder:
         return HostImage(
             cores=self.schedule.cores,
             spec=spec,
-            code=LoadedCode(objects.values(), self.cpu),
+            code=LoadedCode(objects.values()),
             constants=self._blob(values),
             arena_bytes=max(64, self.schedule.arena_bytes),
             scratch_bytes=max(64, self.schedule.scratch_bytes),

@@ -1,16 +1,12 @@
-"""LLVM IR to machine code for the host: verify, optimise, emit an object, load it.
+"""LLVM IR to machine code for the host: verify, optimise, emit an object; `loader.py` makes objects executable.
 
-Model: `compile_ir` turns IR text into object bytes (deterministic: same text, same bytes); `LoadedCode` owns a JIT
-engine with objects added and gives addresses. Explicit vectors come from the emitters, so LLVM's own vectorisers are
-off: they cost four times the compile time and gain nothing here.
+Model: `compile_ir` turns IR text into object bytes (deterministic: same text, same bytes). Explicit vectors come from
+the emitters, so LLVM's own vectorisers are off: they cost four times the compile time and gain nothing here.
 
-Invariant: no IR reaches code generation unverified (LLVM aborts the process on what it cannot select); no object
-bytes are loaded that were not made here or verified by the cache.
+Invariant: no IR reaches code generation unverified (LLVM aborts the process on what it cannot select).
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 import llvmlite.binding as llvm
 
@@ -68,23 +64,3 @@ def optimise(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
     options.loop_unrolling = False
     passes = llvm.create_pass_builder(machine, options)
     passes.getModulePassManager().run(module, passes)
-
-
-class LoadedCode:
-    """Object files in executable memory (pages read-execute, never writable at the same time)."""
-
-    def __init__(self, objects: Iterable[bytes], cpu: CpuTarget) -> None:
-        machine = target_machine(cpu)
-        empty = llvm.parse_assembly("")
-        empty.triple = cpu.triple
-        self._engine = llvm.create_mcjit_compiler(empty, machine)
-        for data in objects:
-            self._engine.add_object_file(llvm.ObjectFileRef.from_data(data))
-        self._engine.finalize_object()
-
-    def address(self, symbol: str) -> int:
-        """Address of a function. Raises InternalError where there is none."""
-        found = int(self._engine.get_function_address(symbol))
-        if found == 0:
-            raise InternalError(f"the compiled image has no symbol {symbol!r}")
-        return found

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from superkernel.codegen.host.builder import KernelBuilder
 from superkernel.codegen.host.emitters import emitter_of
 from superkernel.codegen.host.image import aligned_bytes
-from superkernel.codegen.host.lower import LoadedCode, compile_ir
+from superkernel.codegen.host.loader import LoadedCode
+from superkernel.codegen.host.lower import compile_ir
 from superkernel.ir.body import Body, Role
 from superkernel.scheduler.tiling import Tiling, pack_bytes
 from superkernel.target.cpu import CpuTarget
@@ -34,7 +35,7 @@ class StandaloneKernel:
     def __init__(self, kernel: str, body: Body, tiling: Tiling, cpu: CpuTarget) -> None:
         self.body, self.tiling = body, tiling
         self.object = compile_ir(emit_ir(kernel, body, tiling, cpu), cpu)
-        self._code = LoadedCode([self.object], cpu)
+        self._code = LoadedCode([self.object])
         kinds = [ctypes.c_void_p] * (len(body.operands) + 1) + [ctypes.c_int64] * 2
         self._call = ctypes.CFUNCTYPE(None, *kinds)(self._code.address("kernel"))
         self._scratch = aligned_bytes(max(64, tiling.scratch_bytes))

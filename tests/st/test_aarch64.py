@@ -450,7 +450,7 @@ LAUNCHES = 2
 class _Objects:
     """Stands in for loading: foreign code cannot be loaded here."""
 
-    def __init__(self, objects: Iterable[bytes], cpu: CpuTarget) -> None:
+    def __init__(self, objects: Iterable[bytes]) -> None:
         self.objects = list(objects)
 
 

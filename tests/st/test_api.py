@@ -297,7 +297,8 @@ def test_watchdog_names_the_boundary() -> None:
     from superkernel.backends.host.executable import HostExecutable
     from superkernel.codegen.host.entry import emit_entries
     from superkernel.codegen.host.entry_spec import SetCount
-    from superkernel.codegen.host.lower import LoadedCode, compile_ir
+    from superkernel.codegen.host.loader import LoadedCode
+    from superkernel.codegen.host.lower import compile_ir
 
     compiled = sk.compile(mlp_graph(64), threads=2, options={"sync": "full"})._compiled
     spec = compiled.image.spec
@@ -308,7 +309,7 @@ def test_watchdog_names_the_boundary() -> None:
         *list(compiled.image.objects.values())[:-1],
         compile_ir(emit_entries(broken, compiled.target), compiled.target),
     ]
-    image = replace(compiled.image, code=LoadedCode(objects, compiled.target))
+    image = replace(compiled.image, code=LoadedCode(objects))
     executable = HostExecutable(image, compiled.schedule, compiled.plan, watchdog_ms=100)
     inputs = mlp_inputs(64)
     io = [inputs["x"], inputs["bias"], np.empty((64, 48), np.float32), np.empty((64, 10), np.float32)]

@@ -15,7 +15,8 @@ from llvmlite import ir
 from superkernel.codegen.host import vecmath
 from superkernel.codegen.host.builder import KernelBuilder
 from superkernel.codegen.host.features import detect_cpu
-from superkernel.codegen.host.lower import LoadedCode, compile_ir
+from superkernel.codegen.host.loader import LoadedCode
+from superkernel.codegen.host.lower import compile_ir
 from superkernel.core.dtypes import DType
 
 LD = np.longdouble
@@ -75,7 +76,7 @@ def build(names: list[str], dtype: DType, tier: str) -> tuple[LoadedCode, dict[s
         kb.finish()
     data = compile_ir(str(module), cpu)
     assert not undefined_symbols(data)
-    code = LoadedCode([data], cpu)
+    code = LoadedCode([data])
 
     def caller(name: str) -> Callable[..., Array]:
         count = arity(name)
