@@ -37,7 +37,7 @@ from superkernel.scheduler.families.aicore.base import AicoreTiling, CoreRole
 from superkernel.scheduler.schedule import Space
 from superkernel.scheduler.tiling import pack_bytes
 from superkernel.sync.aicore.plan import AicorePlan, CoreKind
-from superkernel.target import note
+from superkernel.target import launch_note, note
 from superkernel.target.aicore import AicoreTarget
 
 Progress = Callable[[str, int, int], None]
@@ -105,7 +105,7 @@ class AicoreImageBuilder:
             ProgramSpec(self.plan, calls, private_bytes, self.addresses.start(Space.CONSTANT))
         )
         return AicoreImage(
-            replace(linked, notes=((note.SECTION, note.note_bytes(self.target)),)),
+            replace(linked, notes=self._notes(calls)),
             self.addresses,
             (*self._constants(values), *self._parameters(calls)),
             tuple({} if c is None else {r: k.symbol for r, k in c.codes.items()} for c in calls),
@@ -115,6 +115,15 @@ class AicoreImageBuilder:
             choice,
             dict(self.texts),
         )
+
+    def _notes(self, calls: tuple[KernelCall | None, ...]) -> tuple[tuple[str, bytes], ...]:
+        """What the file says of itself: its target, and the launches that run it."""
+        launches: list[list[int]] = [[] for _ in range(len(self.plan.between) + 1)]
+        for index, number in self.plan.launch_of.items():
+            if calls[index] is not None:
+                launches[number].append(index)
+        table = launch_note.LaunchNote(tuple(map(tuple, launches)), tuple(sub.name for sub in self.schedule.subops))
+        return (note.SECTION, note.note_bytes(self.target)), (launch_note.SECTION, table.note_bytes())
 
     def _settle(self, spec: ProgramSpec) -> tuple[Image, CodeChoice]:
         """Link without stubs and copies, plan them on what came out, and link what was planned."""

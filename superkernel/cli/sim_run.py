@@ -54,7 +54,7 @@ def run(args: argparse.Namespace, program: str) -> ProgramResult | AcceleratorRe
     """Runs a program as the command line says. Raises what `run_program` raises, InputError where arguments are not
     for this kind of program."""
     from superkernel.sim import CacheGeometry, run_program
-    from superkernel.sim.accelerator import is_accelerator_program, run_on_target
+    from superkernel.sim.accelerator import ends_through_tohost, is_accelerator_program, run_launches, run_on_one_core
     from superkernel.sim.machine import read_program
 
     plain = {name: getattr(args, name) for name in _PLAIN_ONLY if getattr(args, name) is not None}
@@ -70,12 +70,16 @@ def run(args: argparse.Namespace, program: str) -> ProgramResult | AcceleratorRe
 
         target = target or noted_target(data, program)
         _check_accelerator(program, target, plain)
+    limits = {"max_instructions": args.max_instructions}
+    if target is not None and ends_through_tohost(data):
+        return run_on_one_core(data, target, harts=plain.get("harts", 1), **limits)
     if target is not None:
-        harts = plain.get("harts", 1)
-        return run_on_target(Path(program), target, harts=harts, max_instructions=args.max_instructions)
+        from superkernel.backends.aicore.compatibility import launches_of
+
+        return run_launches(data, target, launches_of(data, program), **limits)
     if "icache" in plain:
         plain["icache"] = CacheGeometry.parse(plain["icache"])
-    return run_program(program, max_instructions=args.max_instructions, **plain)
+    return run_program(program, **limits, **plain)
 
 
 def _check_accelerator(program: str, target: AicoreTarget | None, plain: Mapping[str, object]) -> None:

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import bisect
 import io
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -93,7 +94,7 @@ class Device:
     "functional": data in a legal order, cycles mean nothing. `races` switches race detection, `unwritten` the check of
     reads of global memory that nobody wrote, `flags` the check that no flag is set at the end; `trace` keeps an event
     trace (`trace.py`). `step` is how many instructions a core may run ahead at a time; results do not depend on it.
-    `time_control` measures the simulator itself: `control_ns`.
+    `time_control` measures the simulator itself: `control_ns`. `names` are the sub-operators', for messages.
 
     Raises FileFormatError (not a loadable program), InputError (a program that does not fit the target, an impossible
     parameter), MachineError (not enough memory).
@@ -112,6 +113,7 @@ class Device:
         step: int = STEP,
         max_instructions: int = INSTRUCTIONS_MAX,
         time_control: bool = False,
+        names: Sequence[str] = (),
     ) -> None:
         if mode not in ("functional", "timing", "both"):
             raise InputError("no such mode", location="mode", expected="functional, timing or both", found=repr(mode))
@@ -122,7 +124,7 @@ class Device:
                 expected="at least 1",
                 found=f"{step}, {max_instructions}",
             )
-        self.target = target
+        self.target, self._names = target, names
         self.harts = target.cores + target.device.aicpu_harts
         self._image = _read(program)
         raise_all(InputError, _misplaced(self._image, target, self.harts))
@@ -255,7 +257,7 @@ class Device:
         failure = self._device.failure()
         marker, core = failure["marker"], failure["core"]
         phase = PHASES[marker % 4]
-        places = [f"core {core} ({self._type(core)})", f"sub-operator {marker // 4} ({phase})"]
+        places = [f"core {core} ({self._type(core)})", self._named(f"sub-operator {marker // 4} ({phase})")]
         if failure["pc"]:
             symbol = self._image.symbol(failure["pc"])
             places.append(f"pc {failure['pc']:#x}" + (f" <{symbol}>" if symbol else ""))
@@ -264,8 +266,17 @@ class Device:
             places.append(f"command `{failure['command']}`")
         first = Violation(failure["message"], ", ".join(places), failure["expected"], failure["found"], failure["hint"])
         return SimulationError(
-            kind=failure["kind"], violations=(first, *(Violation(line) for line in failure["details"]))
+            kind=failure["kind"], violations=(first, *(Violation(self._named(line)) for line in failure["details"]))
         )
+
+    def _named(self, text: str) -> str:
+        """A text in which the sub-operators that have names are called by them, behind their numbers."""
+
+        def name_of(found: re.Match[str]) -> str:
+            number = int(found[1])
+            return f"{found[0]} {self._names[number]!r}" if number < len(self._names) else found[0]
+
+        return re.sub(r"sub-operator (\d+)", name_of, text)
 
     def _type(self, core: int) -> str:
         if core >= self.target.cores:

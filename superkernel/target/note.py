@@ -1,7 +1,8 @@
 """Which target a program was compiled for, said by its file: an ELF note with the whole description.
 
-Model: section `.note.superkernel.target`, not loaded, holds one note of owner `SuperKernel` and type 1; its text is
-what `AicoreTarget.text()` gives and `parse_target` reads. So a file needs nobody to remember what it is for.
+Model: a section of its own that is not loaded, `.note.superkernel.target`, holds one note of owner `SuperKernel` and
+type 1; its text is what `AicoreTarget.text()` gives and `parse_target` reads. So a file needs nobody to remember what
+it is for. Other notes (`launch_note.py`) have other sections and types.
 
 A program may run on another target where that one has all it relies on: shape, layout and addresses are the same
 (`_SAME`), local memories and flags at least as large (`_AT_LEAST`). All else is time, and a target that differs in
@@ -43,34 +44,50 @@ RELIED_ON: Final = (*_SAME, *_AT_LEAST)
 
 def note_bytes(target: AicoreTarget) -> bytes:
     """The contents of the section."""
-    text = target.text().encode()
-    head = struct.pack("<III", len(OWNER), len(text), KIND)
-    return b"".join(part + bytes(-len(part) % 4) for part in (head, OWNER, text))
+    return write_note(KIND, target.text())
 
 
 def noted_target(data: bytes, name: str = "program") -> AicoreTarget | None:
     """The target that an ELF file names; None where it names none, or is no ELF file, which whoever loads it says.
     Raises FileFormatError for a note that cannot be read."""
+    text = read_note(data, SECTION, KIND, name)
+    return None if text is None else parse_target(text, origin=note_place(name, SECTION))
+
+
+def note_place(name: str, section: str) -> str:
+    """Where a note is, for messages."""
+    return f"file {name!r}, section {section!r}"
+
+
+def write_note(kind: int, text: str) -> bytes:
+    """A note of a type, as a section's contents."""
+    data = text.encode()
+    head = struct.pack("<III", len(OWNER), len(data), kind)
+    return b"".join(part + bytes(-len(part) % 4) for part in (head, OWNER, data))
+
+
+def read_note(data: bytes, section: str, kind: int, name: str) -> str | None:
+    """The text of a note; None where an ELF file has no such section, or is none. Raises FileFormatError."""
     try:
-        section = ELFFile(io.BytesIO(data)).get_section_by_name(SECTION)
-        found = None if section is None else section.data()
+        there = ELFFile(io.BytesIO(data)).get_section_by_name(section)
+        found = None if there is None else there.data()
     except (ELFError, ValueError, KeyError, UnicodeDecodeError, OverflowError, MemoryError):
         return None
     if found is None:
         return None
-    where = f"file {name!r}, section {SECTION!r}"
+    where = note_place(name, section)
     if len(found) < 12:
         raise FileFormatError("not a whole note", location=where, expected="12 bytes or more", found=str(len(found)))
-    owner_bytes, text_bytes, kind = struct.unpack_from("<III", found)
+    owner_bytes, text_bytes, found_kind = struct.unpack_from("<III", found)
     start = 12 + owner_bytes + (-owner_bytes % 4)
     owner, text = found[12 : 12 + owner_bytes], found[start : start + text_bytes]
-    if owner != OWNER or kind != KIND or len(text) != text_bytes:
+    if owner != OWNER or found_kind != kind or len(text) != text_bytes:
         raise FileFormatError(
-            "not a note of this version", location=where, expected=f"owner {OWNER!r}, type {KIND}, its whole text",
-            found=f"owner {owner[:32]!r}, type {kind}, {len(text)} of {text_bytes} bytes",
+            "not a note of this version", location=where, expected=f"owner {OWNER!r}, type {kind}, its whole text",
+            found=f"owner {owner[:32]!r}, type {found_kind}, {len(text)} of {text_bytes} bytes",
         )  # fmt: skip
     try:
-        return parse_target(text.decode(), origin=where)
+        return text.decode()
     except UnicodeDecodeError as error:
         raise FileFormatError("not a text", location=where, expected="UTF-8", found=str(error)) from error
 

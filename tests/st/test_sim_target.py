@@ -47,7 +47,8 @@ def test_a_saved_kernel_runs(program: Path) -> None:
     data: dict[str, Any] = json.loads(run(str(program), "--target", "mini", "--json").stdout)
     assert data["succeeded"]
     assert data["cycles"] > 1000
-    assert len(data["cores"]) == 7
+    assert len(data["launches"]) == 1
+    assert len(data["launches"][0]["cores"]) == 7
 
 
 def test_a_program_knows_its_target(program: Path) -> None:

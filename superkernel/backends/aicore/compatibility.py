@@ -1,4 +1,5 @@
 """Whether an accelerator's program may run on a target: its file says what it was compiled for (`target/note.py`).
+And by which launches: its table of them (`target/launch_note.py`) is held against its functions.
 
 A fused kernel without that note is told by its private memories, which must lie where the target has them: their
 address follows from the number of harts, the size of memory and `control.private_bytes`, so that it tells targets of
@@ -8,6 +9,7 @@ different shapes apart, mostly. Targets that differ in times only run one anothe
 from __future__ import annotations
 
 import io
+import itertools
 
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
@@ -15,9 +17,10 @@ from elftools.elf.sections import SymbolTableSection
 
 from superkernel.codegen.aicore.memory_map import MemoryMap
 from superkernel.codegen.aicore.program_spec import launch_name
-from superkernel.core.errors import InputError, raise_all
+from superkernel.core.errors import FileFormatError, InputError, raise_all
 from superkernel.sync.aicore.plan import CoreKind
 from superkernel.target.aicore import AicoreTarget
+from superkernel.target.launch_note import LaunchNote, noted_launches
 from superkernel.target.note import SECTION, missing, noted_target
 
 
@@ -38,6 +41,21 @@ def check_compatible(data: bytes, target: AicoreTarget, name: str) -> None:
         found=f"{found:#x}",
         hint="--target must name what the program was compiled for",
     )
+
+
+def launches_of(data: bytes, name: str) -> LaunchNote:
+    """The launches that run a program; one where neither a table nor a function tells of any. Raises FileFormatError
+    where the table is not that of the functions, or cannot be read."""
+    note = noted_launches(data, name) or LaunchNote(((),), ())
+    symbols = _symbols(data)
+    functions = next(n for n in itertools.count() if launch_name(n, CoreKind.CUBE) not in symbols)
+    if functions and functions != len(note.launches):
+        raise FileFormatError(
+            "a program without the table of its launches", location=f"file {name!r}",
+            expected=f"{functions} launches, for which it has functions", found=f"{len(note.launches)}",
+            hint="save it again",
+        )  # fmt: skip
+    return note
 
 
 def _symbols(data: bytes) -> dict[str, int]:

@@ -90,7 +90,8 @@ class SimExecutable:
         if mode == "timing" and self._tilings():
             mode = "both"
             options = {"races": False, **options}
-        device = Device(self.target, self.image.elf, mode=mode, trace=trace, **options)
+        names = [sub.name for sub in self.schedule.subops]
+        device = Device(self.target, self.image.elf, mode=mode, trace=trace, names=names, **options)
         self._declare(device)
         for _ in range(2 if warm else 1):
             self.fill(device, io)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.backends.aicore.compiled import AicoreCompiled
+from superkernel.core.errors import UnsupportedError, Violation, raise_all
 from superkernel.core.files import file_name, replacing
 from superkernel.runtime.kernel import Array, Io, Kernel, Reconstructor, checked_count
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from superkernel.backends.aicore.qemu_schedule import EngineSchedule
     from superkernel.backends.aicore.report import SimReport
     from superkernel.display.tracing import Trace
+    from superkernel.ir.body import SubOperator
     from superkernel.runtime.result import RunResult
     from superkernel.sync.aicore.verify import AicoreCertificate
 
@@ -105,10 +107,12 @@ class AicoreKernel(Kernel):
         return explain_aicore(self._compiled, node)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """The program with its constants as one ELF file, which names its target: for `superkernel sim run`, a
-        disassembler, an emulator. Raises InputError on what is no file name, MachineError where the file cannot be
-        written."""
-        name, data = file_name(path), self._compiled.image.whole_elf()
+        """The program with its constants as one ELF file, which names its target and its launches: for `superkernel sim
+        run`, a disassembler, an emulator. Raises UnsupportedError where NumPy computes sub-operators between launches,
+        InputError on what is no file name, MachineError where the file cannot be written."""
+        subops, image = self._compiled.schedule.subops, self._compiled.image
+        raise_all(UnsupportedError, [_needs_numpy(subops[index]) for index in image.host_calls])
+        name, data = file_name(path), image.whole_elf()
         with replacing(name, "the program") as file:
             file.write(data)
 
@@ -143,6 +147,17 @@ class AicoreKernel(Kernel):
 
     def _run_on(self, executor: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
         return self.emulate(arrays)[0] if executor == EMULATOR else super()._run_on(executor, arrays)
+
+
+def _needs_numpy(sub: SubOperator) -> Violation:
+    """A sub-operator that keeps a program from being saved."""
+    return Violation(
+        "a saved program has no NumPy, which computes this between two launches",
+        f"sub-operator {sub.index} ({sub.name!r})",
+        "a kernel for every operator",
+        f"operator {sub.body.op!r} without one",
+        hint="explain() says why it has none; the compiled kernel itself runs it",
+    )
 
 
 KERNEL = AicoreKernel
