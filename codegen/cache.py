@@ -6,11 +6,11 @@ Writers use a unique temporary file and `os.replace`, so that readers see a whol
 may write the same entry.
 
 Failure policy: a cache that cannot be written or read never stops a compilation: the entry is recompiled, and one
-warning per process says why. A corrupt entry is deleted. The directory is 0700 and must belong to the user: object
-code from somebody else is not run.
+warning per process and directory says why. A corrupt entry is deleted. The directory is 0700 and must belong to the
+user: object code from somebody else is not run.
 
 Size: the first entry that a process adds makes it look at the whole; above CACHE_BYTES_MAX the entries that were used
-longest ago go, down to three quarters of it.
+longest ago go, down to three quarters of it. Temporary files of writers that were killed go then, too.
 """
 
 from __future__ import annotations
@@ -19,18 +19,22 @@ import hashlib
 import os
 import struct
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 
 from superkernel.core.warn import warn
 
 CACHE_BYTES_MAX = 2 << 30
+WRITING_S_MAX = 3600.0  # whoever has been writing an entry for longer is dead
 
+_WRITING = ".new-"
 _MAGIC = b"SKOBJ\x001\n"
 _HEADER = struct.Struct(f"<{len(_MAGIC)}s32sQ")
 
 
 _trimmed: set[Path] = set()
+_warned: set[Path] = set()
 
 
 class CacheWarning(UserWarning):
@@ -46,7 +50,7 @@ class ObjectCache:
     """See the module docstring. `directory` None: nothing is kept."""
 
     def __init__(self, directory: Path | None) -> None:
-        self._warned = False
+        self._named = directory
         self.directory = directory if directory is None else self._prepare(directory)
         self.hits = 0
         self.misses = 0
@@ -67,8 +71,8 @@ class ObjectCache:
         return directory
 
     def _warn(self, text: str) -> None:
-        if not self._warned:
-            self._warned = True
+        if self._named is not None and self._named not in _warned:
+            _warned.add(self._named)
             warn(f"compiled code is not cached: {text}", CacheWarning)
 
     def _path(self, key: str) -> Path | None:
@@ -105,7 +109,7 @@ class ObjectCache:
         self._trim()
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=_WRITING)
             try:
                 with os.fdopen(handle, "wb") as file:
                     file.write(pack_entry(key, data))
@@ -121,9 +125,13 @@ class ObjectCache:
         if self.directory is None or self.directory in _trimmed:
             return
         _trimmed.add(self.directory)
+        for path in self.directory.glob(f"??/{_WRITING}*"):
+            with suppress(OSError):  # another process may be trimming, too
+                if path.stat().st_mtime < time.time() - WRITING_S_MAX:
+                    path.unlink()
         entries: list[tuple[int, int, Path]] = []
         for path in self.directory.glob("??/*.o"):
-            with suppress(OSError):  # another process may be trimming, too
+            with suppress(OSError):
                 status = path.stat()
                 entries.append((status.st_mtime_ns, status.st_size, path))
         left = sum(size for _, size, _ in entries)

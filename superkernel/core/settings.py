@@ -2,13 +2,15 @@
 
 SK_DUMP       comma-separated stages to print to stderr: graph, simplified, subops, schedule, plan, ir, all
 SK_TRACE      a file to which the compilation writes its stages with times (Chrome trace format, opens in Perfetto)
-SK_CACHE_DIR  where compiled objects and plans are kept (default: the user's cache directory); "off" keeps nothing
+SK_CACHE_DIR  where compiled objects and plans are kept (default: the user's cache directory, where there is no home one
+              of the user's own among the temporary files); "off" keeps nothing
 SK_CPU        avx512 | avx2 | plain: generate code for at most this tier (read by codegen.host.features)
 """
 
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 from superkernel.core.errors import InputError
@@ -45,5 +47,10 @@ def cache_directory() -> Path | None:
             raise InputError("no such home directory", location="SK_CACHE_DIR", found=repr(name)) from error
     from platformdirs import user_cache_path
 
-    directory = user_cache_path("superkernel")
-    return directory if directory.is_absolute() else None  # a user without a home directory has no cache
+    try:
+        directory = user_cache_path("superkernel")
+    except RuntimeError:  # nobody knows a home directory: neither HOME nor the system's list of users
+        directory = Path()
+    if directory.is_absolute():
+        return directory
+    return Path(tempfile.gettempdir()) / f"superkernel-{os.getuid()}"  # the cache refuses it where it is another user's

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -66,6 +68,20 @@ def test_unusable_directory_warns_once_and_goes_on(tmp_path: Path) -> None:
         cache = ObjectCache(blocked / "cache")
     cache.put("key", b"x")
     assert cache.get("key") is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ObjectCache(blocked / "cache").put("key", b"x")  # the next compilation
+
+
+def test_what_killed_writers_left_goes(tmp_path: Path) -> None:
+    cache = ObjectCache(tmp_path)
+    left = [tmp_path / "00" / name for name in (".new-killed", ".new-writing")]
+    left[0].parent.mkdir()
+    for path, age_s in zip(left, (2 * cache_module.WRITING_S_MAX, 60), strict=True):
+        path.write_bytes(b"half of an ent")
+        os.utime(path, (time.time() - age_s,) * 2)
+    cache.put("key", b"x")
+    assert [path.exists() for path in left] == [False, True]
 
 
 def test_directory_of_others_is_not_trusted(tmp_path: Path) -> None:

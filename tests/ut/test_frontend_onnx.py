@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import superkernel
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import FileFormatError, InputError, MachineError, SuperKernelError, UnsupportedError
 from superkernel.frontends import load_graph
@@ -277,6 +278,22 @@ def test_microsoft(name: str) -> None:
     for made in nodes:
         made.output[:] = ["" if o == "_" else o for o in made.output]
     check(model(nodes, {"x": HIDDEN}, [nodes[-1].output[0]], constants=constants), {"x": HIDDEN})
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int64, np.uint8, np.bool_, np.float32])
+def test_an_attention_mask_shorter_than_the_keys(dtype: type[Any]) -> None:
+    """The keys behind it are masked, whatever the mask's type."""
+    mask = np.array([[1, 0, 1], [0, 1, 1]], dtype)
+    arrays = {"q": f32(1, 1, 2, 4), "k": f32(1, 1, 5, 4), "v": f32(1, 1, 5, 4), "m": mask}
+    graph = load_graph(model([node("Attention", "q k v m")], arrays, opset=24))
+    scores = arrays["q"][0, 0] @ arrays["k"][0, 0, :3].T / 2
+    scores = np.where(mask, scores, -np.inf) if dtype is np.bool_ else scores + mask.astype(np.float32)
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    expected = weights / weights.sum(axis=1, keepdims=True) @ arrays["v"][0, 0, :3]
+    np.testing.assert_allclose(evaluate(graph, arrays)["y"][0, 0], expected, rtol=1e-5)
+    np.testing.assert_allclose(
+        superkernel.compile(graph, threads=2).run(arrays).outputs["y"][0, 0], expected, rtol=1e-5
+    )
 
 
 def test_embed_layer_normalization() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from superkernel.codegen.cache import ObjectCache
 from superkernel.core.errors import InputError, Violation
 from superkernel.core.option import ACCELERATOR, HOST, TARGETS
 from superkernel.core.options import OPTIONS, Options, parse_options
@@ -195,3 +197,19 @@ def test_cache_switch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cache_directory() is None
     monkeypatch.setenv("SK_CACHE_DIR", "/some/where")
     assert str(cache_directory()) == "/some/where"
+
+
+def test_a_user_whom_the_system_does_not_know_has_a_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As in containers: no HOME, and a number that is in no list of users."""
+
+    def unknown(uid: int) -> None:
+        raise KeyError(uid)
+
+    for name in ("HOME", "SK_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    directory = cache_directory()
+    assert directory == tmp_path / f"superkernel-{os.getuid()}"
+    assert ObjectCache(directory).directory == directory
+    assert directory.stat().st_mode & 0o777 == 0o700

@@ -85,13 +85,13 @@ def _mask(call: OnnxCall, q: Tensor, k: Tensor, rule: Tensor | None) -> Tensor |
     """The node's mask, padded to all keys, together with the positional rule."""
     mask = call.optional(3)
     if mask is not None:
+        if mask.dtype is not DType.BOOL:
+            mask = call.cast(mask, q.dtype)
         missing = k.shape[2] - mask.shape[-1]
         if missing > 0 and mask.shape[-1] != 1:
             fill = 0.0 if mask.dtype is DType.BOOL else -np.inf
             pads = [0] * (2 * mask.rank - 1) + [missing]
             mask = call.emit("pad", mask, pads=pads, value=fill)
-        if mask.dtype is not DType.BOOL:
-            mask = call.cast(mask, q.dtype)
     if rule is None or mask is None:
         return mask if rule is None else rule
     if mask.dtype is DType.BOOL:
