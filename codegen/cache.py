@@ -6,8 +6,9 @@ Writers use a unique temporary file and `os.replace`, so that readers see a whol
 may write the same entry.
 
 Failure policy: a cache that cannot be written or read never stops a compilation: the entry is recompiled, and one
-warning per process and directory says why. A corrupt entry is deleted. The directory is 0700 and must belong to the
-user: object code from somebody else is not run.
+warning per process and directory says why. A corrupt entry is deleted. The directory is 0700; it and each entry must
+belong to the user and be writable by nobody else: object code from somebody else is not run. What the user's own
+processes write there is trusted as the package itself is: a digest tells damage, not forgery.
 
 Size: the first entry that a process adds makes it look at the whole; above CACHE_BYTES_MAX the entries that were used
 longest ago go, down to three quarters of it. Temporary files of writers that were killed go then, too.
@@ -41,6 +42,13 @@ class CacheWarning(UserWarning):
     """The object cache could not be used; compilation goes on without it."""
 
 
+def not_ours(status: os.stat_result) -> str:
+    """Why a file or folder is not to be trusted, "" where nobody but this user may write to it."""
+    if status.st_uid != os.getuid():
+        return f"belongs to another user (uid {status.st_uid})"
+    return "is writable by others (hint: chmod go-w)" if status.st_mode & 0o022 else ""
+
+
 def key_digest(key: str) -> str:
     """The name of an entry."""
     return hashlib.sha256(key.encode()).hexdigest()
@@ -58,12 +66,9 @@ class ObjectCache:
     def _prepare(self, directory: Path) -> Path | None:
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            owner = directory.stat().st_uid
-            if owner != os.getuid():
-                self._warn(f"{directory} belongs to another user (uid {owner})")
-                return None
-            if directory.stat().st_mode & 0o022:
-                self._warn(f"{directory} is writable by others (hint: chmod 700)")
+            strange = not_ours(directory.stat())
+            if strange:
+                self._warn(f"{directory} {strange}")
                 return None
         except OSError as error:
             self._warn(f"{directory}: {error}")
@@ -87,8 +92,12 @@ class ObjectCache:
         found = None
         if path is not None:
             try:
-                found = _verified(path.read_bytes(), key)
-                if found is None:
+                with open(path, "rb") as file:
+                    strange = not_ours(os.fstat(file.fileno()))
+                    found = None if strange else _verified(file.read(), key)
+                if strange:
+                    self._warn(f"{path} {strange}")
+                elif found is None:
                     path.unlink(missing_ok=True)
                 else:
                     with suppress(OSError):  # a directory that may only be read serves as well

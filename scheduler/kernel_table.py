@@ -40,9 +40,24 @@ class KernelTable(Generic[TargetT]):
         return found
 
     def _declared(self) -> list[KernelDef[TargetT]]:
+        return [kernel for name in self._modules for kernel in getattr(import_module(name), "KERNELS", ())]
+
+    @cached_property
+    def _modules(self) -> tuple[str, ...]:
         path = import_module(self._package).__path__
-        modules = [import_module(f"{self._package}.{m.name}") for m in pkgutil.iter_modules(path) if not m.ispkg]
-        return [kernel for module in modules for kernel in getattr(module, "KERNELS", ())]
+        return tuple(f"{self._package}.{m.name}" for m in pkgutil.iter_modules(path) if not m.ispkg)
+
+    def declared_class(self, name: str) -> type:
+        """The class `module.Class` of a module that declares kernels; no other is imported. Raises KeyError."""
+        module, _, kind = name.rpartition(".")
+        found = getattr(import_module(module), kind, None) if module in self._declaring else None
+        if not isinstance(found, type) or found.__module__ != module:
+            raise KeyError(name)
+        return found
+
+    @cached_property
+    def _declaring(self) -> frozenset[str]:
+        return frozenset(self._modules) | {type(kernel).__module__ for kernel in self._further}
 
     def __getitem__(self, kernel: str) -> KernelDef[TargetT]:
         """The declaration of an id. Raises InternalError on an unknown one."""

@@ -132,8 +132,9 @@ def _is_window(name: str, buffers: Mapping[str, ValueBuffer]) -> bool:
 
 def _whole(name: str, buffers: Mapping[str, ValueBuffer]) -> str:
     """The buffer that a buffer is a part of in the end."""
-    inside = buffers[name].inside
-    while inside is not None:
-        name = inside[0]
+    for _ in buffers:
         inside = buffers[name].inside
-    return name
+        if inside is None:
+            return name
+        name = inside[0]
+    raise VerificationError("a buffer that is a part of itself", found=name)

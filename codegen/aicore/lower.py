@@ -26,13 +26,14 @@ from superkernel.codegen.host.features import initialize_llvm
 from superkernel.codegen.host.lower import optimise, parsed
 from superkernel.codegen.processes import run_jobs
 from superkernel.core.errors import InternalError
-from superkernel.core.version import __version__
+from superkernel.core.version import __version__, sources_digest
 
 TRIPLE: Final = "riscv64-unknown-elf"
 CPU: Final = "generic-rv64"
 FEATURES: Final = "+m,+a,+f,+d,+c,+zicbop,+zihintpause"
 ABI: Final = "lp64d"
-GENERATOR: Final = 1  # raise when this file compiles the same text differently
+GENERATOR: Final = ("codegen/aicore/lower.py", "codegen/host/lower.py", "codegen/host/features.py")
+"""The sources that decide what a text is compiled to."""
 MODULES_WORTH_A_CHILD: Final = 2
 
 _ATTRIBUTES = ' nounwind "no-builtins" "no-jump-tables"="true"'
@@ -95,7 +96,7 @@ def cache_key(text: str) -> str:
 def _generator() -> str:
     """What makes objects of texts. Kept: to find out a package's version takes longer than to find an object."""
     llvm_version = ".".join(map(str, llvm.llvm_version_info))
-    versions = f"{__version__} {GENERATOR} llvmlite {llvmlite.__version__} LLVM {llvm_version}"
+    versions = f"{__version__} {sources_digest(*GENERATOR)} llvmlite {llvmlite.__version__} LLVM {llvm_version}"
     return f"rv64 {versions} {TRIPLE} {CPU} {FEATURES} {ABI} static medium O2"
 
 

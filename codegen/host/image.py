@@ -24,7 +24,7 @@ from superkernel.codegen.host.entry_spec import EntrySpec, Location, RunTask, Se
 from superkernel.codegen.host.handover import Handovers
 from superkernel.codegen.host.loader import LoadedCode
 from superkernel.codegen.host.lower import compile_ir
-from superkernel.core.version import __version__
+from superkernel.core.version import __version__, sources_digest
 from superkernel.ir.body import SubOperator
 from superkernel.ops.grouped import TILINGS
 from superkernel.scheduler.families import HOST_KERNELS
@@ -34,7 +34,8 @@ from superkernel.sync.plan import Plan, Set, TaskStep
 from superkernel.target.cpu import CpuTarget
 
 HOST_CALL = "host.reference"
-GENERATOR = 13  # raise when emitters change what they emit for an unchanged body
+GENERATOR = ("codegen/host", "core", "ir", "ops", "scheduler/families", "scheduler/tiling.py", "target")
+"""The sources that decide what is emitted for a body."""
 PREFETCH_BYTES_MAX = 256 * 1024
 CHUNK_KERNELS = 16
 
@@ -149,7 +150,7 @@ class ImageBuilder:
     def _objects(self, keys: Mapping[KernelKey, tuple[SubOperator, Tiling]], spec: EntrySpec) -> dict[str, bytes]:
         """All object code by cache key: kernels in chunks of a size that does not depend on the machine, then the
         entries."""
-        stamp = f"{__version__} {GENERATOR} {llvmlite.__version__} {self.cpu!r}"
+        stamp = f"{__version__} {sources_digest(*GENERATOR)} {llvmlite.__version__} {self.cpu!r}"
         ordered = sorted(keys, key=lambda k: k.symbol)
         parts: dict[str, list[KernelKey]] = {}
         for start in range(0, len(ordered), CHUNK_KERNELS):

@@ -33,8 +33,8 @@ CompiledT = TypeVar("CompiledT", bound="Compilation[Any, Any]")
 class Backend(ABC, Generic[TargetT, PlannedT, CertificateT, ImageT, CompiledT]):
     """See the module docstring."""
 
-    keeps_plans: ClassVar[bool] = False
-    """Whether plans are kept in the cache of compiled objects: for where planning takes long beside the rest."""
+    plan_type: ClassVar[type | None] = None
+    """Of plans that are kept in the cache of compiled objects: for where planning takes long beside the rest."""
     fallbacks_run: ClassVar[str]
     """Where NumPy computes what has no kernel, in the words of a warning."""
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from superkernel.codegen.cache import ObjectCache
 from superkernel.compilation.backend import Backend, CertificateT, CompiledT, ImageT, PlannedT, TargetT
 from superkernel.compilation.compiled import Job
-from superkernel.compilation.planned import PlanStore
+from superkernel.compilation.planned import PlanForm, PlanStore
 from superkernel.compilation.scoping import with_scopes
 from superkernel.compilation.stages import CacheFactory, Stages, report_fallbacks
 from superkernel.core import settings
@@ -80,7 +80,7 @@ def _planned(
 ) -> tuple[PlannedT, Choice]:
     """The plan of a job, from the cache, or made and kept there: what makes it is not even imported until then. With it
     the choice of its kernels, for whoever asks for reasons."""
-    store = PlanStore[PlannedT](cache, job) if backend.keeps_plans else None
+    store = PlanStore(cache, job, PlanForm(backend)) if backend.plan_type is not None else None
     if store is not None:
         with run.stage("look up"):
             found = store.find()

@@ -2,23 +2,20 @@
 the same options for the same target, is not planned again.
 
 Model: the key is a digest of everything that planning reads: the whole graph with the bytes of its constants, options,
-target, cores, and the files of this package. The entry is a pickle in which the arrays of the source graph stand as
-references by name, so that weights are never stored twice; what planning made of them (folded normalisations, joined
-factors) stands in it.
+target, cores, and the files of this package. The entry is a value of declared type (`core/typed_form.py`) in which the
+arrays of the source graph stand by name, so that weights are never stored twice; what planning made of them (folded
+normalisations, joined factors) stands in it.
 
-Invariants: a plan from the cache is proved by the verifier like any other. Entries are read from the user's own cache
-alone, which holds machine code of the same standing, never from a saved kernel. An entry that cannot be read is one
-that is not there.
+Invariants: what an entry says is believed no more than what a planner says: its memory plan is checked again here, and
+the verifier proves its order like any other's. An entry that cannot be read is one that is not there.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
-import io
 import os
-import pickle
 import sys
+import types
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -28,37 +25,66 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.compilation.compiled import Job, Planned
+from superkernel.core.typed_form import decode, encode
+from superkernel.ir.graph import Graph
+from superkernel.scheduler.grouping import Grouping
+from superkernel.scheduler.memory_check import check_memory
+from superkernel.scheduler.schedule import Schedule
 from superkernel.target.base import Target
 
 if TYPE_CHECKING:
     from superkernel.codegen.cache import ObjectCache
+    from superkernel.compilation.backend import Backend
 
 PlannedT = TypeVar("PlannedT", bound="Planned[Any]")
 
+Arrays = Mapping[str, NDArray[Any]]
+
 HASHED_BYTES_MAX = 1 << 29  # above that planning anew is sooner done than reading all constants
 ENTRY_BYTES_MAX = 64 << 20
+
+
+class PlanForm(Generic[PlannedT]):
+    """Plans of a backend as bytes."""
+
+    def __init__(self, backend: Backend[Any, PlannedT, Any, Any, Any]) -> None:
+        assert backend.plan_type is not None
+        self._kind = types.GenericAlias(tuple, (Graph, Grouping, Schedule, Mapping[str, int], backend.plan_type))
+        self._variants = backend.kernels.declared_class
+
+    def written(self, planned: PlannedT, arrays: Arrays) -> bytes:
+        """`arrays`: what the reader has at hand."""
+        parts = (planned.graph, planned.grouping, planned.schedule, planned.dumps, planned.plan)
+        return encode(self._kind, parts, arrays)
+
+    def read(self, data: bytes | memoryview, arrays: Arrays) -> PlannedT:
+        """A plan whose memory is checked, its order not yet. Raises ValueError, VerificationError."""
+        planned: Planned[Any] = Planned(*decode(self._kind, data, arrays, self._variants))
+        schedule = planned.schedule
+        try:
+            check_memory(schedule.subops, schedule.addresses, planned.grouping.buffers)
+        except (LookupError, ValueError, TypeError, AttributeError, OverflowError, MemoryError) as error:
+            raise ValueError(f"parts of a plan that do not fit together: {error}") from error
+        return cast("PlannedT", planned)
 
 
 class PlanStore(Generic[PlannedT]):
     """The entry of one compilation in a cache. There is none without a directory, or with more constants than are worth
     reading."""
 
-    def __init__(self, objects: ObjectCache, job: Job[Target]) -> None:
+    def __init__(self, objects: ObjectCache, job: Job[Target], form: PlanForm[PlannedT]) -> None:
         arrays = {**job.source.constants, **job.source.states}
         small = sum(a.nbytes for a in arrays.values()) <= HASHED_BYTES_MAX
-        self._objects, self._arrays = objects, arrays
+        self._objects, self._arrays, self._form = objects, arrays, form
         self._key = _key(job, arrays) if small and objects.directory is not None else None
 
     def find(self) -> PlannedT | None:
         """What was kept for this graph, or None."""
         data = self._objects.get(self._key) if self._key is not None else None
-        if data is None:
-            return None
         try:
-            found = _Unpickler(data, self._arrays).load()
-        except Exception:  # a class that is no more, say: whatever it is, planning again puts it right
+            return None if data is None else self._form.read(data, self._arrays)
+        except ValueError:  # planning again puts it right
             return None
-        return cast("PlannedT", found) if isinstance(found, Planned) else None
 
     def keep(self, planned: PlannedT) -> None:
         """Keep it, unless most of it is constants that planning has made."""
@@ -66,36 +92,8 @@ class PlanStore(Generic[PlannedT]):
             return
         made = {id(a): a.nbytes for a in (*planned.graph.constants.values(), *planned.grouping.constants.values())}
         own = {id(a) for a in self._arrays.values()}
-        if sum(nbytes for at, nbytes in made.items() if at not in own) > ENTRY_BYTES_MAX:
-            return
-        buffer = io.BytesIO()
-        _Pickler(buffer, self._arrays).dump(planned)
-        self._objects.put(self._key, buffer.getvalue())
-
-
-class _Pickler(pickle.Pickler):
-    def __init__(self, file: io.BytesIO, arrays: Mapping[str, NDArray[Any]]) -> None:
-        super().__init__(file, protocol=5)
-        self._names = {id(array): name for name, array in arrays.items()}
-
-    def reducer_override(self, item: object) -> Any:
-        """Frozen rows as calls of their class: a quarter of the time to read that their usual form takes."""
-        kind = type(item)
-        if "__slots__" not in kind.__dict__ or not dataclasses.is_dataclass(kind) or hasattr(kind, "__post_init__"):
-            return NotImplemented
-        return kind, tuple(getattr(item, field.name) for field in dataclasses.fields(kind))
-
-    def persistent_id(self, item: object) -> str | None:
-        return self._names.get(id(item)) if isinstance(item, np.ndarray) else None
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, data: bytes, arrays: Mapping[str, NDArray[Any]]) -> None:
-        super().__init__(io.BytesIO(data))
-        self._arrays = arrays
-
-    def persistent_load(self, name: str) -> NDArray[Any]:
-        return self._arrays[name]
+        if sum(nbytes for at, nbytes in made.items() if at not in own) <= ENTRY_BYTES_MAX:
+            self._objects.put(self._key, self._form.written(planned, self._arrays))
 
 
 def _key(job: Job[Target], arrays: Mapping[str, NDArray[Any]]) -> str:
@@ -120,7 +118,7 @@ def _key(job: Job[Target], arrays: Mapping[str, NDArray[Any]]) -> str:
 
 @cache
 def _package_stamp() -> str:
-    """Changes with every file of the package, and with what a pickle's form depends on."""
+    """Changes with every file of the package, and with what folds constants."""
     digest = hashlib.sha256(f"{sys.version} {np.__version__}".encode())
     folders = [Path(__file__).parents[1]]
     for folder in folders:

@@ -29,6 +29,16 @@ def test_returns_what_was_put(tmp_path: Path) -> None:
     assert (cache.hits, cache.misses) == (1, 2)
 
 
+def test_an_entry_that_others_may_write_to_is_not_taken(tmp_path: Path) -> None:
+    cache = ObjectCache(tmp_path / "c")
+    cache.put("key", b"object")
+    _only_file(tmp_path / "c").chmod(0o620)
+    with pytest.warns(CacheWarning, match="is writable by others"):
+        assert cache.get("key") is None
+    cache.put("key", b"object")
+    assert cache.get("key") == b"object", "an own entry has taken its place"
+
+
 @pytest.mark.parametrize("damage", ["truncate", "flip", "empty", "header", "longer"])
 def test_corrupt_entry_is_dropped(tmp_path: Path, damage: str) -> None:
     cache = ObjectCache(tmp_path)

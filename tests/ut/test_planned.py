@@ -10,16 +10,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from seeds import seeds
 
 import superkernel as sk
+from superkernel.backends.host.backend import BACKEND
 from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.compilation import planned
 from superkernel.compilation.compiled import Job
-from superkernel.compilation.planned import PlanStore
+from superkernel.compilation.planned import PlanForm, PlanStore
 from superkernel.core.errors import VerificationError
 from superkernel.core.options import Options
 from superkernel.ir.graph import Graph
+from superkernel.scheduler.schedule import MemoryAddress, Space
+from superkernel.sync.plan import Plan
+
+FORM = PlanForm(BACKEND)
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -52,7 +58,7 @@ def _graph(scale: float = 1.0, epsilon: float = 1e-5, name: str = "layer", width
 
 
 def _key(graph: Graph, options: Options | None = None, cores: int = 2) -> str | None:
-    return PlanStore(ObjectCache(Path(".")), Job(graph, detect_cpu(), cores, options or Options()))._key
+    return PlanStore(ObjectCache(Path(".")), Job(graph, detect_cpu(), cores, options or Options()), FORM)._key
 
 
 def test_same_plan_and_results(no_planning: Callable[[], None]) -> None:
@@ -147,7 +153,7 @@ def test_a_plan_that_is_mostly_constants_is_not_kept(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("data", [b"", b"junk", pickle.dumps([1, 2]), b"cno_such_module\nname\n."])
 def test_an_entry_that_cannot_be_read_is_made_again(tmp_path: Path, data: bytes) -> None:
     graph = _graph()
-    store = PlanStore(ObjectCache(tmp_path), Job(graph, detect_cpu(), 1, Options()))
+    store = PlanStore(ObjectCache(tmp_path), Job(graph, detect_cpu(), 1, Options()), FORM)
     assert store._key is not None
     ObjectCache(tmp_path).put(store._key, data)
     assert store.find() is None
@@ -160,7 +166,7 @@ def test_a_stored_plan_is_verified(tmp_path: Path) -> None:
     """Whatever lies in the cache, a plan that waits too little does not run."""
     graph, options = _graph(width=512), Options(cost_placement=False)
     sk.compile(graph, threads=2, options=options)
-    store = PlanStore(ObjectCache(tmp_path), Job(graph, detect_cpu(), 2, options))
+    store = PlanStore(ObjectCache(tmp_path), Job(graph, detect_cpu(), 2, options), FORM)
     found = store.find()
     assert found is not None
     assert found.plan.waits > 0
@@ -170,7 +176,48 @@ def test_a_stored_plan_is_verified(tmp_path: Path) -> None:
         sk.compile(graph, threads=2, options=options)
 
 
+def test_the_memory_of_a_stored_plan_is_checked(tmp_path: Path) -> None:
+    """All that the arena holds at one address: no order of tasks makes that right."""
+    b = sk.GraphBuilder("both are read")
+    left = b.matmul(b.input("x", (8, 64), "f32"), b.constant(np.ones((64, 64), np.float32)))
+    b.output(b.matmul(left, b.transpose(b.softmax(left, axis=-1), perm=(1, 0))))
+    graph = b.graph()
+    sk.compile(graph, threads=2)
+    store = PlanStore(ObjectCache(tmp_path), Job(graph, detect_cpu(), 2, Options()), FORM)
+    found = store.find()
+    assert found is not None
+    flat = tuple(
+        tuple(MemoryAddress(a.space, a.slot, 0) if a.space is Space.ARENA else a for a in row)
+        for row in found.schedule.addresses
+    )
+    assert flat != found.schedule.addresses
+    store.keep(dataclasses.replace(found, schedule=dataclasses.replace(found.schedule, addresses=flat)))
+    with pytest.raises(VerificationError, match="not its own"):
+        sk.compile(graph, threads=2)
+
+
+@pytest.mark.parametrize("seed", seeds(1))
+def test_a_damaged_plan_is_no_plan_or_one_of_its_type(tmp_path: Path, seed: int) -> None:
+    """Behind the digest, too: whatever stands in an entry, reading it ends in a plan, in none or in a refusal."""
+    rng = np.random.default_rng(seed)
+    graph = _graph()
+    planned_ = sk.compile(graph, threads=2, options={"cache": False})._compiled
+    arrays = {**graph.constants, **graph.states}
+    whole, refused = FORM.written(planned_, arrays), 0
+    for _ in range(200):
+        data = bytearray(whole)
+        for at in rng.integers(0, len(data), int(rng.integers(1, 4))):
+            data[at] = int(rng.integers(256))
+        try:
+            found = FORM.read(bytes(data), arrays)
+        except (ValueError, VerificationError):
+            refused += 1
+        else:
+            assert type(found.plan) is Plan
+    assert refused > 20
+
+
 def test_without_a_cache_nothing_is_kept(tmp_path: Path) -> None:
     sk.compile(_graph(), threads=1, options={"cache": False})
     assert not list(tmp_path.rglob("*.o"))
-    assert PlanStore(ObjectCache(None), Job(_graph(), detect_cpu(), 1, Options())).find() is None
+    assert PlanStore(ObjectCache(None), Job(_graph(), detect_cpu(), 1, Options()), FORM).find() is None

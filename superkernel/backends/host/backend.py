@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class HostBackend(Backend[CpuTarget, Planned[Plan], Certificate, HostImage, HostCompiled]):
     """See the module docstring."""
 
-    keeps_plans: ClassVar[bool] = True
+    plan_type: ClassVar[type | None] = Plan
     fallbacks_run: ClassVar[str] = "inside the fused kernel"
     compiled = HostCompiled
 
