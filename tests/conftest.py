@@ -104,7 +104,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
         from superkernel.codegen import processes
 
-        processes.children_max = 0  # other tests have the other CPUs
+        processes.helpers_max = 1  # other tests have the other CPUs
 
 
 @pytest.fixture(autouse=True)

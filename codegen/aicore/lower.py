@@ -22,8 +22,7 @@ import llvmlite
 import llvmlite.binding as llvm
 
 from superkernel.codegen.cache import ObjectCache
-from superkernel.codegen.host.features import initialize_llvm
-from superkernel.codegen.host.lower import optimise, parsed
+from superkernel.codegen.llvm import LlvmTarget, optimise, parsed
 from superkernel.codegen.processes import run_jobs
 from superkernel.core.errors import InternalError
 from superkernel.core.version import __version__, sources_digest
@@ -32,8 +31,9 @@ TRIPLE: Final = "riscv64-unknown-elf"
 CPU: Final = "generic-rv64"
 FEATURES: Final = "+m,+a,+f,+d,+c,+zicbop,+zihintpause"
 ABI: Final = "lp64d"
-GENERATOR: Final = ("codegen/aicore/lower.py", "codegen/host/lower.py", "codegen/host/features.py")
+GENERATOR: Final = ("codegen/aicore/lower.py", "codegen/llvm.py")
 """The sources that decide what a text is compiled to."""
+_MACHINE: Final = LlvmTarget(TRIPLE, CPU, FEATURES, "static", "medium", ABI)
 MODULES_WORTH_A_CHILD: Final = 2
 
 _ATTRIBUTES = ' nounwind "no-builtins" "no-jump-tables"="true"'
@@ -51,7 +51,7 @@ _ASSEMBLY = re.compile(
 
 def compile_rv64(text: str) -> bytes:
     """The object of a module's IR text. Raises InternalError with LLVM's message on what is not valid."""
-    machine = _target_machine()
+    machine = _MACHINE.open()
     module = parsed(text, TRIPLE, machine)
     canonical = str(module)
     if found := _ASSEMBLY.search(_STRING.sub('""', canonical)):
@@ -98,13 +98,6 @@ def _generator() -> str:
     llvm_version = ".".join(map(str, llvm.llvm_version_info))
     versions = f"{__version__} {sources_digest(*GENERATOR)} llvmlite {llvmlite.__version__} LLVM {llvm_version}"
     return f"rv64 {versions} {TRIPLE} {CPU} {FEATURES} {ABI} static medium O2"
-
-
-def _target_machine() -> llvm.TargetMachine:
-    initialize_llvm()
-    return llvm.Target.from_triple(TRIPLE).create_target_machine(
-        cpu=CPU, features=FEATURES, opt=2, reloc="static", codemodel="medium", abiname=ABI
-    )
 
 
 def _split(line: str) -> tuple[str, str, str]:

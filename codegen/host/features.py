@@ -6,34 +6,10 @@ import os
 from functools import cache
 
 import llvmlite.binding as llvm
-from llvmlite.binding import ffi
 
+from superkernel.codegen.llvm import initialize_llvm
 from superkernel.core.errors import InputError, MachineError
 from superkernel.target.cpu import AVX2, AVX512, TIERS, CpuTarget, cpu_target
-
-
-@cache
-def initialize_llvm() -> None:
-    """Make LLVM's targets available; idempotent."""
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
-    llvm.initialize_native_asmparser()
-    _wait_for_llvm_before_forks()
-
-
-def _wait_for_llvm_before_forks() -> None:
-    """llvmlite holds one lock during every call into LLVM. A fork that happened meanwhile would leave the child with
-    the lock taken by a thread that it has not, and with LLVM's own data half written; the first compilation there would
-    wait for ever. So from now on a fork waits for the call that is under way: it takes the lock, and both sides give it
-    back. Does nothing where llvmlite has no such lock."""
-    lock = getattr(ffi.lib, "_lock", None)
-    if lock is None:
-        return
-
-    def release() -> None:
-        lock.__exit__(None, None, None)
-
-    os.register_at_fork(before=lock.__enter__, after_in_parent=release, after_in_child=release)
 
 
 def detect_cpu(tier: str | None = None) -> CpuTarget:

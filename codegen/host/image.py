@@ -23,7 +23,6 @@ from superkernel.codegen.host.entry_spec import BasePointer as BaseSpace
 from superkernel.codegen.host.entry_spec import EntrySpec, Location, RunTask, SetCount, Step, TaskSpec, WaitFor
 from superkernel.codegen.host.handover import Handovers
 from superkernel.codegen.host.loader import LoadedCode
-from superkernel.codegen.host.lower import compile_ir
 from superkernel.core.version import __version__, sources_digest
 from superkernel.ir.body import SubOperator
 from superkernel.ops.grouped import TILINGS
@@ -34,7 +33,16 @@ from superkernel.sync.plan import Plan, Set, TaskStep
 from superkernel.target.cpu import CpuTarget
 
 HOST_CALL = "host.reference"
-GENERATOR = ("codegen/host", "core", "ir", "ops", "scheduler/families", "scheduler/tiling.py", "target")
+GENERATOR = (
+    "codegen/llvm.py",
+    "codegen/host",
+    "core",
+    "ir",
+    "ops",
+    "scheduler/families",
+    "scheduler/tiling.py",
+    "target",
+)
 """The sources that decide what is emitted for a body."""
 PREFETCH_BYTES_MAX = 256 * 1024
 CHUNK_KERNELS = 16
@@ -163,13 +171,17 @@ class ImageBuilder:
         objects[entries_key] = self.cache.get(entries_key)
         if objects[entries_key] is None or self.keep_ir:
             from superkernel.codegen.host.entry import emit_entries
+            from superkernel.codegen.host.lower import machine_of
+            from superkernel.codegen.llvm import compile_text
+            from superkernel.codegen.processes import run_jobs
 
             text = emit_entries(spec, self.cpu)
             if self.keep_ir:
                 self.ir_texts["entries"] = text
             if objects[entries_key] is None:
                 self._report("compiling entries", 0, 1)
-                self._keep(entries_key, compile_ir(text, self.cpu), objects)
+                (data,) = run_jobs(partial(compile_text, machine=machine_of(self.cpu)), [text])
+                self._keep(entries_key, data, objects)
         return {key: data for key, data in objects.items() if data is not None}
 
     def _compile_kernels(
@@ -179,7 +191,9 @@ class ImageBuilder:
         objects: dict[str, bytes | None],
     ) -> None:
         """Fill in the objects that are missing."""
-        from superkernel.codegen.host.workers import KernelJob, compile_chunk, emit_chunk
+        from superkernel.codegen.host.lower import machine_of
+        from superkernel.codegen.host.workers import KernelJob, emit_chunk
+        from superkernel.codegen.llvm import compile_text
         from superkernel.codegen.processes import run_jobs
 
         chunks = {
@@ -192,9 +206,10 @@ class ImageBuilder:
             self.ir_texts |= {f"kernels {n}": emit_chunk(c, self.cpu) for n, c in enumerate(chunks.values())}
         missing = [key for key, data in objects.items() if data is None]
         made = run_jobs(
-            partial(compile_chunk, cpu=self.cpu),
+            partial(compile_text, machine=machine_of(self.cpu)),
             [chunks[key] for key in missing],
             lambda done: self._report("compiling kernels", done, len(missing)),
+            prepare=partial(emit_chunk, cpu=self.cpu),
         )
         for key, data in zip(missing, made, strict=True):
             self._keep(key, data, objects)

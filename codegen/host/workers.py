@@ -1,7 +1,4 @@
-"""Host kernels compiled in several processes.
-
-Model: a *chunk* is a list of kernels that become one object; chunks are the jobs of `codegen.processes`.
-"""
+"""The IR of host kernels. Model: a *chunk* is a list of kernels that become one object."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ from llvmlite import ir
 
 from superkernel.codegen.host.builder import KernelBuilder
 from superkernel.codegen.host.emitters import emitter_in
-from superkernel.codegen.host.lower import compile_ir
 from superkernel.ir.body import Body
 from superkernel.scheduler.tiling import Tiling
 from superkernel.target.cpu import CpuTarget
@@ -38,8 +34,3 @@ def emit_chunk(chunk: Chunk, cpu: CpuTarget) -> str:
         emitter_in(job.emitter)(kb, job.body, job.tiling)
         kb.finish()
     return str(module)
-
-
-def compile_chunk(chunk: Chunk, cpu: CpuTarget) -> bytes:
-    """The object of one chunk."""
-    return compile_ir(emit_chunk(chunk, cpu), cpu)

@@ -111,6 +111,36 @@ def test_memory_that_is_not_there_is_an_error() -> None:
     assert lines[3] == "(64, 4096)"
 
 
+def test_a_process_whose_memory_is_used_up_survives_compiling() -> None:
+    """One more MB than it has: LLVM needs more, but not here."""
+    body = """
+        import resource
+        sk.compile(chain(depth=1), threads=2, options={"cache": False})
+        pages = int(open("/proc/self/statm").read().split()[0])
+        resource.setrlimit(resource.RLIMIT_AS, (pages * 4096 + (1 << 20),) * 2)
+        try:
+            sk.compile(chain(), threads=2, options={"cache": False})
+        except (sk.MachineError, MemoryError):
+            pass
+        print("alive")
+    """
+    assert said(body) == "alive"
+
+
+def test_compiling_does_not_make_the_process_grow() -> None:
+    """LLVM as it is bound keeps some 200 KB of each module."""
+    body = """
+        def resident():
+            return int(open("/proc/self/statm").read().split()[1]) * 4096
+        for n in range(40):
+            sk.compile(chain(8 + n, depth=1), threads=1, options={"cache": False})
+            if n == 9:
+                before = resident()
+        print((resident() - before) // 30)
+    """
+    assert int(said(body)) < 60_000
+
+
 # Signals --------------------------------------------------------------------------------------------------------------
 
 
@@ -277,8 +307,10 @@ def test_a_kernel_with_fallbacks_that_is_run_from_inside_itself() -> None:
         "sys.exit(0)",
         "threading.Thread(target=lambda: [kernel(x) for _ in range(10**6)], daemon=True).start(); time.sleep(0.1)",
         "import atexit; atexit.register(lambda: kernel(x))",
+        "threading.Thread(target=lambda: [sk.compile(chain(8 + n), threads=2, options={'cache': False}) "
+        "for n in range(10**6)], daemon=True).start(); time.sleep(1)",
     ],
-    ids=["exit", "daemon", "atexit"],
+    ids=["exit", "daemon", "atexit", "compiling"],
 )
 def test_exit_with_live_kernels(end: str) -> None:
     done = python(f"kernel = sk.compile(chain(), threads=2)\nkernel(x)\n{end}\n")

@@ -1,61 +1,137 @@
-"""Work over several processes: order, fallbacks, errors."""
+"""Work in other processes: order, errors, helpers that die, and where there are none."""
 
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
+from process_work import dies, dies_once, eats, grows, refuses, who
 
 from superkernel.codegen import processes
 from superkernel.codegen.processes import run_jobs
-
-
-def who(job: int, parent: int) -> bytes:
-    return f"{job} {'parent' if os.getpid() == parent else 'child'}".encode()
-
-
-def dies_in_children(job: int, parent: int) -> bytes:
-    if os.getpid() != parent:
-        os._exit(3)
-    return bytes([job])
-
-
-def refuses(job: int) -> bytes:
-    if job == 3:
-        raise ValueError("three")
-    return bytes([job])
+from superkernel.core.errors import InternalError, MachineError
 
 
 @pytest.fixture(autouse=True)
-def _three_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_helpers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Three CPUs, and helpers that no other test sees."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
-    monkeypatch.setattr(processes, "children_max", None)
+    monkeypatch.setattr(processes, "helpers_max", None)
+    pool = processes._Pool()
+    monkeypatch.setattr(processes, "_pool", pool)
+    yield
+    pool.end()
 
 
 def test_results_stand_in_the_order_of_the_jobs() -> None:
     told: list[int] = []
-    found = [r.decode().split() for r in run_jobs(partial(who, parent=os.getpid()), range(7), told.append)]
-    assert [int(job) for job, _ in found] == list(range(7))
-    assert [place for _, place in found] == ["parent", "child", "child"] * 2 + ["parent"]
-    assert told == [1, 2, 3, 5, 7]
+    found = [r.decode().split() for r in run_jobs(who, range(9), told.append)]
+    assert [int(job) for job, _ in found] == list(range(9))
+    places = {place for _, place in found}
+    assert str(os.getpid()) not in places
+    assert len(places) == 3
+    assert told == list(range(1, 10))
+    again = {r.decode().split()[1] for r in run_jobs(who, range(9))}
+    assert again <= places, "helpers stay"
 
 
-def test_few_jobs_stay_at_home() -> None:
-    found = run_jobs(partial(who, parent=os.getpid()), range(5), jobs_per_child=3)
-    assert all(b"parent" in result for result in found)
+def test_few_jobs_start_one_helper() -> None:
     assert run_jobs(refuses, []) == []
+    assert len({r.decode().split()[1] for r in run_jobs(who, range(5), jobs_per_child=3)}) == 1
 
 
 def test_who_compiles_in_several_processes_starts_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "children_max", 0)
-    assert all(b"parent" in result for result in run_jobs(partial(who, parent=os.getpid()), range(7)))
+    monkeypatch.setattr(processes, "helpers_max", 1)
+    assert len({r.decode().split()[1] for r in run_jobs(who, range(7))}) == 1
 
 
-def test_what_a_child_does_not_do_the_parent_does() -> None:
-    assert run_jobs(partial(dies_in_children, parent=os.getpid()), range(6)) == [bytes([n]) for n in range(6)]
+def test_threads_share_the_helpers() -> None:
+    found: list[bytes] = []
+    threads = [threading.Thread(target=lambda: found.extend(run_jobs(who, range(4)))) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(found) == 24
+    assert len({r.decode().split()[1] for r in found}) <= 3
+
+
+def test_a_helper_that_dies_once_costs_nothing(tmp_path: Path) -> None:
+    assert run_jobs(partial(dies_once, mark=tmp_path / "mark"), range(6)) == [bytes([n]) for n in range(6)]
+
+
+def test_a_job_that_ends_helpers_is_an_error() -> None:
+    with pytest.raises(InternalError, match="SIGABRT: LLVM ERROR: nothing selects this"):
+        run_jobs(partial(dies, how=signal.SIGABRT), range(6))
+    with pytest.raises(MachineError, match="not enough memory to compile; found SIGKILL"):
+        run_jobs(partial(dies, how=signal.SIGKILL), [3])
+    with pytest.raises(MachineError, match="not enough memory"):
+        run_jobs(eats, [0])
+    assert run_jobs(refuses, [1]) == [b"\1"], "the next call has helpers again"
 
 
 def test_errors_are_those_of_the_work() -> None:
     with pytest.raises(ValueError, match="three"):
         run_jobs(refuses, range(8))
+
+
+def test_a_helper_that_has_grown_is_replaced() -> None:
+    first = run_jobs(grows, [0])
+    assert run_jobs(grows, [0]) == first
+    assert run_jobs(grows, [24]) == first, "the last job of this one"
+    assert run_jobs(grows, [0]) != first
+
+
+def test_where_no_helper_can_be_started_the_process_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = str(os.getpid()).encode()
+    monkeypatch.setattr(processes, "_START", "raise SystemExit(5)")
+    assert all(r.endswith(here) for r in run_jobs(who, range(3)))
+    monkeypatch.setattr(processes, "_pool", processes._Pool())
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    assert all(r.endswith(here) for r in run_jobs(who, range(3)))
+
+
+def test_a_forked_child_has_helpers_of_its_own() -> None:
+    first = run_jobs(who, [0])
+    child = os.fork()
+    if child == 0:
+        try:
+            good = run_jobs(who, [0]) != first
+            processes._pool.end()
+        finally:
+            os._exit(0 if good else 7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert run_jobs(who, [0]) == first
+
+
+SLOW = """
+import sys, threading, time
+from superkernel.codegen.processes import run_jobs
+def work(): run_jobs(time.sleep, [60.0, 60.0])
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ("threading.Thread(target=work, daemon=True).start(); time.sleep(1)", 0),
+        ("import os, signal; threading.Timer(1, lambda: os.kill(os.getpid(), signal.SIGINT)).start(); work()", -2),
+    ],
+    ids=["exit", "interrupt"],
+)
+def test_nobody_waits_for_work_that_nobody_needs(body: str, status: int) -> None:
+    begun = time.monotonic()
+    script = textwrap.dedent(SLOW) + body
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == status, done.stderr
+    assert ("KeyboardInterrupt" in done.stderr) == (status != 0), done.stderr
+    assert time.monotonic() - begun < 50
