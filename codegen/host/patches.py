@@ -3,7 +3,7 @@ scheduler/families/conv_form).
 
 The values come from a strided operand or from a prologue program. Columns whose validity is known when compiling are
 copied as whole vectors with an exact rest; where the block may start anywhere (one-dimensional inputs cut along their
-length) vectors that reach over an edge are assembled lane by lane.
+length) vectors that reach over an edge are assembled lane by lane. Many phases are walked by loops.
 
 Invariant: nothing outside the input is read; every element of the patch is written.
 """
@@ -14,11 +14,14 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from superkernel.codegen.host.builder import Index, KernelBuilder, register_type
+from superkernel.codegen.host.builder import I32, I64, Index, KernelBuilder, register_type
 from superkernel.codegen.host.loops import strips
 from superkernel.codegen.host.program import ProgramEmitter
 from superkernel.core.dtypes import DType
 from superkernel.scheduler.families.conv_form import ConvForm, Patch
+
+_UNROLLED = 16
+"""So many phases get code of their own each, in which what is padding is known; more are walked by loops."""
 
 LoadRow = Callable[[Index, int], ir.Value]  # (first input column, lanes) -> values, `column stride` apart
 
@@ -37,22 +40,54 @@ class PatchCopier:
     def copy(self, to: ir.Value, image: Index, channel: Index, count: Index, row0: Index, column0: Index) -> None:
         """`count` channels from `channel` on into consecutive channel planes at `to`. The block starts at output
         (row0, column0)."""
-        kb, p, form = self.kb, self.patch, self.form
+        kb, p = self.kb, self.patch
         plane = p.patch_rows * p.pitch
         with kb.loop(0, count, name="channel") as c, kb.loop(0, p.patch_rows, name="patch_row") as r:
-            at = kb.add(kb.mul(c, p.channel), kb.mul(r, p.pitch))
-            for index, (phase_row, phase_column) in enumerate(p.phases):
-                start = kb.add(at, index * plane)
-                line = kb.add(kb.mul(kb.add(row0, r), form.strides[0]), phase_row - form.pads[0])
-                if self._always_inside():
-                    self._row(to, start, image, kb.add(channel, c), line, column0, phase_column)
-                    continue
-                inside = kb.b.icmp_unsigned("<", kb.i64(line), kb.i64(form.height))
-                with kb.b.if_else(inside) as (then, otherwise):
-                    with then:
-                        self._row(to, start, image, kb.add(channel, c), line, column0, phase_column)
-                    with otherwise:
-                        self._blank(to, start, 0, p.pitch)
+            at, row = kb.add(kb.mul(c, p.channel), kb.mul(r, p.pitch)), kb.add(row0, r)
+            if len(p.phases) <= _UNROLLED:
+                for index, (phase_row, phase_column) in enumerate(p.phases):
+                    start = kb.add(at, index * plane)
+                    self._line(to, start, image, kb.add(channel, c), row, phase_row, column0, phase_column)
+                return
+            rows, columns = (sorted({phase[axis] for phase in p.phases}) for axis in (0, 1))
+            with kb.loop(0, len(rows), name="row_phase") as i, kb.loop(0, len(columns), name="column_phase") as j:
+                start = kb.add(at, kb.mul(kb.add(kb.mul(i, len(columns)), j), plane))
+                phase_row, phase_column = self._phase(rows, i), self._phase(columns, j)
+                self._line(to, start, image, kb.add(channel, c), row, phase_row, column0, phase_column)
+
+    def _phase(self, phases: list[int], index: Index) -> Index:
+        """One of these, in rising order."""
+        if isinstance(index, int):
+            return phases[index]
+        step = phases[1] - phases[0]
+        if phases == list(range(phases[0], phases[-1] + 1, step)):
+            return self.kb.add(self.kb.mul(index, step), phases[0])
+        address = self.kb.at(self.kb.table("phases", phases, DType.I32), index, DType.I32)
+        return self.kb.b.sext(self.kb.b.load(address, typ=I32, align=4), I64)
+
+    def _line(
+        self,
+        to: ir.Value,
+        start: Index,
+        image: Index,
+        channel: Index,
+        row: Index,
+        phase_row: Index,
+        column0: Index,
+        phase_column: Index,
+    ) -> None:
+        """A row of the patch: of one input line, or padding."""
+        kb, form = self.kb, self.form
+        line = kb.add(kb.mul(row, form.strides[0]), kb.sub(phase_row, form.pads[0]))
+        if self._always_inside():
+            self._row(to, start, image, channel, line, column0, phase_column)
+            return
+        inside = kb.b.icmp_unsigned("<", kb.i64(line), kb.i64(form.height))
+        with kb.b.if_else(inside) as (then, otherwise):
+            with then:
+                self._row(to, start, image, channel, line, column0, phase_column)
+            with otherwise:
+                self._blank(to, start, 0, self.patch.pitch)
 
     def _always_inside(self) -> bool:
         """True where no row of any block's patch can lie outside the input."""
@@ -62,10 +97,10 @@ class PatchCopier:
         return form.pads[0] == 0 and last < form.height
 
     def _row(
-        self, to: ir.Value, start: Index, image: Index, channel: Index, line: Index, column0: Index, phase: int
+        self, to: ir.Value, start: Index, image: Index, channel: Index, line: Index, column0: Index, phase: Index
     ) -> None:
         load = self._loader(image, channel, line)
-        if self.moving:
+        if self.moving or not isinstance(phase, int):
             self._moving_row(to, start, load, column0, phase)
         else:
             self._fixed_row(to, start, load, phase)
@@ -108,12 +143,13 @@ class PatchCopier:
         )
         self._blank(to, start, high, p.pitch)
 
-    def _moving_row(self, to: ir.Value, start: Index, load: LoadRow, column0: Index, phase: int) -> None:
-        """A row whose block starts at a column known at run time only."""
+    def _moving_row(self, to: ir.Value, start: Index, load: LoadRow, column0: Index, phase: Index) -> None:
+        """A row whose first column is known at run time only."""
         kb, form, p = self.kb, self.form, self.patch
-        step, shift = form.strides[1], phase - form.pads[1]
-        last = ((form.out_width - p.columns) + p.pitch - 1) * step + shift
-        if shift >= 0 and last < form.width:
+        step, shift = form.strides[1], kb.sub(phase, form.pads[1])
+        columns = [phase] if isinstance(phase, int) else [column for _, column in p.phases]
+        last = ((form.out_width - p.columns) + p.pitch - 1) * step + max(columns) - form.pads[1]
+        if min(columns) >= form.pads[1] and last < form.width:
             self._strips(to, start, p.pitch, lambda at, n: load(kb.add(kb.mul(kb.add(column0, at), step), shift), n))
         elif step == 1 and self.program is None and form.x_strides[3] == 1 and self.lanes > 1:
             self._masked_strips(to, start, load, column0, shift)
@@ -124,7 +160,7 @@ class PatchCopier:
                 with kb.when(kb.b.icmp_unsigned("<", kb.i64(column), kb.i64(form.width))):
                     kb.store(load(column, 1), to, kb.add(start, at), self.acc)
 
-    def _masked_strips(self, to: ir.Value, start: Index, load: LoadRow, column0: Index, shift: int) -> None:
+    def _masked_strips(self, to: ir.Value, start: Index, load: LoadRow, column0: Index, shift: Index) -> None:
         """Vectors wholly inside the input load plainly; those that reach over an edge load their valid lanes only."""
         kb, form, p = self.kb, self.form, self.patch
 

@@ -157,8 +157,8 @@ def make_patch(
     patch_rows = rows + (kernel[0] - 1) * dilations[0] // strides[0]
     pitch = columns + (kernel[1] - 1) * dilations[1] // strides[1]
     plane = patch_rows * pitch
+    number = {phase: k for k, phase in enumerate(phases)}
     offsets = tuple(
-        phases.index((a % strides[0], b % strides[1])) * plane + a // strides[0] * pitch + b // strides[1]
-        for a, b in taps
+        number[a % strides[0], b % strides[1]] * plane + a // strides[0] * pitch + b // strides[1] for a, b in taps
     )
     return Patch(rows, columns, patch_rows, pitch, phases, offsets)

@@ -1,0 +1,46 @@
+"""The code of a kernel has a bound, whatever window, stride and dilation: LLVM takes seconds over what is unrolled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from anchor_bodies import anchor_case
+
+from superkernel.codegen.host.features import detect_cpu
+from superkernel.codegen.host.standalone import emit_ir
+from superkernel.core.dtypes import DType
+from superkernel.scheduler.families import family_of
+
+MOST = 3000
+"""Instructions of LLVM's IR ahead of optimisation; a 3 x 3 convolution has 170 to 700."""
+
+WINDOWS = [(11, 4, 1, 2), (16, 16, 1, 0), (20, 10, 1, 5), (31, 1, 1, 15), (5, 7, 3, 2), (9, 1, 6, 8), (64, 64, 1, 0)]
+FILTERS: dict[str, tuple[str, tuple[int, int], dict[str, int]]] = {
+    "host.conv.igemm": ("conv", (12, 8), {}),
+    "host.conv.generic": ("conv", (12, 8), {}),
+    "host.conv.depthwise": ("conv", (8, 1), {"groups": 8}),
+    "host.conv.transpose": ("conv_transpose", (8, 12), {}),
+    "host.conv.nhwc": ("conv", (16, 8), {}),
+    "host.conv.depthwise_nhwc": ("conv", (8, 1), {"groups": 8}),
+    "host.pool": ("max_pool", (0, 0), {}),
+}
+
+
+@pytest.mark.parametrize("kernel", FILTERS)
+@pytest.mark.parametrize(("size", "stride", "dilation", "pad"), WINDOWS)
+def test_windows(kernel: str, size: int, stride: int, dilation: int, pad: int) -> None:
+    op, channels, more = FILTERS[kernel]
+    attrs: dict[str, Any] = {"strides": (stride,) * 2, "dilations": (dilation,) * 2, "pads": (pad,) * 4, **more}
+    extent = 5 if op == "conv_transpose" else 70
+    slots = [((1, 8, extent, extent), DType.F32)]
+    if op == "max_pool":
+        attrs["kernel"] = (size, size)
+    else:
+        slots.append(((*channels, size, size), DType.F32))
+    layouts = {0: (0, 2, 3, 1)} if kernel.endswith("nhwc") else {}
+    body = anchor_case(op, attrs, slots, constants=[1][: len(slots) - 1], layouts=layouts).body
+    cpu = detect_cpu()
+    for tiling in family_of(kernel).tilings(kernel, body, cpu):
+        text = emit_ir(kernel, body, tiling, cpu)
+        assert sum(line.startswith("  ") for line in text.splitlines()) <= MOST, tiling
