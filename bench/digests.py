@@ -136,11 +136,14 @@ def of_graph(graph: Any) -> str:
 
 
 def of_code(dumped: str) -> str:
-    """The definitions in the dumped modules, whatever their order and their kernels' hashes."""
+    """The definitions in the dumped modules, whatever their order and their kernels' hashes, and however many modules
+    have the functions that kernels call."""
     text = re.sub(r"\b(k_\w+?)_[0-9a-f]{16,20}\b", r"\1", dumped)
     lines = (line for line in text.splitlines() if not line.startswith((";", "---", "declare", "source_filename")))
-    blocks = re.split(r"\n\s*\n", "\n".join(lines))
-    return digest(sorted(block.strip().encode() for block in blocks))
+    text = re.sub(r"^@.*$", r"\g<0>\n", "\n".join(lines), flags=re.MULTILINE)  # constants are no function's
+    blocks = [block.strip() for block in re.split(r"\n\s*\n", text)]
+    kernels = [block for block in blocks if re.match(r'(define \w+ )?@"?k_', block)]
+    return digest(sorted(block.encode() for block in [*kernels, *set(blocks).difference(kernels)]))
 
 
 def inputs_of(kernel: Any) -> dict[str, Any]:

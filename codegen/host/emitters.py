@@ -1,4 +1,5 @@
-"""Which emitter writes the code of a host kernel: `emit(kb, body, tiling)` of the module that its declaration names.
+"""The IR of host kernels, and which emitter writes it: `emit(kb, body, tiling)` of the module that the kernel's
+declaration names.
 
 An emitter writes the whole function through the builder and returns; the caller finishes it. What its parameter
 `tiling` is annotated with are the tilings that it takes; it is not asked where they have no units. Modules are imported
@@ -12,13 +13,25 @@ from functools import cache
 from importlib import import_module
 from typing import get_type_hints
 
+from llvmlite import ir
+
 from superkernel.codegen.host.builder import KernelBuilder
 from superkernel.core.errors import InternalError
 from superkernel.ir.body import Body
 from superkernel.scheduler.families import HOST_KERNELS
 from superkernel.scheduler.tiling import Tiling
+from superkernel.target.cpu import CpuTarget
 
 Emitter = Callable[[KernelBuilder, Body, Tiling], None]
+
+
+def emit_ir(kernel: str, body: Body, tiling: Tiling, cpu: CpuTarget, name: str = "kernel") -> str:
+    """IR text of a module with the one kernel function."""
+    module = ir.Module(name="kernel")
+    kb = KernelBuilder(module, name, len(body.operands), cpu)
+    emitter_of(kernel)(kb, body, tiling)
+    kb.finish()
+    return str(module)
 
 
 def emitter_of(kernel: str) -> Emitter:

@@ -1,9 +1,9 @@
 """From schedule and plan to a loaded image: one kernel function per distinct body, three entries, one blob of
 constants.
 
-Model: kernel objects hold a function per distinct (kernel id, body, tiling), named by its hash, in chunks that
-several processes can compile; the entries' object holds what is particular to the plan. All are cached by everything
-that determines them: IR-relevant data, CPU target, versions. Equal sub-operators share a function.
+Model: an object per distinct (kernel id, body, tiling), with one function named by its hash, which sub-operators,
+graphs and options share; the entries' object holds what is particular to the plan. All are cached by everything that
+determines them: IR-relevant data, CPU target, versions.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import llvmlite
@@ -26,7 +26,6 @@ from superkernel.codegen.host.loader import LoadedCode
 from superkernel.core.version import __version__, sources_digest
 from superkernel.ir.body import SubOperator
 from superkernel.ops.grouped import TILINGS
-from superkernel.scheduler.families import HOST_KERNELS
 from superkernel.scheduler.schedule import MemoryAddress, Schedule, Space
 from superkernel.scheduler.tiling import Tiling, pack_bytes
 from superkernel.sync.plan import Plan, Set, TaskStep
@@ -45,19 +44,19 @@ GENERATOR = (
 )
 """The sources that decide what is emitted for a body."""
 PREFETCH_BYTES_MAX = 256 * 1024
-CHUNK_KERNELS = 16
+KERNELS_WORTH_A_HELPER = 16  # in the time of ten it starts
 
 Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
 class KernelKey:
-    """What a kernel function is made from; equal keys share code."""
+    """What a kernel function is made from, on any CPU; equal keys share code."""
 
     kernel: str
     text: str
 
-    @property
+    @cached_property
     def symbol(self) -> str:
         """Its name in the image: family and hash."""
         digest = hashlib.sha256(self.text.encode()).hexdigest()[:20]
@@ -149,21 +148,16 @@ class ImageBuilder:
             identity = (sub.kernel, sub.body, tiling)
             key = known.get(identity)
             if key is None:
-                key = KernelKey(sub.kernel, f"{sub.kernel}\n{sub.body!r}\n{tiling!r}\n{self.cpu!r}")
+                key = KernelKey(sub.kernel, f"{sub.kernel}\n{sub.body!r}\n{tiling!r}")
                 known[identity] = key
                 keys.setdefault(key, (sub, tiling))
             symbols.append(key.symbol)
         return keys, tuple(symbols)
 
     def _objects(self, keys: Mapping[KernelKey, tuple[SubOperator, Tiling]], spec: EntrySpec) -> dict[str, bytes]:
-        """All object code by cache key: kernels in chunks of a size that does not depend on the machine, then the
-        entries."""
+        """All object code by cache key: kernels in the order of their symbols, then the entries."""
         stamp = f"{__version__} {sources_digest(*GENERATOR)} {llvmlite.__version__} {self.cpu!r}"
-        ordered = sorted(keys, key=lambda k: k.symbol)
-        parts: dict[str, list[KernelKey]] = {}
-        for start in range(0, len(ordered), CHUNK_KERNELS):
-            part = ordered[start : start + CHUNK_KERNELS]
-            parts["\n".join([f"kernels {stamp}", *(k.text for k in part)])] = part
+        parts = {f"kernel {stamp}\n{key.text}": key for key in sorted(keys, key=lambda k: k.symbol)}
         objects = {key: self.cache.get(key) for key in parts}
         if self.keep_ir or None in objects.values():
             self._compile_kernels(keys, parts, objects)
@@ -187,32 +181,31 @@ class ImageBuilder:
     def _compile_kernels(
         self,
         examples: Mapping[KernelKey, tuple[SubOperator, Tiling]],
-        parts: Mapping[str, Sequence[KernelKey]],
+        parts: Mapping[str, KernelKey],
         objects: dict[str, bytes | None],
     ) -> None:
         """Fill in the objects that are missing."""
+        from superkernel.codegen.host.emitters import emit_ir
         from superkernel.codegen.host.lower import machine_of
-        from superkernel.codegen.host.workers import KernelJob, emit_chunk
         from superkernel.codegen.llvm import compile_text
         from superkernel.codegen.processes import run_jobs
 
-        chunks = {
-            name: tuple(
-                KernelJob(k.symbol, HOST_KERNELS[k.kernel].emitter, examples[k][0].body, examples[k][1]) for k in part
-            )
-            for name, part in parts.items()
-        }
+        def emitted(key: KernelKey) -> str:
+            sub, tiling = examples[key]
+            return emit_ir(key.kernel, sub.body, tiling, self.cpu, key.symbol)
+
         if self.keep_ir:
-            self.ir_texts |= {f"kernels {n}": emit_chunk(c, self.cpu) for n, c in enumerate(chunks.values())}
-        missing = [key for key, data in objects.items() if data is None]
+            self.ir_texts |= {key.symbol: emitted(key) for key in parts.values()}
+        missing = [name for name, data in objects.items() if data is None]
         made = run_jobs(
             partial(compile_text, machine=machine_of(self.cpu)),
-            [chunks[key] for key in missing],
+            [parts[name] for name in missing],
             lambda done: self._report("compiling kernels", done, len(missing)),
-            prepare=partial(emit_chunk, cpu=self.cpu),
+            prepare=emitted,
+            jobs_per_child=KERNELS_WORTH_A_HELPER,
         )
-        for key, data in zip(missing, made, strict=True):
-            self._keep(key, data, objects)
+        for name, data in zip(missing, made, strict=True):
+            self._keep(name, data, objects)
 
     def _keep(self, key: str, data: bytes, objects: dict[str, bytes | None]) -> None:
         self.compiled += 1

@@ -6,26 +6,15 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
-from llvmlite import ir
 from numpy.typing import NDArray
 
-from superkernel.codegen.host.builder import KernelBuilder
-from superkernel.codegen.host.emitters import emitter_of
+from superkernel.codegen.host.emitters import emit_ir
 from superkernel.codegen.host.image import aligned_bytes
 from superkernel.codegen.host.loader import LoadedCode
 from superkernel.codegen.host.lower import compile_ir
 from superkernel.ir.body import Body, Role
 from superkernel.scheduler.tiling import Tiling, pack_bytes
 from superkernel.target.cpu import CpuTarget
-
-
-def emit_ir(kernel: str, body: Body, tiling: Tiling, cpu: CpuTarget, name: str = "kernel") -> str:
-    """IR text of a module with the one kernel function."""
-    module = ir.Module(name="kernel")
-    kb = KernelBuilder(module, name, len(body.operands), cpu)
-    emitter_of(kernel)(kb, body, tiling)
-    kb.finish()
-    return str(module)
 
 
 class StandaloneKernel:

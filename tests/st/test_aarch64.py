@@ -29,9 +29,9 @@ from operator_cases import cases
 
 from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.host import image as host_image
+from superkernel.codegen.host.emitters import emit_ir
 from superkernel.codegen.host.image import HostImage, ImageBuilder
 from superkernel.codegen.host.lower import compile_ir
-from superkernel.codegen.host.standalone import emit_ir
 from superkernel.core.dtypes import DType
 from superkernel.core.options import Options
 from superkernel.core.tensor import TensorType, row_major_strides

@@ -50,6 +50,11 @@ def test_code_is_compared_without_hashes_and_order() -> None:
     second = '; z\ndefine void @"b"()\n{\n ret 2\n}\n\ndefine void @"k_relu_ffff456789abcdef0123"()\n{\n ret 1\n}\n'
     assert digests.of_code(first) == digests.of_code(second)
     assert digests.of_code(first) != digests.of_code(second.replace("ret 1", "ret 3"))
+    constant = '@"k_relu.c" = internal constant i32 1\n'
+    assert digests.of_code(constant + first) == digests.of_code(constant + second)
+    kernel, helper = first[first.index("define") : first.index("\n\n")], first[first.index('define void @"b"') :]
+    assert digests.of_code(f"{kernel}\n\n{helper}\n{helper}") == digests.of_code(first)
+    assert digests.of_code(f"{kernel}\n\n{kernel}\n\n{helper}") != digests.of_code(first)
 
 
 @pytest.mark.parametrize("target", [None, "mini"])

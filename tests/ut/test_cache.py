@@ -8,8 +8,10 @@ import time
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import superkernel as sk
 from superkernel.codegen import cache as cache_module
 from superkernel.codegen.cache import CacheWarning, ObjectCache, key_digest
 
@@ -142,3 +144,18 @@ def test_processes_share_a_directory(tmp_path: Path) -> None:
     assert [w.exitcode for w in workers] == [0, 0]
     assert ObjectCache(tmp_path).get("key3") == bytes([3]) * 10_000
     assert not list(tmp_path.rglob(".new-*"))
+
+
+def test_graphs_share_the_objects_of_kernels_that_they_have_in_common() -> None:
+    def objects(*operators: str) -> set[str]:
+        b = sk.GraphBuilder("row")
+        y = b.matmul(b.input("x", (8, 32)), b.constant(np.ones((32, 16), np.float32)))
+        for operator in operators:
+            y = getattr(b, operator)(y, axis=1)
+        b.output(y)
+        return set(sk.compile(b.graph(), threads=2)._compiled.image.objects)
+
+    plain = objects("softmax")
+    assert {key.split()[0] for key in plain} == {"kernel", "entries"}
+    assert len(plain) == 3
+    assert len(objects("softmax", "cumsum") - plain) == 2

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from anchor_bodies import anchor_case
 
+from superkernel.codegen.host.emitters import emit_ir
 from superkernel.codegen.host.features import detect_cpu
-from superkernel.codegen.host.standalone import emit_ir
 from superkernel.core.dtypes import DType
 from superkernel.scheduler.families import family_of
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from anchor_bodies import anchor_case
 
+from superkernel.codegen.host.emitters import emit_ir
 from superkernel.codegen.host.gemm_core import SCALARS, Tile, vectors_kept
 from superkernel.codegen.host.lower import assembly
-from superkernel.codegen.host.standalone import emit_ir
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body
 from superkernel.scheduler.families import family_of

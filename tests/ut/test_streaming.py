@@ -11,8 +11,8 @@ from grouped_on import host_group
 from kernel_check import check_body, tiers
 
 from superkernel.builder import GraphBuilder
+from superkernel.codegen.host.emitters import emit_ir
 from superkernel.codegen.host.features import detect_cpu
-from superkernel.codegen.host.standalone import emit_ir
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body
 from superkernel.scheduler.families import family_of
