@@ -6,6 +6,7 @@
 #   make bench   ours against others: docs/performance.md (an hour or two; BENCH_FLAGS=--quick to try it)
 #   make test-torch  the tests of the torch frontend alone, torch installed before (make test skips them without it)
 #   make clean   away with what was built (not .venv)
+#   make soak    the checks that `make test` makes of a sample, of everything
 #   make tsan    the runtime's stress test under the thread sanitizer
 #
 # PYTHON picks the interpreter for .venv. Where the tools already stand in .venv, `make build
@@ -28,7 +29,7 @@ BENCH_PIP := $(BENCH_VENV)/bin/python -m pip --disable-pip-version-check --quiet
 CPP := $(shell find csrc -name '*.cpp' -o -name '*.h')
 SOURCES := pyproject.toml CMakeLists.txt $(CPP)
 
-.PHONY: build demo quick test coverage test-torch emulator check format bench tsan clean
+.PHONY: build demo quick test coverage soak test-torch emulator check format bench tsan clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -96,6 +97,10 @@ quick: check
 test: check emulator $(if $(filter 1,$(SK_REQUIRE_TORCH)),$(VENV)/.torch-tools)
 	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal -m 'not serial' $(TEST_FLAGS)
 	$(BIN)/python -m pytest -m serial $(TEST_FLAGS)
+
+# What `make test` checks of a sample only: each access of each kernel under test against what its tiling declares.
+soak: $(VENV)/.test-tools $(VENV)/.built
+	$(BIN)/python -m pytest --soak -n $(TEST_JOBS) --dist worksteal -q -m 'not serial' tests/ut/test_kernels_*.py $(TEST_FLAGS)
 
 # In a run of its own: following every line makes the tests slower, most of all where Python has no sys.monitoring
 # (3.11).

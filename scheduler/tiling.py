@@ -3,7 +3,11 @@
 Model: a `Tiling` cuts a body into `units` indivisible pieces of work, numbered 0..units-1 along ONE axis (rows,
 columns, panels, images x channels, ...). A core executes a contiguous range [begin, end) of units with one call of
 the kernel function. The tiling says for any range exactly which bytes of which operand are read and written; sync and
-verification rest on that (property-tested against what the emitted kernel really touches).
+verification rest on that, and tests hold each load and store of the emitted kernel to it.
+
+One thing is not declared: the gaps of a load that is picked apart. Its first and its last byte are declared reads, what
+lies between belongs to the operand, and values of gaps are dropped. So a race there has no effect (in LLVM's memory
+model too, where it leaves those bytes undefined), and to declare them would make tasks wait for nothing.
 
 A tiling is a frozen dataclass of plain values: together with the `Body` it determines the machine code. Units, accesses
 and packing ask nothing of a target; time does, and so `CostedTiling` and `KernelFamily` are generic in their kind of

@@ -12,6 +12,7 @@ import aicore_emulated
 import hypothesis.core
 import numpy as np
 import pytest
+import soak
 from hypothesis import HealthCheck, settings
 from seeds import VARIABLE, run_seed
 
@@ -77,6 +78,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="only tests that take no time: see tests/not_quick.txt")
+    parser.addoption("--soak", action="store_true", help="costly checks of everything, not of a sample")
     parser.addoption("--graphs", default="300", help="random graphs to try (default 300)")
     parser.addoption("--sequences", default="3200", help="random instruction sequences against QEMU (default 3200)")
     parser.addoption("--combinations", default="12", help="combinations of options per model (default 12)")
@@ -92,6 +94,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    soak.enabled = config.getoption("--soak")
     try:
         import superkernel._core  # noqa: F401
     except ImportError as error:

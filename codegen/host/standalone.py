@@ -12,6 +12,7 @@ from superkernel.codegen.host.emitters import emit_ir
 from superkernel.codegen.host.image import aligned_bytes
 from superkernel.codegen.host.loader import LoadedCode
 from superkernel.codegen.host.lower import compile_ir
+from superkernel.codegen.host.recording import MemoryWindow, compile_recorded
 from superkernel.ir.body import Body, Role
 from superkernel.scheduler.tiling import Tiling, pack_bytes
 from superkernel.target.cpu import CpuTarget
@@ -19,11 +20,14 @@ from superkernel.target.cpu import CpuTarget
 
 class StandaloneKernel:
     """A compiled body. `run(arrays)` takes one C-contiguous array per operand (constants unpacked, outputs are
-    written)."""
+    written). With a `window` it records what it touches: operands and scratch must lie there (`run_packed`)."""
 
-    def __init__(self, kernel: str, body: Body, tiling: Tiling, cpu: CpuTarget) -> None:
+    def __init__(
+        self, kernel: str, body: Body, tiling: Tiling, cpu: CpuTarget, window: MemoryWindow | None = None
+    ) -> None:
         self.body, self.tiling = body, tiling
-        self.object = compile_ir(emit_ir(kernel, body, tiling, cpu), cpu)
+        text = emit_ir(kernel, body, tiling, cpu)
+        self.object = compile_ir(text, cpu) if window is None else compile_recorded(text, cpu, window)
         self._code = LoadedCode([self.object])
         kinds = [ctypes.c_void_p] * (len(body.operands) + 1) + [ctypes.c_int64] * 2
         self._call = ctypes.CFUNCTYPE(None, *kinds)(self._code.address("kernel"))
@@ -44,7 +48,14 @@ class StandaloneKernel:
         """Execute units [begin, end) (default all)."""
         self.run_packed(self.pack(arrays), begin, end)
 
-    def run_packed(self, packed: Sequence[NDArray[Any]], begin: int = 0, end: int | None = None) -> None:
-        """As `run`, on the result of `pack`."""
+    def run_packed(
+        self,
+        packed: Sequence[NDArray[Any]],
+        begin: int = 0,
+        end: int | None = None,
+        scratch: NDArray[Any] | None = None,
+    ) -> None:
+        """As `run`, on the result of `pack`, and in a scratch of the caller's."""
         stop = self.tiling.units if end is None else end
-        self._call(*(a.ctypes.data for a in packed), self._scratch.ctypes.data, begin, stop)
+        own = self._scratch if scratch is None else scratch
+        self._call(*(a.ctypes.data for a in packed), own.ctypes.data, begin, stop)

@@ -2,20 +2,23 @@
 
 `check_body` compiles a body for one CPU tier and each candidate tiling, and verifies: (a) the whole run agrees with
 the reference; (b) for random unit ranges, nothing outside the declared writes changes, not even around the buffers;
-(c) all declared writes are written; (d) inputs outside the XX"""
+(c) all declared writes are written; (d) neither inputs outside the declared reads nor what lies in scratch reach the
+results; (e) of a sample of candidates, of all in a soak run: each load and each store is declared (`Recorded`)."""
 
 from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import soak
 from numpy.typing import NDArray
 
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.codegen.host.image import aligned_bytes
+from superkernel.codegen.host.recording import READ, WRITTEN, MemoryWindow
 from superkernel.codegen.host.standalone import StandaloneKernel
 from superkernel.core.dtypes import DType
 from superkernel.core.tensor import Region, TensorType, row_major_strides
@@ -26,6 +29,7 @@ from superkernel.target.cpu import TIERS, CpuTarget
 
 Array = NDArray[Any]
 Reference = Callable[[list[Array]], Mapping[int, Array]] | Mapping[int, Array]
+ONE_IN = 16  # candidates whose accesses are recorded, but in a soak run
 GUARD = 256  # bytes of canary around each output
 
 
@@ -68,7 +72,9 @@ def check_body(
             for k, written in run.full.items():
                 assert _same_bits(written, first[k], body.operands[k]), f"{run.where}, operand {k}: other bits"
             run.check_reference(expected, tol)
-            run.check_ranges(random.Random(seed), splits, exact_writes)
+            ranges = run.check_ranges(random.Random(seed), splits, exact_writes)
+            if soak.chosen(run.where, ONE_IN):
+                Recorded(kernel, body, candidate, run.packed, cpu).check(ranges)
             assert candidate.cost_ns(body, 0, candidate.units, cpu) >= 0
             middle = candidate.units // 2
             assert 0 <= candidate.align(body, middle) <= candidate.units
@@ -126,7 +132,9 @@ class _Run:
             if operand.role in (Role.OUTPUT, Role.INOUT):
                 results[k] = buffer
             buffers.append(inside)
-        self.kernel.run_packed(buffers, begin, end)
+        scratch = aligned_bytes(max(64, self.tiling.scratch_bytes))
+        scratch[:] = 0 if poison is None else poison  # what is left over there must not reach the results
+        self.kernel.run_packed(buffers, begin, end, scratch)
         return results
 
     def _declared(self, begin: int, end: int, write: bool) -> list[Array]:
@@ -145,12 +153,16 @@ class _Run:
             limit = tol[k] if isinstance(tol, Mapping) else tol
             compare(got, np.asarray(want).reshape(operand.type.shape), limit, f"{self.where}, operand {k}")
 
-    def check_ranges(self, rng: random.Random, splits: int, exact_writes: bool) -> None:
+    def check_ranges(self, rng: random.Random, splits: int, exact_writes: bool) -> list[tuple[int, int]]:
+        """Returns the ranges checked."""
         units = self.tiling.units
+        ranges: list[tuple[int, int]] = []
         for count in range(2, 2 + splits):
             cuts = sorted(rng.randint(0, units) for _ in range(count - 1))
-            for begin, end in zip([0, *cuts], [*cuts, units], strict=True):
-                self._check_range(begin, end, exact_writes)
+            ranges += zip([0, *cuts], [*cuts, units], strict=True)
+        for begin, end in ranges:
+            self._check_range(begin, end, exact_writes)
+        return ranges
 
     def _check_range(self, begin: int, end: int, exact_writes: bool) -> None:
         where = f"{self.where}, units {begin}..{end}"
@@ -186,6 +198,60 @@ class _Run:
             a, b = (x.view(dtype.numpy).astype(np.float64) for x in (inside, want))
             wrong &= ~np.repeat(np.isnan(a) & np.isnan(b), dtype.itemsize)
         assert not wrong.any(), f"{where}: operand {k} differs from the full run at byte {np.argmax(wrong)}"
+
+
+class Recorded:
+    """The candidate again, recording what it touches (`codegen/host/recording.py`): each load and store is held to the
+    declared accesses, bytes that keep their value and operands that are both read and written included."""
+
+    def __init__(
+        self, kernel: str, body: Body, tiling: CostedTiling[CpuTarget], packed: Sequence[Array], cpu: CpuTarget
+    ) -> None:
+        self.body, self.tiling, self.packed = body, tiling, packed
+        self.where = f"{kernel} on {cpu.tier}, {tiling}"
+        sizes = [*(p.nbytes for p in packed), max(64, tiling.scratch_bytes)]
+        steps = [-(-(size + GUARD) // 64) * 64 for size in sizes]  # nothing but GUARD bytes between two
+        starts = [GUARD + sum(steps[:k]) for k in range(len(steps))]
+        self.places = [slice(start, start + size) for start, size in zip(starts, sizes, strict=True)]
+        self.window = MemoryWindow(GUARD + sum(steps))
+        self.kernel = StandaloneKernel(kernel, body, tiling, cpu, self.window)
+
+    def check(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """An empty range is left out: the verifier refuses tasks of one."""
+        memory = self.window.memory
+        for begin, end in (r for r in ranges if r[0] < r[1]):
+            for place, array in zip(self.places[:-1], self.packed, strict=True):
+                memory[place] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            self.window.clear()
+            self.kernel.run_packed([memory[p] for p in self.places[:-1]], begin, end, memory[self.places[-1]])
+            self._check_record(begin, end, f"{self.where}, units {begin}..{end}")
+
+    def _check_record(self, begin: int, end: int, where: str) -> None:
+        assert not self.window.outside[0], f"{where}: {self.window.outside}: access outside of all memory"
+        declared = np.zeros(self.window.nbytes, np.uint8)
+        declared[self.places[-1]] = READ | WRITTEN
+        for access in self.tiling.accesses(self.body, begin, end):
+            for region in access.regions:
+                mark(declared[self.places[access.operand]], region, WRITTEN if access.write else READ)
+        for bit, what in ((WRITTEN, "stores to"), (READ, "loads from")):
+            wrong = np.flatnonzero(self.window.shadow & ~declared & bit)
+            if wrong.size:
+                raise AssertionError(f"{where}: {what} {self._named(int(wrong[0]))}, undeclared ({wrong.size} bytes)")
+
+    def _named(self, byte: int) -> str:
+        """A byte of the window, by operand."""
+        k = max(k for k, place in enumerate(self.places) if k == 0 or place.start <= byte)
+        name = f"operand {k}" if k < len(self.packed) else "scratch"
+        return f"{name}, byte {byte - self.places[k].start} of {self.places[k].stop - self.places[k].start}"
+
+
+def mark(mask: Array, region: Region, bit: int) -> None:
+    """Set a bit of a region's bytes."""
+    assert region.start >= 0, region
+    assert region.stop <= mask.size, f"{region} beyond {mask.size} bytes"
+    for i in range(region.count):
+        start = region.start + i * region.stride
+        mask[start : start + region.length] |= bit
 
 
 def _mark(mask: Array, region: Region) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kernel_check import Recorded
 from llvmlite import ir
 from numpy.typing import NDArray
 from registry_cases import TARGETS, row
@@ -178,8 +179,11 @@ def _values(rng: np.random.Generator, operand: Operand) -> NDArray[Any]:
 
 def _run(kernel: str, body: Body, tier: str, arrays: list[NDArray[Any]]) -> None:
     cpu = detect_cpu(tier)
-    tilings = family_of(kernel).tilings(kernel, body, cpu)
-    StandaloneKernel(kernel, body, tilings[0], cpu).run(arrays)
+    tiling = family_of(kernel).tilings(kernel, body, cpu)[0]
+    plain = StandaloneKernel(kernel, body, tiling, cpu)
+    packed = plain.pack(arrays)
+    Recorded(kernel, body, tiling, packed, cpu).check([(0, tiling.units)])
+    plain.run_packed(packed)
 
 
 def _compare(got: NDArray[Any], want: Any, dtype: DType) -> None:
