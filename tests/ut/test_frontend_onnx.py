@@ -617,3 +617,106 @@ def test_zero_points_of_zero_are_none(zeros: tuple[int, int], kept: int) -> None
     graph = check(proto, {"a": RNG.integers(-128, 128, (4, 5)).astype(np.int8)})
     (product,) = (n for n in graph.nodes if n.op == "matmul_integer")
     assert sum(1 for name in product.inputs[2:] if name) == kept
+
+
+# -- what the standard demands
+
+
+def well_formed() -> Any:
+    """A model of operators with attributes of several kinds, branches, a function and declarations."""
+    body = [node("Softmax", "a", "b", axis=1), node("Add", "b b", "c")]
+    function = helper.make_function("own", "Twice", ["a"], ["c"], body, [helper.make_opsetid("", 17)])
+    nodes = [
+        node("Conv", "x w", "t", name="conv", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        node("Flatten", "t", "u", axis=1),
+        node("Twice", "u", "v", domain="own"),
+        node("If", "cond", "y", name="choice", then_branch=branch("Relu"), else_branch=branch("Neg")),
+        node("Split", "u parts", "p q", name="halves", axis=1),
+    ]
+    constants = {"w": f32(2, 1, 3, 3), "cond": np.array(True), "parts": np.array([20, 12])}
+    made = model(nodes, {"x": f32(1, 1, 4, 4)}, ("y", "p", "q"), constants=constants, functions=[function])
+    for info, shape in zip(made.graph.output, ([1, 32], [1, 20], ["n", 12]), strict=True):
+        info.CopyFrom(helper.make_tensor_value_info(info.name, onnx.TensorProto.FLOAT, shape))
+    made.graph.value_info.append(helper.make_tensor_value_info("t", onnx.TensorProto.FLOAT, [1, 2, 4, 4]))
+    return made
+
+
+def branch(op: str) -> Any:
+    return helper.make_graph([node(op, "v", "w0")], "branch", [], [helper.make_empty_tensor_value_info("w0")])
+
+
+def _attribute(proto: Any, at: int, name: str) -> Any:
+    return next(a for a in proto.graph.node[at].attribute if a.name == name)
+
+
+ILL_FORMED = {
+    "misspelt": (lambda m: setattr(_attribute(m, 1, "axis"), "name", "axys"), r"no such attribute.*axys.*axis"),
+    "misspelt in a function": (
+        lambda m: setattr(m.functions[0].node[0].attribute[0], "name", "axe"),
+        r"function 'Twice', node 'b' \(Softmax\): no such attribute",
+    ),
+    "misspelt in a branch": (
+        lambda m: _attribute(m, 3, "then_branch").g.node[0].attribute.append(helper.make_attribute("alpha", 1.0)),
+        r"node 'choice' \(If\), node 'w0' \(Relu\): no such attribute; expected none; found alpha",
+    ),
+    "another kind": (
+        lambda m: m.graph.node[1].attribute[0].CopyFrom(helper.make_attribute("axis", 1.0)),
+        r"\(Flatten\), attribute 'axis': an attribute of another type; expected INT; found FLOAT",
+    ),
+    "missing": (lambda m: m.graph.node[3].attribute.pop(), r"attribute '(then|else)_branch' is missing"),
+    "too many inputs": (lambda m: m.graph.node[1].input.append("u"), r"another number of inputs"),
+    "too few inputs": (lambda m: m.graph.node[0].input.pop(), r"another number of inputs; expected 2 to 3; found 1"),
+    "too many outputs": (lambda m: m.graph.node[1].output.append("z"), r"another number of outputs"),
+    "two values": (lambda m: m.graph.node[4].output.__setitem__(1, "p"), r"'halves' \(Split\): a second value"),
+    "two inputs": (lambda m: m.graph.input.append(m.graph.input[0]), "two graph inputs of the same name; found x"),
+    "negative initialiser": (lambda m: m.graph.initializer[0].dims.__setitem__(0, -1), "initialiser 'w': a negative"),
+    "another shape": (
+        lambda m: setattr(m.graph.value_info[0].type.tensor_type.shape.dim[1], "dim_value", 3),
+        r"value 't': declared with another shape; expected \[1, 2, 4, 4\]; found \[1, 3, 4, 4\]",
+    ),
+    "another rank": (lambda m: m.graph.output[0].type.tensor_type.shape.dim.pop(), r"output 'y': declared with anoth"),
+    "another type": (
+        lambda m: setattr(m.graph.output[1].type.tensor_type, "elem_type", onnx.TensorProto.INT32),
+        r"output 'p': declared with another element type; expected f32; found INT32",
+    ),
+    "negative declaration": (
+        lambda m: setattr(m.graph.output[1].type.tensor_type.shape.dim[0], "dim_value", -4),
+        "value 'p': a negative size",
+    ),
+    "no such operator set": (lambda m: setattr(m.opset_import[0], "version", 1 << 40), "operator set is newer"),
+    "no such format": (lambda m: setattr(m, "ir_version", 1 << 20), "format is newer than the installed onnx"),
+}
+
+
+def test_a_well_formed_model_loads() -> None:
+    proto = well_formed()
+    onnx.checker.check_model(proto, full_check=True)
+    assert set(load_graph(proto).outputs) == {"y", "p", "q"}
+
+
+@pytest.mark.parametrize("name", ILL_FORMED)
+def test_ill_formed_models_are_refused(name: str) -> None:
+    """Each as the standard's own checker does, with the place and what is wrong."""
+    damage, message = ILL_FORMED[name]
+    proto = well_formed()
+    damage(proto)
+    refused = (onnx.checker.ValidationError, onnx.shape_inference.InferenceError)
+    with pytest.raises(refused):
+        onnx.checker.check_model(proto, full_check=True)
+    with pytest.raises((FileFormatError, UnsupportedError), match=message):
+        load_graph(proto)
+
+
+def test_all_that_is_ill_formed_is_said_at_once() -> None:
+    proto = well_formed()
+    for name in ("misspelt", "missing", "two values", "negative initialiser"):
+        ILL_FORMED[name][0](proto)
+    with pytest.raises(FileFormatError) as caught:
+        load_graph(proto)
+    assert len(caught.value.violations) == 4
+
+
+def test_operators_that_are_gone_are_refused() -> None:
+    proto = model([node("Upsample", "x s", mode="nearest")], {"x": f32(1, 1, 2, 2)}, constants={"s": np.ones(4, "f4")})
+    with pytest.raises(FileFormatError, match="does not exist any more"):
+        load_graph(proto)

@@ -38,6 +38,7 @@ from superkernel.frontends.onnx.refusals import LOST, Bound, ModelRefusals
 from superkernel.frontends.onnx.registry import find_lowering
 from superkernel.frontends.onnx.schema import attribute_defaults, function_body, schema_of, standard_domain
 from superkernel.frontends.onnx.types import ONNX_OF, attribute_value, element_type, tensor_array
+from superkernel.frontends.onnx.wellformed import declared_otherwise, refuse_ill_formed, refuse_versions
 from superkernel.frontends.refusals import refuse_unknown
 from superkernel.ir.graph import Graph
 from superkernel.transforms.dead import RemoveDead
@@ -86,13 +87,16 @@ class OnnxImporter:
                 found=version,
                 hint="convert it with onnx.version_converter",
             )
+        refuse_versions(self.model, self.opsets)
         self.refuse_unknown()
+        refuse_ill_formed(self.model, self.opsets)
         self.builder.reserve(_all_names(main))
         scope = _Scope({"": None}, self.opsets)
         self.add_initializers(main, scope)
         self.add_inputs(main, scope)
         self.walk(main.node, scope)
         self.refusals.raise_all()
+        self.check_declarations(main, scope)
         self.add_outputs(main, scope)
         return RemoveDead(constants=True).apply(self.builder.graph())
 
@@ -234,6 +238,19 @@ class OnnxImporter:
                 )
                 shape.append(0)
         return tuple(shape)
+
+    def check_declarations(self, graph: onnx.GraphProto, scope: _Scope) -> None:
+        """Raises FileFormatError with all values that the file declares otherwise than they are; not where the caller
+        replaced some of them, which may change others."""
+        if self.constants:
+            return
+        wrong = []
+        for infos, what in ((graph.output, "output"), (graph.value_info, "value")):
+            for info in infos:
+                tensor = scope.env.get(info.name)
+                if isinstance(tensor, Tensor):
+                    wrong.append(declared_otherwise(info, tensor.type, f"{what} {info.name!r}"))
+        raise_all(FileFormatError, [violation for violation in wrong if violation is not None])
 
     def add_outputs(self, graph: onnx.GraphProto, scope: _Scope) -> None:
         """Declares the outputs under their names. Raises FileFormatError for one that no node computes."""
