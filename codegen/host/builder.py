@@ -95,7 +95,7 @@ class KernelBuilder:
         set.add(self.function.attributes, '"no-builtins"')
         self.entry = self.function.append_basic_block("entry")
         self.b = ir.IRBuilder(self.entry)
-        self.operands = self.function.args[:operand_count]
+        self.operands: Sequence[ir.Value] = self.function.args[:operand_count]
         self.scratch = self.function.args[operand_count]
         self.begin, self.end = self.function.args[operand_count + 1 :]
 

@@ -10,6 +10,7 @@ from anchor_bodies import anchor_case
 from superkernel.codegen.host.emitters import emit_ir
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.core.dtypes import DType
+from superkernel.ir.body import Body
 from superkernel.scheduler.families import family_of
 
 MOST = 3000
@@ -27,6 +28,13 @@ FILTERS: dict[str, tuple[str, tuple[int, int], dict[str, int]]] = {
 }
 
 
+def instructions(kernel: str, body: Body) -> int:
+    """Of the longest candidate."""
+    cpu = detect_cpu()
+    texts = [emit_ir(kernel, body, tiling, cpu) for tiling in family_of(kernel).tilings(kernel, body, cpu)]
+    return max(sum(line.startswith("  ") for line in text.splitlines()) for text in texts)
+
+
 @pytest.mark.parametrize("kernel", FILTERS)
 @pytest.mark.parametrize(("size", "stride", "dilation", "pad"), WINDOWS)
 def test_windows(kernel: str, size: int, stride: int, dilation: int, pad: int) -> None:
@@ -40,7 +48,13 @@ def test_windows(kernel: str, size: int, stride: int, dilation: int, pad: int) -
         slots.append(((*channels, size, size), DType.F32))
     layouts = {0: (0, 2, 3, 1)} if kernel.endswith("nhwc") else {}
     body = anchor_case(op, attrs, slots, constants=[1][: len(slots) - 1], layouts=layouts).body
-    cpu = detect_cpu()
-    for tiling in family_of(kernel).tilings(kernel, body, cpu):
-        text = emit_ir(kernel, body, tiling, cpu)
-        assert sum(line.startswith("  ") for line in text.splitlines()) <= MOST, tiling
+    assert instructions(kernel, body) <= MOST
+
+
+def test_concatenations() -> None:
+    """Two addresses per input are all that grows."""
+    few, many = (
+        instructions("host.concat", anchor_case("concat", {"axis": 1}, [((4, 10), DType.F32)] * count).body)
+        for count in (20, 200)
+    )
+    assert many - few <= 180 * 5

@@ -29,6 +29,9 @@ def test_concat() -> None:
     check_op("host.concat", "concat", parts, {"axis": 0}, tol=0)
     parts = [numbers(30, 5, dtype=np.uint8), numbers(30, 40, dtype=np.uint8)]
     check_op("host.concat", "concat", parts, {"axis": -1}, views={0: ((5, 30), (1, 0))}, tol=0)
+    many = [numbers(3, 2, 7, seed=k) for k in range(300)]
+    check_op("host.concat", "concat", [*many, numbers(3, 5, 7), *many[:9]], {"axis": 1}, tol=0)
+    check_op_with_epilogue("host.concat", "concat", many[:20], {"axis": 1})
     check_op_with_epilogue("host.concat", "concat", [numbers(3, 5, 7), numbers(3, 2, 7)], {"axis": 1})
     check_op_with_prologue("host.concat", "concat", [numbers(3, 5, 7), numbers(3, 2, 7)], {"axis": 1})
 
