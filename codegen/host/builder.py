@@ -20,7 +20,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
 from llvmlite import ir
+from numpy.typing import ArrayLike
 
 from superkernel.codegen.host.half import narrow_half, widen_half
 from superkernel.core.dtypes import DType
@@ -80,6 +82,17 @@ class Carry:
     def set(self, value: ir.Value) -> None:
         """It holds `value` (of its own LLVM type) from here on."""
         self.kb.b.store(value, self.slot)
+
+
+class _Bytes(ir.Constant):  # type: ignore[misc]  # llvmlite has no types
+    """An array's contents as one text: constants of millions of elements would take longer to write than to run."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(ir.ArrayType(I8, len(data)), None)
+        self.data = data
+
+    def _get_reference(self) -> str:
+        return 'c"\\' + self.data.hex("\\") + '"' if self.data else "zeroinitializer"
 
 
 class KernelBuilder:
@@ -235,12 +248,13 @@ class KernelBuilder:
             offset = self.add(offset, self.mul(coordinate, stride))
         return offset
 
-    def table(self, name: str, values: Sequence[float], dtype: DType) -> ir.GlobalVariable:
+    def table(self, name: str, values: ArrayLike, dtype: DType) -> ir.GlobalVariable:
         """A constant array of the module."""
-        kind = ir.ArrayType(storage_type(dtype), len(values))
-        table = ir.GlobalVariable(self.module, kind, self.module.get_unique_name(f"{self.function.name}.{name}"))
+        data = _Bytes(np.ascontiguousarray(values, dtype.numpy).tobytes())
+        table = ir.GlobalVariable(self.module, data.type, self.module.get_unique_name(f"{self.function.name}.{name}"))
         table.linkage, table.global_constant = "internal", True
-        table.initializer = ir.Constant(kind, list(values))
+        table.align = dtype.itemsize if len(data.data) <= 16 else 16  # as LLVM aligns arrays of elements
+        table.initializer = data
         return table
 
     def offset(self, base: ir.Value, nbytes: Index) -> ir.Value:

@@ -136,7 +136,7 @@ class _Table:
 
     def __init__(self, kb: KernelBuilder, name: str, values: NDArray[Any], dtype: DType) -> None:
         self.kb, self.dtype = kb, dtype
-        self.pointer = kb.opaque(kb.table(name, values.tolist(), dtype))
+        self.pointer = kb.opaque(kb.table(name, values, dtype))
 
     def at(self, position: Index, lanes: int) -> Expr:
         return Expr(self.kb, self.kb.load(self.pointer, position, self.dtype, lanes))

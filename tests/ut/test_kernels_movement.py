@@ -10,6 +10,7 @@ import pytest
 from kernel_check import Array, check_body
 from op_cases import check_op, check_op_with_epilogue, check_op_with_prologue, op_body
 
+import superkernel as sk
 from superkernel.ir.body import Body, Role
 
 
@@ -168,3 +169,14 @@ def test_kv_update(position: int, dtype: str) -> None:
         body.op, body.attrs, operands, body.anchor_inputs, body.anchor_input_types, body.anchor_outputs, epilogue
     )
     check_body("host.kv_update", in_place, arrays[:3], {0: expected[3]}, tol=0, tier=tier, exact_writes=False)
+
+
+def test_a_resize_with_tables_of_megabytes(rng: np.random.Generator) -> None:
+    columns = 100_000
+    b = sk.GraphBuilder("wide")
+    b.output(b.resize(b.input("x", (1, 1, columns), "f32"), sizes=(1, 1, 2 * columns), mode="linear"), name="y")
+    x = rng.standard_normal((1, 1, columns), dtype=np.float32)
+    kernel = sk.compile(b.graph(), threads=1)
+    places = np.clip((np.arange(2 * columns) + 0.5) / 2 - 0.5, 0, columns - 1)
+    expected = np.interp(places, np.arange(columns), x[0, 0].astype(np.float64))
+    np.testing.assert_allclose(kernel(x)[0, 0], expected, atol=1e-6)
