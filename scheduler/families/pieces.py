@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 
+import numpy as np
+
 from superkernel.core.errors import InternalError
 from superkernel.ir.body import Body, Instruction, PointwiseProgram
 from superkernel.ir.collapse import canonical, feed, restrict, walked
@@ -100,20 +102,26 @@ def _walk(source: PointwiseProgram, spans: Sequence[_Span]) -> PointwiseProgram:
 
 def _axis_spans(extent: int, begin: int, end: int, mode: str) -> list[_Span]:
     """The index map of a padded axis (see the operator) as runs of steps 1, -1 or 0."""
-    spans: list[_Span] = []
+    if mode == "constant":
+        kept, before, behind = extent + min(begin, 0) + min(end, 0), max(begin, 0), max(end, 0)
+        ends = ((0, before), (before + kept, before + kept + behind)) if kept else ((0, before + behind),)
+        spans = [_Span(start, stop, None, 0) for start, stop in ends]
+        spans.insert(1, _Span(before, before + kept, max(0, -begin), int(kept > 1)))
+        return [s for s in spans if s.stop > s.start]
     sources = pad_sources(extent, begin, end, mode)
+    steps = np.diff(sources)
+    steps[abs(steps) > 1] = 2  # joins nothing
+    turns = np.flatnonzero(np.diff(steps)) + 1  # where a step is another than the one before
+    found: list[_Span] = []
     position = 0
     while position < len(sources):
-        first, stop, step = sources[position], position + 1, 0
-        if stop < len(sources) and abs(sources[stop] - first) <= 1 and (sources[stop] < 0) == (first < 0):
-            step = sources[stop] - first
-            while (
-                stop < len(sources) and sources[stop] == sources[stop - 1] + step and (sources[stop] < 0) == (first < 0)
-            ):
-                stop += 1
-        spans.append(_Span(position, stop, None if first < 0 else first, step))
+        step = int(steps[position]) if position < len(steps) else 2
+        turn = np.searchsorted(turns, position, side="right")
+        run = int(turns[turn]) if turn < len(turns) else len(steps)
+        stop = position + 1 if step == 2 else run + 1
+        found.append(_Span(position, stop, int(sources[position]), 0 if step == 2 else step))
         position = stop
-    return spans
+    return found
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ Views are in `views.py`; gathers and scatters, whose paths are data, in `gatheri
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from superkernel.core.dtypes import DType
 from superkernel.core.tensor import TensorType
@@ -60,25 +61,20 @@ def _concat_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[A
 # pad
 
 
-def pad_sources(extent: int, begin: int, end: int, mode: str) -> tuple[int, ...]:
+def pad_sources(extent: int, begin: int, end: int, mode: str) -> NDArray[np.int64]:
     """The input index that each output index of one padded axis copies, -1 where it gets the constant. Negative pads
     crop first; reflect, edge and wrap then repeat what is left."""
     first, last = max(0, -begin), extent - max(0, -end)
     kept = last - first
-    found = []
-    for position in range(-max(0, begin), kept + max(0, end)):
-        if 0 <= position < kept:
-            found.append(first + position)
-        elif mode == "constant":
-            found.append(-1)
-        elif mode == "edge":
-            found.append(first + min(max(position, 0), kept - 1))
-        elif mode == "wrap":
-            found.append(first + position % kept)
-        else:
-            turn = position % max(1, 2 * (kept - 1))
-            found.append(first + min(turn, 2 * (kept - 1) - turn))
-    return tuple(found)
+    position = np.arange(-max(0, begin), kept + max(0, end), dtype=np.int64)
+    if mode == "constant":
+        return np.where((position >= 0) & (position < kept), first + position, -1)
+    if mode == "edge":
+        return first + position.clip(0, max(0, kept - 1))
+    if mode == "wrap":
+        return first + position % max(1, kept)
+    turn = position % max(1, 2 * (kept - 1))
+    return first + np.minimum(turn, 2 * (kept - 1) - turn)
 
 
 def _pads(attrs: Attrs, rank: int) -> list[tuple[int, int]]:
@@ -105,7 +101,7 @@ def _pad_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Arra
     value = get(attrs, "value", float)
     fill = value if is_float(x) else np.asarray(value).astype(x.dtype)[()]
     for axis, (begin, end) in enumerate(_pads(attrs, x.ndim)):
-        source = np.array(pad_sources(x.shape[axis], begin, end, get(attrs, "mode", str)), dtype=np.int64)
+        source = pad_sources(x.shape[axis], begin, end, get(attrs, "mode", str))
         outside = source < 0
         shape = (*x.shape[:axis], len(source), *x.shape[axis + 1 :])
         x = np.full(shape, fill, x.dtype) if x.shape[axis] == 0 else x.take(np.maximum(source, 0), axis=axis)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from op_cases import check_op, check_op_with_epilogue, check_op_with_prologue, o
 
 import superkernel as sk
 from superkernel.ir.body import Body, Role
+from superkernel.scheduler.families.pieces import _axis_spans
 
 
 def numbers(*shape: int, dtype: Any = np.float32, seed: int = 0) -> Array:
@@ -45,6 +47,25 @@ def test_pad(mode: str) -> None:
     check_op("host.pad", "pad", [numbers(40)], {**attrs, "pads": (3, 90)}, tol=0, tier="avx2")
     check_op("host.pad", "pad", [numbers(1, 3)], {**attrs, "pads": (2, 0, 1, 0)}, tol=0, tier="avx2")
     check_op_with_epilogue("host.pad", "pad", [numbers(5, 7)], {**attrs, "pads": (1, 2, 3, 1)}, tier="avx2")
+
+
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
+def test_spans_of_padded_axes(mode: str) -> None:
+    """Laid behind one another they are what NumPy pads with, and a pad of a billion elements is as few."""
+    for extent, begin, end in product(range(5), range(-3, 12, 2), range(-3, 12)):
+        kept = np.arange(1, extent + 1)[max(0, -begin) : extent - max(0, -end)]
+        if extent + min(begin, 0) + min(end, 0) < 0 or (not len(kept) and mode != "constant" and max(begin, end) > 0):
+            continue
+        widths: Any = (max(0, begin), max(0, end))
+        expected = np.pad(kept, widths, mode) if len(kept) + sum(widths) else kept  # type: ignore[call-overload]
+        found: list[int] = []
+        for span in _axis_spans(extent, begin, end, mode):
+            assert span.start == len(found)
+            steps = range(span.stop - span.start)
+            found += [0 if span.first is None else span.first + 1 + i * span.step for i in steps]
+        assert found == expected.tolist()
+    if mode == "constant":
+        assert len(_axis_spans(4, 1 << 30, 1 << 40, mode)) == 3
 
 
 def test_pad_of_nothing() -> None:
