@@ -117,6 +117,7 @@ PYBIND11_MODULE(_core, m) {
   register_machine(m);
   register_engines(m);
   register_device(m);
+  register_recorder(m);
   m.attr("OversubscriptionWarning") = py::reinterpret_steal<py::object>(PyErr_NewExceptionWithDoc(
       "superkernel._core.OversubscriptionWarning", "A kernel has more threads than the process may use CPUs.",
       PyExc_RuntimeWarning, nullptr));

@@ -3,8 +3,8 @@
 Model: the sub-operators are gone through in the global order. Each byte of every space has an owner, the buffer that
 was last written there; a buffer that is a part of another one counts as that one. Reading an operand demands that its
 buffer owns the operand's bytes; writing one makes its buffer the owner; overwriting in place demands that the bytes
-belong to the version before. Together with the ordering that `sync` proves, every task reads what the global order
-says.
+belong to the version before. In the end outputs and updated states own their bytes. Together with the ordering that
+`sync` proves, every task reads what the global order says.
 
 It looks at addresses, types and views only, and shares no code with the planner of the memory. Reads count for the
 whole operand (through a window onto a larger buffer, for the bytes that the views touch), writes for the very bytes
@@ -86,6 +86,15 @@ def check_memory(
                 owners = spaces.setdefault((address.space, address.slot), ByteOwners())
                 for start, stop in written_runs(sub.body, index):
                     owners.claim(address.offset + start, address.offset + stop, _whole(value, buffers))
+    replaced = {buffer.previous for buffer in buffers.values()}
+    for name, buffer in buffers.items():
+        address = buffer.address
+        if address is None or name in replaced or not (address.space is Space.OUTPUT or buffer.previous):
+            continue
+        owners = spaces.get((address.space, address.slot), ByteOwners())
+        for start, stop, owner in owners.strangers(0, buffer.type.nbytes, name):
+            found = f"bytes {start}..{stop} hold {owner or 'nothing'!r}"
+            wrong.append(Violation("a result is not what was to be left there", str(address), name, found))
     raise_all(VerificationError, wrong)
 
 

@@ -202,6 +202,26 @@ def prepare_bound(
     """Prepare the launches of `call`, once. Nothing is checked but the number of arrays. With `runner` a launch is a
     call of it."""
 
+def record_program(
+    entry: int,
+    profiled: int,
+    single: int,
+    cores: int,
+    subops: int,
+    kernels: Sequence[tuple[int, int]],
+    regions: Sequence[int],
+    scratch_stride: int,
+    events_words: int,
+) -> list[list[tuple[int, ...]]] | None:
+    """What the three entries of a loaded program do, per core: it is run with recorders in the place of its kernels,
+    which nobody else may call meanwhile (csrc/runtime/recorder.h).
+
+    `kernels`: address and number of operands of each. `regions`: bytes of arena, constants, scratch of all cores, then
+    of each slot of the io table. Events are (0, kernel, begin, end, region and offset of each operand and of scratch),
+    region -1 for an address in none; (1, sub-operator) a host call; (2, producer, count, index) a wait; (3, count) a
+    set. None where the system does not let code be changed. Raises VerificationError where a wait is not what it
+    names, the entries disagree, or a counter is set that is not the worker's own; MachineError."""
+
 def alloc_aligned(nbytes: int) -> npt.NDArray[np.uint8]:
     """Zeroed bytes, 64-byte aligned; from 2 MB on, on huge pages where the system has them."""
 

@@ -39,8 +39,32 @@ from superkernel.sync.verify_tasks import check_tasks, overlapping_regions, race
 
 
 @dataclass(frozen=True, slots=True)
+class Emitted:
+    """Of code that was emitted, digests of what was proved: the calls, waits and sets of its workers, the addresses of
+    all operands, what is read and written there, and the objects that it was loaded from. All but the last are empty
+    where the system did not let what it does be recorded."""
+
+    program: str
+    addresses: str
+    accesses: str
+    objects: str
+
+    def __str__(self) -> str:
+        objects = f"objects {self.objects[:16]}"
+        if not self.program:
+            return f"covers the plan only: this system does not let code be changed to record what it does; {objects}"
+        return (
+            "covers the program as loaded: "
+            f"calls, waits and sets {self.program[:16]}, addresses {self.addresses[:16]}, accesses "
+            f"{self.accesses[:16]}, {objects}\n"
+            "does not cover: that kernels touch only what their tilings declare, that objects are what the compiler "
+            "made, memory order within instructions (docs/reliability.md)"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Certificate:
-    """What was proved, in numbers."""
+    """What was proved, in numbers. `emitted`: of which code; None: of a plan."""
 
     tasks: int
     cores: int
@@ -48,13 +72,15 @@ class Certificate:
     sets: int
     conflicting_pairs: int  # pairs of accesses, one a write, whose address ranges meet
     cross_core_pairs: int
+    emitted: Emitted | None = None
 
     def __str__(self) -> str:
-        return (
+        text = (
             f"certificate: {self.tasks} tasks on {self.cores} cores, {self.waits} waits, {self.sets} sets; "
             f"{self.conflicting_pairs} pairs of accesses whose address ranges meet ({self.cross_core_pairs} across "
             "cores): none races; no deadlock"
         )
+        return text if self.emitted is None else f"{text}\n{self.emitted}"
 
 
 def verify(plan: Plan, units: Mapping[int, int] | None = None) -> Certificate:

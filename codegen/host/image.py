@@ -24,7 +24,7 @@ from superkernel.codegen.host.entry_spec import EntrySpec, Location, RunTask, Se
 from superkernel.codegen.host.handover import Handovers
 from superkernel.codegen.host.loader import LoadedCode
 from superkernel.core.version import __version__, sources_digest
-from superkernel.ir.body import SubOperator
+from superkernel.ir.body import Body, SubOperator
 from superkernel.ops.grouped import TILINGS
 from superkernel.scheduler.schedule import MemoryAddress, Schedule, Space
 from superkernel.scheduler.tiling import Tiling, pack_bytes
@@ -55,6 +55,11 @@ class KernelKey:
 
     kernel: str
     text: str
+
+    @staticmethod
+    def of(kernel: str, body: Body, tiling: Tiling) -> KernelKey:
+        """The key of a kernel for a body, cut so."""
+        return KernelKey(kernel, f"{kernel}\n{body!r}\n{tiling!r}")
 
     @cached_property
     def symbol(self) -> str:
@@ -148,8 +153,7 @@ class ImageBuilder:
             identity = (sub.kernel, sub.body, tiling)
             key = known.get(identity)
             if key is None:
-                key = KernelKey(sub.kernel, f"{sub.kernel}\n{sub.body!r}\n{tiling!r}")
-                known[identity] = key
+                key = known[identity] = KernelKey.of(*identity)
                 keys.setdefault(key, (sub, tiling))
             symbols.append(key.symbol)
         return keys, tuple(symbols)

@@ -20,6 +20,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
@@ -142,6 +143,9 @@ def _parser() -> argparse.ArgumentParser:
     shown = sub.add_mutually_exclusive_group()
     shown.add_argument("--stage", choices=STAGES, default="summary", help="what to show (default: summary)")
     shown.add_argument("--explain", metavar="NODE", help="kernel choice, grouping, tiling and sync of a node")
+    add(
+        "verify", _verify, "Show what is proved of a model's compiled program, or of a saved kernel's, and its digests."
+    )
     text = "Run a model on the reference, the host, the simulator and the emulator; exit status 0 where all agree."
     cli_analysis.add_crosscheck_arguments(add("crosscheck", _crosscheck, text))
     text = "What each optimisation gives on an accelerator, one after the other and alone."
@@ -309,6 +313,12 @@ def _inspect(args: argparse.Namespace) -> int:
         return 0
     text = kernel.stage_text(args.stage)
     _print(args, {"stage": args.stage, "text": text}, lambda: text)
+    return 0
+
+
+def _verify(args: argparse.Namespace) -> int:
+    certificate = load_model(args).certificate
+    _print(args, asdict(certificate), lambda: str(certificate))
     return 0
 
 

@@ -83,6 +83,11 @@ class Backend(ABC, Generic[TargetT, PlannedT, CertificateT, ImageT, CompiledT]):
     def emit(self, run: Stages, job: Job[TargetT], planned: PlannedT, cache: ObjectCache) -> ImageT:
         """The code of a plan, laid out with its constants."""
 
+    def attest(self, job: Job[TargetT], planned: PlannedT, image: ImageT, proved: CertificateT) -> CertificateT:
+        """The certificate of an image, `proved` its plan's: the same, where nothing can be asked of the image itself.
+        Raises VerificationError where it is not what was proved."""
+        return proved
+
     @abstractmethod
     def bind(self, job: Job[TargetT], planned: PlannedT, image: ImageT) -> Executable:
         """The image where it will run."""

@@ -1,6 +1,6 @@
 """The compilation, start to end, for every kind of target: `compile_graph` is the list of stages.
 
-    Graph -> plan (from the cache, or `planning`) -> verify -> image -> loaded
+    Graph -> plan (from the cache, or `planning`) -> verify -> image -> attest -> loaded
 
 Each stage asks the target's backend. Each stage's data prints as text: SK_DUMP shows it while compiling,
 `Kernel.stage_text` afterwards; SK_TRACE writes the stages' times.
@@ -60,6 +60,8 @@ def complete(
         certificate = backend.verify(planned)
     with run.stage("image"):
         image = backend.emit(run, job, planned, cache)
+    with run.stage("attest"):
+        certificate = backend.attest(job, planned, image, certificate)
     for name, text in image.ir_texts.items():
         run.dump("ir", f"; {name}\n{text}")
     report_fallbacks(job.options, planned.schedule, image.host_calls, backend.fallbacks_run)

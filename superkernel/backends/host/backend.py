@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, ClassVar
 
+from superkernel.backends.host.attest import attest
 from superkernel.backends.host.compiled import HostCompiled
 from superkernel.backends.host.executable import HostExecutable
 from superkernel.codegen.cache import ObjectCache
@@ -76,6 +77,9 @@ class HostBackend(Backend[CpuTarget, Planned[Plan], Certificate, HostImage, Host
             keep_ir="ir" in run.dumps,
         )
         return builder.build(planned.grouping.constants)
+
+    def attest(self, job: Job[CpuTarget], planned: Planned[Plan], image: HostImage, proved: Certificate) -> Certificate:
+        return attest(planned, image, proved)
 
     def bind(self, job: Job[CpuTarget], planned: Planned[Plan], image: HostImage) -> HostExecutable:
         return HostExecutable(image, planned.schedule, planned.plan, job.options.watchdog_ms)

@@ -1,0 +1,163 @@
+"""The program that runs is what is verified: what the loaded code was seen to do, proved in place of the plan.
+
+Model: the recorder (csrc/runtime/recorder.h) runs the loaded entries and says, worker by worker, which kernels they
+call with which addresses and units, and where they wait and set. `sync/verify_program.py` makes that a plan again, with
+the accesses that the tilings tell for the units and addresses really passed; the memory's check and the verifier then
+judge it as they judge the planner's. The plan at hand says which sub-operator a call is meant to be, and nothing else.
+
+Where the system does not let code be changed, not even for a moment, nothing can be recorded: the certificate is the
+plan's then, and says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from superkernel import _core
+from superkernel.codegen.host.image import HOST_CALL, HostImage, KernelKey
+from superkernel.compilation.compiled import Planned
+from superkernel.core.errors import VerificationError, Violation, raise_all
+from superkernel.ir.body import Role
+from superkernel.scheduler.memory_check import check_memory
+from superkernel.scheduler.schedule import MemoryAddress, Schedule, Space
+from superkernel.sync.plan import Plan, Set, Wait
+from superkernel.sync.verify import Certificate, Emitted, verify
+from superkernel.sync.verify_program import Call, Event, HostCall, Program, rebuild
+
+_SCRATCH_ALIGN = 64
+_CALL, _HOST_CALL, _WAIT, _SET = range(4)  # kinds of events, csrc/runtime/recorder.h
+
+
+def attest(planned: Planned[Plan], image: HostImage, proved: Certificate) -> Certificate:
+    """The certificate of an image. `proved`: its plan's. Raises VerificationError with everything that is wrong."""
+    schedule = planned.schedule
+    sizes = _sizes(planned, image)
+    program = _recorded(image, schedule, sizes)
+    if program is None:
+        check_memory(schedule.subops, schedule.addresses, planned.grouping.buffers)
+        return replace(proved, emitted=Emitted("", "", "", _objects_digest(image)))
+    symbols = _symbols(schedule)
+    rebuilt = rebuild(program, schedule, planned.plan.tasks, symbols, sizes)
+    raise_all(VerificationError, [*rebuilt.wrong, *_constants(planned, rebuilt.addresses)])
+    check_memory(schedule.subops, rebuilt.addresses, planned.grouping.buffers)
+    found = verify(rebuilt.plan, planned.units)
+    emitted = Emitted(
+        program=_digest(map(repr, program)),
+        addresses=_digest(map(repr, rebuilt.addresses)),
+        accesses=_digest(map(str, rebuilt.plan.tasks)),
+        objects=_objects_digest(image),
+    )
+    return replace(found, emitted=emitted)
+
+
+def _digest(parts: Iterable[str]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part.encode())
+        digest.update(b"\n")
+    return digest.hexdigest()
+
+
+def _objects_digest(image: HostImage) -> str:
+    """Of all object code, by what it was made from."""
+    return _digest(
+        f"{hashlib.sha256(key.encode()).hexdigest()} {hashlib.sha256(data).hexdigest()}"
+        for key, data in sorted(image.objects.items())
+    )
+
+
+def _symbols(schedule: Schedule) -> tuple[str | None, ...]:
+    """The kernel of each sub-operator: its name says what it was made from."""
+    known: dict[tuple[Any, ...], str] = {}
+    symbols: list[str | None] = []
+    for sub, tiling in zip(schedule.subops, schedule.tilings, strict=True):
+        if sub.kernel == HOST_CALL or tiling.units == 0:
+            symbols.append(None)
+            continue
+        key = (sub.kernel, sub.body, tiling)
+        if key not in known:
+            known[key] = KernelKey.of(*key).symbol
+        symbols.append(known[key])
+    return tuple(symbols)
+
+
+def _sizes(planned: Planned[Plan], image: HostImage) -> dict[tuple[Space, int], int]:
+    """Bytes of each space and slot, in the order of the recorder's regions; of scratch memory those of each worker."""
+    graph = planned.graph
+    sizes = {(Space.ARENA, 0): image.arena_bytes, (Space.CONSTANT, 0): image.constants.nbytes}
+    sizes |= {(Space.SCRATCH, core): image.scratch_bytes for core in range(image.cores)}
+    sizes |= {(Space.INPUT, i): kind.nbytes for i, kind in enumerate(graph.inputs.values())}
+    sizes |= {(Space.OUTPUT, i): graph.types[value].nbytes for i, value in enumerate(graph.outputs)}
+    return sizes | {(Space.STATE, i): graph.types[value].nbytes for i, value in enumerate(graph.states)}
+
+
+def _recorded(image: HostImage, schedule: Schedule, sizes: Mapping[tuple[Space, int], int]) -> Program | None:
+    """What the workers do, by the loaded code; None: it cannot be recorded here."""
+    operands = {
+        symbol: len(sub.body.operands)
+        for symbol, sub in zip(image.symbols, schedule.subops, strict=True)
+        if symbol is not None
+    }
+    kernels = list(operands)
+    stride = -(-image.scratch_bytes // _SCRATCH_ALIGN) * _SCRATCH_ALIGN
+    io = [key for key in sizes if key[0] in (Space.INPUT, Space.OUTPUT, Space.STATE)]
+    places = [(Space.ARENA, 0), (Space.CONSTANT, 0), (Space.SCRATCH, 0), *io]
+    code = image.code
+    rows = _core.record_program(
+        entry=code.address("sk_entry"),
+        profiled=code.address("sk_profiled"),
+        single=code.address("sk_single"),
+        cores=image.cores,
+        subops=len(schedule.subops),
+        kernels=[(code.address(symbol), count) for symbol, count in operands.items()],
+        regions=[stride * image.cores if space is Space.SCRATCH else sizes[space, slot] for space, slot in places],
+        scratch_stride=stride,
+        events_words=image.spec.events_words,
+    )
+    if rows is None:
+        return None
+
+    def address(region: int, offset: int) -> MemoryAddress | None:
+        if region < 0:
+            return None
+        space, slot = places[region]
+        if space is Space.SCRATCH:
+            slot, offset = divmod(offset, stride)
+        return MemoryAddress(space, slot, offset)
+
+    def event(row: tuple[int, ...]) -> Event:
+        if row[0] == _CALL:
+            *pairs, scratch = [address(*row[i : i + 2]) for i in range(4, len(row), 2)]
+            return Call(kernels[row[1]], tuple(pairs), scratch, row[2], row[3])
+        if row[0] == _WAIT:
+            return Wait(row[1], row[2], -1, row[3])
+        return HostCall(row[1]) if row[0] == _HOST_CALL else Set(row[1])
+
+    return tuple(tuple(map(event, core)) for core in rows)
+
+
+def _constants(planned: Planned[Plan], addresses: tuple[tuple[MemoryAddress, ...], ...]) -> Iterator[Violation]:
+    """Whether every constant lies where a kernel was told, packed as its tiling wants it."""
+    schedule, arrays = planned.schedule, planned.grouping.constants
+    slots = {slot.offset: slot for slot in schedule.constants}
+    for sub, tiling, row in zip(schedule.subops, schedule.tilings, addresses, strict=True):
+        packs = tiling.packs(sub.body)
+        for i, (value, operand, address) in enumerate(zip(sub.values, sub.body.operands, row, strict=True)):
+            if operand.role is not Role.CONSTANT or not operand.type.nbytes:
+                continue
+            slot = slots.get(address.offset) if address.space is Space.CONSTANT else None
+            if slot is None or slot.pack != packs.get(i) or not _same(arrays[slot.value], arrays[value]):
+                found = str(address) if slot is None else f"{slot.value!r}, pack {slot.pack}"
+                where = f"sub-operator {sub.index} ({sub.name}), operand {i}"
+                yield Violation("not its constant", where, f"{value!r}, pack {packs.get(i)}", found)
+
+
+def _same(left: NDArray[Any], right: NDArray[Any]) -> bool:
+    return left is right or (
+        left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
+    )
