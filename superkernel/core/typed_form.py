@@ -277,8 +277,13 @@ def _tag(members: Sequence[Any], value: object) -> int:
     """Which member of a union a value is."""
     for tag, member in enumerate(members):
         if get_origin(member) is tuple:
-            element = get_args(member)[0]
-            if type(value) is tuple and all(type(v) in _PLAIN.get(element, {element}) for v in value):
+            if type(value) is not tuple:
+                continue
+            first, *rest = get_args(member)
+            kinds = [first] * len(value) if rest == [...] else [first, *rest]
+            if len(value) == len(kinds) and all(
+                type(v) in _PLAIN.get(k, {k}) for v, k in zip(value, kinds, strict=True)
+            ):
                 return tag
         elif type(value) is member or (isinstance(member, type) and isabstract(member) and isinstance(value, member)):
             return tag

@@ -61,6 +61,18 @@ def _key(graph: Graph, options: Options | None = None, cores: int = 2) -> str | 
     return PlanStore(ObjectCache(Path(".")), Job(graph, detect_cpu(), cores, options or Options()), FORM)._key
 
 
+def test_parts_of_other_buffers_are_kept(no_planning: Callable[[], None]) -> None:
+    b = sk.GraphBuilder("parts")
+    x = b.input("x", (8, 64), "f32")
+    part = b.softmax(x, axis=1)
+    b.output(b.softmax(b.concat(part, b.cumsum(part, axis=1), axis=0), axis=1))
+    data = np.random.default_rng(0).standard_normal((8, 64), dtype=np.float32)
+    first = sk.compile(b.graph(), threads=2)
+    assert any(buffer.inside for buffer in first._compiled.grouping.buffers.values())
+    no_planning()
+    assert np.array_equal(sk.compile(b.graph(), threads=2)(data), first(data))
+
+
 def test_same_plan_and_results(no_planning: Callable[[], None]) -> None:
     x = np.random.default_rng(0).standard_normal((8, 64), dtype=np.float32)
     first = sk.compile(_graph(), threads=2)

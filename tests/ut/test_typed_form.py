@@ -63,6 +63,7 @@ class Drawing:
     colour: Colour | None
     named: Mapping[str, tuple[int | float | bool | str | tuple[int, ...] | tuple[float, ...] | None, ...]]
     sides: tuple[tuple[str, float], ...]
+    inside: tuple[str, int] | None
     data: Mapping[str, NDArray[Any]]
 
 
@@ -76,6 +77,7 @@ DRAWING = Drawing(
     colour=Colour.BLUE,
     named={"a": (1, 1.0, True, "1", (1, 2), (1, 2.5), (), None), "b": ()},
     sides=(("left", 0.1),),
+    inside=("frame", 2),
     data={"w": WEIGHTS["w"], "mine": MINE, "none": np.zeros((0, 3), np.float32)},
 )
 
@@ -110,6 +112,8 @@ def test_equal_rows_are_one() -> None:
         (tuple[int, ...], [1, 2]),
         (tuple[int, str], (1, "a", 2)),
         (int | str, 1.5),
+        (tuple[str, int] | None, ("a", "b")),
+        (tuple[str, int] | None, ("a", 1, 2)),
         (Colour, "red"),
         (Shape, Point(1)),
         (Circle, Undeclared(1.0)),
