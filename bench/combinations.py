@@ -31,7 +31,7 @@ import superkernel
 from superkernel import _core
 from superkernel.backends.aicore.compiled import AicoreCompiled
 from superkernel.sync.aicore.verify import check_aicore_plan
-from superkernel.sync.aicore.verify_order import Accesses
+from superkernel.sync.verify_pairs import Accesses
 
 HERE = Path(__file__).resolve().parent
 
@@ -188,7 +188,7 @@ def inject_faults(made: AicoreCompiled) -> tuple[int, list[str]]:
     """Leave each step of synchronisation out of a plan in turn: how many ways, and those that the verifier accepts."""
     plan, options = made.plan, made.options
     units = {s.index: t.units for s, t in zip(made.schedule.subops, made.schedule.tilings, strict=True)}
-    accesses = Accesses(plan.tasks).keep()
+    accesses = Accesses(plan.tasks)
     wrong, certificate = check_aicore_plan(plan, units, accesses)
     assert certificate is not None, wrong
     ways = list(edits(plan))

@@ -13,6 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from superkernel.core.tensor import Region, any_overlap
 from superkernel.scheduler.schedule import MemoryAccess, Space, Task
@@ -23,11 +29,13 @@ READ_ONLY = (Space.CONSTANT, Space.INPUT)
 Key = tuple[Space, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Live:
-    """An access that later tasks may still conflict with; `low` and `high` bound its regions."""
+class Live(NamedTuple):
+    """An access that later tasks may still conflict with; `low` and `high` bound its regions. `run`: it is one run of
+    bytes, so that who meets its bounds meets it."""
 
     task: int
+    write: bool
+    run: bool
     low: int
     high: int
     regions: tuple[Region, ...]
@@ -43,8 +51,7 @@ class Extent:
     reads: list[Live] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class Conflict:
+class Conflict(NamedTuple):
     """Task `later` must come after task `earlier`: the regions `left` and `right` of the address space meet."""
 
     earlier: int
@@ -66,59 +73,103 @@ def find_conflicts(tasks: Sequence[Task]) -> Iterator[list[Conflict]]:
     """For each task in order, its conflicts with earlier tasks (of any core), at most one per earlier task and operand
     of the later one (accesses that name no operand count as one)."""
     spaces: dict[Key, list[Extent]] = {}
-    at = 0
-    while at < len(tasks):
-        stop = at
-        while stop < len(tasks) and tasks[stop].subop == tasks[at].subop:
-            stop += 1
-        fresh: dict[Key, tuple[list[Live], list[Live]]] = {}  # this sub-operator's reads and writes
-        for task in tasks[at:stop]:
+    for _, subop in groupby(tasks, attrgetter("subop")):
+        mine = [(task, [(a, _live(task.index, a)) for a in task.accesses if _counts(a)]) for task in subop]
+        fresh: dict[Key, list[Live]] = {}  # this sub-operator's accesses
+        for access, live in (use for _, uses in mine for use in uses):
+            fresh.setdefault((access.space, access.slot), []).append(live)
+        met = {key: iter(_met(spaces.get(key, ()), lives)) for key, lives in fresh.items()}
+        for task, uses in mine:
             found: dict[tuple[int, int | None], Conflict] = {}
-            mine = [(a, _live(task.index, a)) for a in task.accesses if a.regions and a.space not in READ_ONLY]
-            for access, live in mine:
+            for access, live in uses:
                 key = (access.space, access.slot)
-                for extent in spaces.get(key, ()):
-                    _match(access, live, extent.low, extent.high, extent.writes, extent.reads, found)
-                if key in fresh:  # parts of one sub-operator that collide (never, for well-made tilings)
-                    reads, writes = fresh[key]
-                    _match(access, live, live.low, live.high, writes, reads, found)
-            for access, live in mine:
-                fresh.setdefault((access.space, access.slot), ([], []))[access.write].append(live)
-            yield [c for c in found.values() if c.earlier != task.index]
-        for key, (reads, writes) in fresh.items():
+                for other in next(met[key]):
+                    if other.task != task.index and (other.task, access.operand) not in found:
+                        if other.run and live.run:
+                            pair: tuple[Region, Region] | None = (other.regions[0], live.regions[0])
+                        else:
+                            pair = any_overlap(other.regions, live.regions)
+                        if pair is not None:
+                            hazard = _HAZARDS[other.write, live.write]
+                            conflict = Conflict(other.task, task.index, hazard, key, *pair, access.operand)
+                            found[other.task, access.operand] = conflict
+            yield list(found.values())
+        for key, lives in fresh.items():
+            reads, writes = [a for a in lives if not a.write], [a for a in lives if a.write]
             _record(spaces.setdefault(key, []), reads, writes)
-        at = stop
+
+
+_HAZARDS = {(True, False): Hazard.RAW, (False, True): Hazard.WAR, (True, True): Hazard.WAW}
+
+
+def _counts(access: MemoryAccess) -> bool:
+    return bool(access.regions) and access.space not in READ_ONLY
 
 
 def _live(task: int, access: MemoryAccess) -> Live:
-    regions = access.regions
-    if len(regions) == 1:
-        return Live(task, regions[0].start, regions[0].stop, regions)
-    return Live(task, min(r.start for r in regions), max(r.stop for r in regions), regions)
+    first, *more = regions = access.regions
+    if not more:
+        return Live(task, access.write, first.count == 1, first.start, first.stop, regions)
+    return Live(task, access.write, False, min(r.start for r in regions), max(r.stop for r in regions), regions)
 
 
-def _match(
-    access: MemoryAccess,
-    live: Live,
-    low: int,
-    high: int,
-    writes: Sequence[Live],
-    reads: Sequence[Live],
-    found: dict[tuple[int, int | None], Conflict],
-) -> None:
-    """Conflicts of one access with the older ones of a stretch [low, high)."""
-    if low >= live.high or live.low >= high:
+def _met(extents: Sequence[Extent], mine: Sequence[Live]) -> Iterator[list[Live]]:
+    """For each access of a sub-operator, the accesses that it may conflict with: older ones by extent, then those of
+    earlier tasks of the sub-operator; writes first."""
+    low, high = min(live.low for live in mine), max(live.high for live in mine)
+    near = [part for e in extents if e.low < high and low < e.high for part in (e.writes, e.reads) if part]
+    writes = [live for live in mine if live.write]
+    if writes:  # parts of one sub-operator that collide (never, for well-made tilings)
+        near += [part for part in (writes, [live for live in mine if not live.write]) if part]
+    rows: list[list[Live]] = [[] for _ in mine]
+    for others in near:
+        if others[0].write or writes:
+            _add_met(rows, others, mine)
+    for row, live in zip(rows, mine, strict=True):
+        yield [other for other in row if other.task < live.task]
+
+
+def _add_met(rows: Sequence[list[Live]], others: Sequence[Live], mine: Sequence[Live]) -> None:
+    """Those of others, all reads or all writes, that meet."""
+    reads = not others[0].write
+    if len(others) * len(mine) < _FEW:
+        for row, live in zip(rows, mine, strict=True):
+            if live.write or not reads:
+                row += [other for other in others if other.low < live.high and live.low < other.high]
         return
-    for older, hazard in ((writes, Hazard.WAW if access.write else Hazard.RAW), (reads, Hazard.WAR)):
-        if hazard is Hazard.WAR and not access.write:
-            return
-        for other in older:
-            if other.low >= live.high or live.low >= other.high or (other.task, access.operand) in found:
-                continue
-            pair = any_overlap(other.regions, live.regions)
-            if pair is not None:
-                key = (access.space, access.slot)
-                found[other.task, access.operand] = Conflict(other.task, live.task, hazard, key, *pair, access.operand)
+    right = _columns(others)
+    for at in range(0, len(mine), step := max(1, _MANY // len(others))):
+        meet = _may_share(_columns(mine[at : at + step])[:, :, None], right[:, None, :])
+        for n, other in zip(*(column.tolist() for column in np.nonzero(meet)), strict=True):
+            if mine[at + n].write or not reads:
+                rows[at + n].append(others[other])
+
+
+_FEW, _MANY = 64, 1 << 20  # pairs of accesses: below, each is looked at by itself; above, not all at once
+
+
+def _columns(lives: Sequence[Live]) -> NDArray[np.int64]:
+    """Bounds of accesses; start, length, stride and count of those that are one region of several runs, else zeros."""
+    rows = []
+    for live in lives:
+        region = live.regions[0]
+        strided = len(live.regions) == 1 and region.count > 1
+        form = (region.start, region.length, region.stride, region.count) if strided else (0, 0, 0, 0)
+        rows.append((live.low, live.high, *form))
+    return np.array(rows, np.int64).T
+
+
+def _may_share(a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """False where ranges do not meet, or regions of one stride share no byte: run i of `a` and run i + k of `b` meet
+    where -length of b < distance + k * stride < length of a."""
+    meet: NDArray[np.bool_] = (a[0] < b[1]) & (b[0] < a[1])
+    same = meet & (a[4] == b[4]) & (a[4] > 0)
+    if same.any():
+        stride, distance = np.maximum(a[4], 1), b[2] - a[2]
+        least = np.maximum(-((distance + b[3] - 1) // stride), 1 - a[5])
+        most = np.minimum((a[3] - 1 - distance) // stride, b[5] - 1)
+        meet &= ~same | (least <= most)
+    return meet
 
 
 def _record(extents: list[Extent], reads: Sequence[Live], writes: Sequence[Live]) -> None:
@@ -150,9 +201,7 @@ def _without(extent: Extent, low: int, high: int) -> Iterator[Extent]:
 def _inside(accesses: Sequence[Live], low: int, high: int) -> list[Live]:
     """The accesses that touch the stretch, their bounds cut to it (the regions stay whole: a witness may lie
     outside)."""
-    return [
-        Live(a.task, max(a.low, low), min(a.high, high), a.regions) for a in accesses if a.low < high and low < a.high
-    ]
+    return [a._replace(low=max(a.low, low), high=min(a.high, high)) for a in accesses if a.low < high and low < a.high]
 
 
 def _groups(writes: Sequence[Live]) -> Iterator[tuple[int, int, bool, list[Live]]]:

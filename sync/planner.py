@@ -17,6 +17,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from superkernel.core.tensor import Region
 from superkernel.scheduler.schedule import Schedule, Task
 from superkernel.sync.hazards import Conflict, find_conflicts
@@ -30,7 +33,7 @@ class _Need:
     consumer: Task
     producer: int
     position: int
-    witness: Witness
+    latest: Conflict
     conflicts: int
 
 
@@ -51,32 +54,24 @@ def plan_sync(schedule: Schedule, *, sync: str = "minimal", handover_ns: float =
 
 
 def _minimal_needs(schedule: Schedule) -> _Result:
-    cores = schedule.cores
     tasks = schedule.tasks
     position = [0] * len(tasks)  # of a task within its core
-    done = [0] * cores  # tasks placed on each core so far
-    core_clock = [[0] * cores for _ in range(cores)]  # what each core knows so far
-    finish: list[list[int]] = [[] for _ in tasks]  # clock at the end of each task
+    done = [0] * schedule.cores  # tasks placed on each core so far
+    clocks = np.zeros((schedule.cores, schedule.cores), np.int32)  # what each core knows so far
+    finish = np.zeros((len(tasks), schedule.cores), np.int32)  # clock at the end of each task
     result = _Result({}, {})
     for task, conflicts in zip(tasks, find_conflicts(tasks), strict=True):
-        clock = core_clock[task.core]
+        clock = clocks[task.core]
         needs, implied = _needs_of(task, conflicts, tasks, position, clock, finish)
-        for need in needs:
-            theirs = finish[_task_at(schedule, need)]
-            for c in range(cores):
-                clock[c] = max(clock[c], theirs[c])
         if needs:
+            np.maximum(clock, finish[[need.latest.earlier for need in needs]].max(axis=0), out=clock)
             result.kept[task.index] = needs
         result.implied[task.subop] = result.implied.get(task.subop, 0) + implied
         position[task.index] = done[task.core]
         done[task.core] += 1
         clock[task.core] = done[task.core]
-        finish[task.index] = clock.copy()
+        finish[task.index] = clock
     return result
-
-
-def _task_at(schedule: Schedule, need: _Need) -> int:
-    return schedule.tasks_of_core[need.producer][need.position].index
 
 
 def _needs_of(
@@ -84,40 +79,41 @@ def _needs_of(
     conflicts: Sequence[Conflict],
     tasks: Sequence[Task],
     position: Sequence[int],
-    clock: Sequence[int],
-    finish: Sequence[Sequence[int]],
+    clock: NDArray[np.int32],
+    finish: NDArray[np.int32],
 ) -> tuple[list[_Need], int]:
     """The needs that neither the core's clock nor another need implies, and how many constraints were implied."""
     latest: dict[int, _Need] = {}
     implied = 0
+    known = clock.tolist() if conflicts else ()
     for conflict in conflicts:
-        other = tasks[conflict.earlier]
-        if other.core == task.core:
+        core = tasks[conflict.earlier].core
+        if core == task.core:
             continue
-        at = position[other.index]
-        if clock[other.core] > at:
+        at = position[conflict.earlier]
+        if known[core] > at:
             implied += 1
             continue
-        need = latest.get(other.core)
+        need = latest.get(core)
         if need is None:
-            latest[other.core] = _Need(task, other.core, at, conflict.witness, 1)
+            latest[core] = _Need(task, core, at, conflict, 1)
         else:
             need.conflicts += 1
             if at > need.position:
-                need.position, need.witness = at, conflict.witness
+                need.position, need.latest = at, conflict
+    needs = sorted(latest.values(), key=lambda n: n.producer)
+    if len(needs) < 2:
+        return needs, implied + sum(need.conflicts - 1 for need in needs)
+    producers = [need.producer for need in needs]
+    told = finish[[need.latest.earlier for need in needs]][:, producers] > [need.position for need in needs]
     kept = []
-    for need in latest.values():
-        through_others = any(
-            finish[other.witness.producer][need.producer] > need.position
-            for other in latest.values()
-            if other is not need
-        )
-        if through_others:
+    for need, tellers in zip(needs, told.sum(axis=0).tolist(), strict=True):
+        if tellers > 1:  # another one besides the need itself
             implied += need.conflicts
         else:
             implied += need.conflicts - 1
             kept.append(need)
-    return sorted(kept, key=lambda n: n.producer), implied
+    return kept, implied
 
 
 class _Assembler:
@@ -141,7 +137,7 @@ class _Assembler:
             for position, task in enumerate(tasks):
                 for need in self.result.kept.get(task.index, ()):
                     wait = Wait(need.producer, count_of[need.producer][need.position], task.subop, len(reasons))
-                    reason = WaitReason(core, wait, need.witness, need.conflicts)
+                    reason = WaitReason(core, wait, need.latest.witness, need.conflicts)
                     reasons.append(reason)
                     of_subop.setdefault(task.subop, []).append(reason)
                     steps.append(wait)

@@ -12,12 +12,12 @@ It reads only the plan's tasks and per-core programs. It checks:
  V7  units: each sub-operator's tasks cover its units without gap or overlap, where the number of units is given;
  V8  nothing is read from arena or outputs that no earlier task of the global order wrote.
 
-Happens-before is what sets (release) and waits (acquire) and program order give: a bit set of accesses per set and
-per body. It does not check: that the accesses declared by the tilings are what the machine code does (tests poison
-everything undeclared), nor that the counter primitive is right. The claim is: race- and deadlock-free for this
-program, given complete declared accesses and correct primitives.
+Happens-before is what sets (release) and waits (acquire) and program order give: a vector clock per set and per body,
+which counts the bodies of each core. It does not check: that the accesses declared by the tilings are what the machine
+code does (tests poison everything undeclared), nor that the counter primitive is right. The claim is: race- and
+deadlock-free for this program, given complete declared accesses and correct primitives.
 
-V1's numbers, V6, V7 and whether bytes meet are told in `verify_tasks`, for all targets.
+V1's numbers, V6 and V7 are told in `verify_tasks`, V8 and the pairs of V5 in `verify_pairs`, for all targets.
 
 Architecture invariant: imports plain data types only, nothing of the planner; finds conflicts by its own sweep.
 """
@@ -32,10 +32,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.core.errors import VerificationError, Violation
-from superkernel.core.tensor import Region
-from superkernel.scheduler.schedule import MemoryAccess, Space, Task
 from superkernel.sync.plan import Plan, Set, TaskStep, Wait
-from superkernel.sync.verify_tasks import check_tasks, overlapping_regions, race
+from superkernel.sync.verify_pairs import Accesses
+from superkernel.sync.verify_tasks import check_tasks
+
+Clock: TypeAlias = NDArray[np.int32]
+Clocks: TypeAlias = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,105 +99,42 @@ def check(plan: Plan, units: Mapping[int, int] | None = None) -> tuple[list[Viol
     wrong = [*check_tasks(plan.tasks, units or {}), *_check_bodies(plan), *_check_sets(plan), *_check_waits(plan)]
     if wrong:
         return wrong, None
-    rows = _accesses(plan.tasks)
-    before, stuck = _happens_before(plan, rows)
+    before, stuck = _happens_before(plan)
     if stuck:
         return stuck, None
-    wrong += _check_coverage(plan.tasks)
-    pairs = cross = 0
-    for space_rows in rows.values():
-        found = _check_order(plan.tasks, space_rows, before)
-        pairs, cross = pairs + found.pairs, cross + found.cross_core
-        wrong += found.races
+    accesses = Accesses(plan.tasks)
+    wrong = [*_check_coverage(accesses), *_check_order(plan, accesses, before)]
     if wrong:
         return wrong, None
     waits = sum(isinstance(step, Wait) for program in plan.programs for step in program)
-    return [], Certificate(len(plan.tasks), plan.cores, waits, sum(plan.sets), pairs, cross)
+    within_task = accesses.count_overlaps(accesses.task)
+    pairs = accesses.count_overlaps() - within_task
+    within_core = accesses.count_overlaps(accesses.core) - within_task
+    return [], Certificate(len(plan.tasks), plan.cores, waits, sum(plan.sets), pairs, pairs - within_core)
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """One access in the relation: bit number (in task order), bounds of its regions."""
-
-    bit: int
-    task: int
-    access: MemoryAccess
-    low: int
-    high: int
-
-
-@dataclass(slots=True)
-class _Found:
-    """Of one address space: pairs whose address ranges meet, and races among them."""
-
-    pairs: int
-    cross_core: int
-    races: list[Violation]
+def _check_order(plan: Plan, accesses: Accesses, before: Clocks) -> Iterator[Violation]:
+    """V5: of each pair, the later task starts when its core knows the earlier one as complete."""
+    number = np.zeros(len(plan.tasks), np.int64)  # of a task among those of its core
+    for program in plan.programs:
+        mine = [step.task for step in program if isinstance(step, TaskStep)]
+        number[mine] = np.arange(len(mine))
+    earlier, later = accesses.pairs
+    first, core = accesses.task[earlier], accesses.core[earlier]
+    late = before[accesses.task[later], core] <= number[first]
+    for a, b in accesses.racing(earlier[late], later[late]):
+        one, other = accesses.source[a][0], accesses.source[b][0]
+        wanted = f"a wait on core {one.core} before task {other.index}"
+        yield accesses.race(a, b, f"boundary {other.subop}", wanted)
 
 
-def _accesses(tasks: Sequence[Task]) -> dict[tuple[Space, int], list[_Row]]:
-    """All accesses that can conflict, by address space, numbered in the global order."""
-    rows: dict[tuple[Space, int], list[_Row]] = {}
-    bit = 0
-    for task in tasks:
-        for access in task.accesses:
-            if access.regions and access.space not in (Space.INPUT, Space.CONSTANT):
-                low = min(r.start for r in access.regions)
-                high = max(r.stop for r in access.regions)
-                rows.setdefault((access.space, access.slot), []).append(_Row(bit, task.index, access, low, high))
-                bit += 1
-    return rows
-
-
-def _check_order(tasks: Sequence[Task], rows: Sequence[_Row], before: Sequence[int]) -> _Found:
-    """V5 for one address space, with bit sets over accesses.
-
-    An access meets [low, high) iff it starts below high and does not stop at or below low: two prefix unions, over
-    starts and over stops, give all overlapping accesses of a row in two operations. Only those not ordered by
-    happens-before are then compared region by region.
-    """
-    starting = _unions(sorted((row.low, row.bit) for row in rows), [row.high for row in rows])
-    stopped = _unions(sorted((row.high - 1, row.bit) for row in rows), [row.low for row in rows])
-    writers = sum(1 << row.bit for row in rows if row.access.write)
-    of_core: dict[int, int] = {}
-    first_bit: dict[int, int] = {}
-    by_bit = {row.bit: row for row in rows}
-    for row in rows:
-        core = tasks[row.task].core
-        of_core[core] = of_core.get(core, 0) | 1 << row.bit
-        first_bit.setdefault(row.task, row.bit)
-    found = _Found(0, 0, [])
-    raced: set[tuple[int, int]] = set()
-    for row in rows:
-        overlapping = starting[row.high] & ~stopped[row.low] & (1 << first_bit[row.task]) - 1
-        if not row.access.write:
-            overlapping &= writers
-        found.pairs += overlapping.bit_count()
-        found.cross_core += (overlapping & ~of_core[tasks[row.task].core]).bit_count()
-        doubtful = overlapping & ~before[row.task]
-        while doubtful:
-            bit = doubtful & -doubtful
-            doubtful ^= bit
-            other = by_bit[bit.bit_length() - 1]
-            pair = overlapping_regions(other.access.regions, row.access.regions)
-            if pair is not None and (other.task, row.task) not in raced:
-                raced.add((other.task, row.task))
-                earlier, later = tasks[other.task], tasks[row.task]
-                wanted = f"a wait on core {earlier.core} before task {later.index}"
-                found.races.append(race(earlier, later, row.access, pair, f"boundary {later.subop}", wanted))
-    return found
-
-
-def _unions(points: Sequence[tuple[int, int]], queries: Sequence[int]) -> dict[int, int]:
-    """For each query x the union of the bits of all points below x. `points` are (position, bit), sorted."""
-    result: dict[int, int] = {}
-    union = at = 0
-    for x in sorted(set(queries)):
-        while at < len(points) and points[at][0] < x:
-            union |= 1 << points[at][1]
-            at += 1
-        result[x] = union
-    return result
+def _check_coverage(accesses: Accesses) -> Iterator[Violation]:
+    """V8."""
+    for task, access, low, high in accesses.unwritten:
+        yield Violation(
+            f"reads bytes {low}..{high} of {access.space.value}{access.slot} that nobody wrote",
+            f"core {task.core}, task {task.index}",
+        )
 
 
 def _check_bodies(plan: Plan) -> Iterator[Violation]:
@@ -255,31 +194,26 @@ def _check_waits(plan: Plan) -> Iterator[Violation]:
             seen.add(step.index)
 
 
-def _happens_before(plan: Plan, rows: Mapping[tuple[Space, int], Sequence[_Row]]) -> tuple[list[int], list[Violation]]:
-    """V4 and the relation: for each task the bit set of accesses that have completed, visibly, when it starts."""
-    cores = range(plan.cores)
-    own = [0] * len(plan.tasks)  # the bits of each task's accesses
-    for space_rows in rows.values():
-        for row in space_rows:
-            own[row.task] |= 1 << row.bit
-    at = [0 for _ in cores]
-    knows = [0 for _ in cores]
-    at_set: list[list[int]] = [[] for _ in cores]  # knowledge published by each set
-    before = [0] * len(plan.tasks)
+def _happens_before(plan: Plan) -> tuple[Clocks, list[Violation]]:
+    """V4 and the relation: for each task, how many bodies of each core have completed, visibly, when it starts."""
+    at = [0] * plan.cores
+    knows = np.zeros((plan.cores, plan.cores), np.int32)
+    at_set: list[list[Clock]] = [[] for _ in plan.programs]  # knowledge published by each set
+    before = np.zeros((len(plan.tasks), plan.cores), np.int32)
     moved = True
     while moved:
         moved = False
-        for core in cores:
-            program = plan.programs[core]
+        for core, program in enumerate(plan.programs):
+            mine = knows[core]
             while at[core] < len(program):
                 step = program[at[core]]
                 if isinstance(step, TaskStep):
-                    before[step.task] = knows[core]
-                    knows[core] |= own[step.task]
+                    before[step.task] = mine
+                    mine[core] += 1
                 elif isinstance(step, Set):
-                    at_set[core].append(knows[core])
+                    at_set[core].append(mine.copy())
                 elif len(at_set[step.producer]) >= step.count:
-                    knows[core] |= at_set[step.producer][step.count - 1]
+                    np.maximum(mine, at_set[step.producer][step.count - 1], out=mine)
                 else:
                     break
                 at[core] += 1
@@ -287,7 +221,7 @@ def _happens_before(plan: Plan, rows: Mapping[tuple[Space, int], Sequence[_Row]]
     return before, list(_deadlock(plan, at, at_set))
 
 
-def _deadlock(plan: Plan, at: Sequence[int], at_set: Sequence[Sequence[int]]) -> Iterator[Violation]:
+def _deadlock(plan: Plan, at: Sequence[int], at_set: Sequence[Sequence[Clock]]) -> Iterator[Violation]:
     for core, program in enumerate(plan.programs):
         if at[core] < len(program):
             step = program[at[core]]
@@ -298,59 +232,3 @@ def _deadlock(plan: Plan, at: Sequence[int], at_set: Sequence[Sequence[int]]) ->
                 expected=f"core {step.producer} at count {step.count}",
                 found=f"it stops at {len(at_set[step.producer])}",
             )
-
-
-def _check_coverage(tasks: Sequence[Task]) -> Iterator[Violation]:
-    """V8: every byte that a task reads of arena or outputs was written by a task of an earlier sub-operator."""
-    written: dict[tuple[Space, int], _Runs] = {}
-    pending: dict[tuple[Space, int], list[Region]] = {}
-    subop = -1
-    for task in tasks:
-        if task.subop != subop:
-            for key, regions in pending.items():
-                written[key] = _joined(written.get(key, _NOTHING), regions)
-            pending.clear()
-            subop = task.subop
-        for access in task.accesses:
-            key = (access.space, access.slot)
-            if access.space not in (Space.ARENA, Space.OUTPUT):
-                continue
-            if access.write:
-                pending.setdefault(key, []).extend(access.regions)
-                continue
-            for region in access.regions:
-                hole = _hole(written.get(key, _NOTHING), region)
-                if hole is not None:
-                    yield Violation(
-                        f"reads bytes {hole[0]}..{hole[1]} of {access.space.value}{access.slot} that nobody wrote",
-                        f"core {task.core}, task {task.index}",
-                    )
-
-
-_Runs: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]  # starts and stops of disjoint runs that do not touch
-_NOTHING: _Runs = (np.zeros(0, np.int64), np.zeros(0, np.int64))
-
-
-def _starts(region: Region) -> NDArray[np.int64]:
-    return region.start + np.arange(region.count, dtype=np.int64) * region.stride
-
-
-def _joined(written: _Runs, regions: Sequence[Region]) -> _Runs:
-    """The runs with those of further regions, however many: what touches becomes one."""
-    starts = np.concatenate([written[0], *map(_starts, regions)])
-    stops = np.concatenate([written[1], *(_starts(r) + r.length for r in regions)])
-    order = np.argsort(starts, kind="stable")
-    starts, reach = starts[order], np.maximum.accumulate(stops[order])
-    first = np.ones(len(starts), np.bool_)
-    first[1:] = starts[1:] > reach[:-1]
-    last = np.append(first[1:], True)
-    return starts[first], reach[last]
-
-
-def _hole(written: _Runs, region: Region) -> tuple[int, int] | None:
-    """The first run of the region that is not covered whole, or None."""
-    starts = _starts(region)
-    at = np.searchsorted(written[0], starts, "right") - 1
-    bare = (at < 0) | (np.append(written[1], -1)[at] < starts + region.length)
-    found = np.flatnonzero(bare)
-    return (int(starts[found[0]]), int(starts[found[0]]) + region.length) if len(found) else None

@@ -26,7 +26,7 @@ Not checked: that declared accesses are what the kernels do (the simulator check
 own commands, and that what is partitioned at run time is disjoint (the simulator's race detection does both).
 
 The checks stand beside this file: `verify_form` (A1 to A3, A7, A9), `verify_replay` (A4, A6, A7), `verify_order` (A5),
-`verify_service` (A8), `verify_copies` (A10).
+`verify_service` (A8), `verify_copies` (A10). The pairs of A5 come from `verify_pairs`, as on the host.
 
 Architecture invariant: imports plain data types only, nothing of the planner.
 """
@@ -40,9 +40,10 @@ from superkernel.core.errors import VerificationError, Violation
 from superkernel.sync.aicore.plan import AicorePlan
 from superkernel.sync.aicore.verify_copies import check_copies
 from superkernel.sync.aicore.verify_form import check_form
-from superkernel.sync.aicore.verify_order import Accesses, check_order
+from superkernel.sync.aicore.verify_order import check_order
 from superkernel.sync.aicore.verify_replay import Replay, check_counts
 from superkernel.sync.aicore.verify_service import check_service
+from superkernel.sync.verify_pairs import Accesses
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +84,12 @@ def check_aicore_plan(
     wrong = replay.run()
     if wrong:
         return wrong, None
-    wrong = list(check_counts(plan, replay))
-    pairs, cross, races = check_order(plan, replay, accesses)
-    wrong += races
+    accesses = accesses or Accesses(plan.tasks)
+    wrong = [*check_counts(plan, replay), *check_order(plan, replay, accesses)]
     if wrong:
         return wrong, None
-    return [], AicoreCertificate(len(plan.tasks), plan.harts, len(plan.events), plan.waits, pairs, cross)
+    within_subop = accesses.count_overlaps(accesses.subop)
+    pairs = accesses.count_overlaps() - within_subop
+    within_core = accesses.count_overlaps(accesses.core) - accesses.count_overlaps(accesses.core, accesses.subop)
+    sizes = (len(plan.tasks), plan.harts, len(plan.events), plan.waits)
+    return [], AicoreCertificate(*sizes, pairs, pairs - within_core)

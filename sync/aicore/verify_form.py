@@ -8,10 +8,11 @@ Architecture invariant: imports plain data types only, nothing of the planner.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from superkernel.core.errors import Violation
-from superkernel.sync.aicore.plan import AICPU, AicorePlan, Await, CoreKind, HartKind, Mode, Pause, Run, Signal, awaited
+from superkernel.sync.aicore.plan import AICPU, AicorePlan, CoreKind, HartKind, Mode, Pause, Run, Signal, Step, awaited
 from superkernel.sync.verify_tasks import check_tasks
 
 
@@ -62,14 +63,13 @@ def _check_events(plan: AicorePlan) -> Iterator[Violation]:
         if event.mode is Mode.GROUP and event.setters is CoreKind.CUBE and plan.cube_cores != plan.groups:
             yield Violation("one group's cube cores signal it several times", where, found=str(event))
     for kind, program in plan.programs.items():
-        signalled = [s.event for s in program if isinstance(s, Signal)]
-        taken = [e for s in program for e in awaited(s)]
+        signalled = (s.event for s in program if isinstance(s, Signal))
         for name, found, expected in (
-            ("signalled", signalled, [e.index for e in plan.events if kind in e.signallers]),
-            ("awaited", _unique_per_step(program, taken), [e.index for e in plan.events if kind in e.receivers]),
+            ("signalled", Counter(signalled), Counter(e.index for e in plan.events if kind in e.signallers)),
+            ("awaited", Counter(_unique(program)), Counter(e.index for e in plan.events if kind in e.receivers)),
         ):
             for index in sorted({*found, *expected}):
-                times, want = found.count(index), expected.count(index)
+                times, want = found[index], expected[index]
                 if times != want:
                     yield Violation(
                         f"event is not {name} as often as it must be", f"program {kind.value}, event {index}",
@@ -77,15 +77,9 @@ def _check_events(plan: AicorePlan) -> Iterator[Violation]:
                     )  # fmt: skip
 
 
-def _unique_per_step(program: Sequence[object], taken: Sequence[int]) -> list[int]:
+def _unique(program: Sequence[Step]) -> list[int]:
     """Awaited events; one that several operands of one kernel name is taken once."""
-    found: list[int] = []
-    for step in program:
-        if isinstance(step, Run):
-            found += dict.fromkeys(awaited(step))
-        elif isinstance(step, Await):
-            found.append(step.event)
-    return found
+    return [event for step in program for event in dict.fromkeys(awaited(step))]
 
 
 def _check_barriers(plan: AicorePlan) -> Iterator[Violation]:

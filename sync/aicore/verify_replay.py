@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.core.errors import Violation
+from superkernel.scheduler.schedule import MemoryAccess, Task
 from superkernel.sync.aicore.plan import (
     AicorePlan,
     Await,
@@ -37,9 +38,8 @@ from superkernel.sync.aicore.plan import (
     awaited,
 )
 
-Vector = NDArray[np.int64]
-Matrix = NDArray[np.int64]
-
+Vector = NDArray[np.int32]
+Matrix = NDArray[np.int32]
 
 _Flag = tuple[int, HartKind]
 """A flag, and the type of cores at which it counts."""
@@ -65,20 +65,35 @@ class _Count:
         return [e for rows in self.events.values() for e in rows[len(self.taken) :]]
 
 
+@dataclass(frozen=True)
+class Reached:
+    """By access: the step that it belongs to, and up to which step its core's own stores are fenced where it begins.
+    `known[row[access]]`: up to which step of each core's program its core knows there (row 0, of what no program runs:
+    nothing)."""
+
+    step: NDArray[np.int64]
+    row: NDArray[np.int64]
+    known: Matrix
+    fenced: Vector
+
+
 @dataclass
 class Replay:
     """Executes the programs; keeps what each core knows at each access. Positions are step numbers + 1, per type."""
 
     plan: AicorePlan
-    at_access: dict[tuple[int, int | None], Matrix] = field(default_factory=dict)  # (sub-operator, operand)
-    fenced_at: dict[tuple[int, int | None], Vector] = field(default_factory=dict)
     step_of: dict[tuple[HartKind, int], int] = field(default_factory=dict)
     under_way: dict[int, str] = field(default_factory=dict)  # event -> the end of a launch that it outlives
 
     def __post_init__(self) -> None:
         total = self.plan.harts
-        self.known = np.zeros((total, total), np.int64)
-        self.fenced = np.zeros(total, np.int64)
+        self.known = np.zeros((total, total), np.int32)
+        self.fenced = np.zeros(total, np.int32)
+        ranges = {kind: self.plan.cores(kind) for kind in self.plan.programs}
+        self.mine = {kind: slice(cores.start, cores.stop) for kind, cores in ranges.items()}
+        self.at_access: list[tuple[Matrix, Vector]] = [(self.known[:1].copy(), self.fenced[:1].copy())]  # known, fenced
+        self.row_of: dict[tuple[int, int | None, HartKind], int] = {}  # sub-operator, operand -> row of core 0 in these
+        self.rows = 1
         self.units = {(task.subop, task.core) for task in self.plan.tasks}
         self.at: dict[HartKind, int] = dict.fromkeys(self.plan.programs, 0)
         self.counts: dict[_Flag, _Count] = {}
@@ -136,9 +151,8 @@ class Replay:
             if isinstance(steps[0], Pause):
                 self.step_of[kind, steps[0].subop] = self.at[kind] + 1
             self.at[kind] += 1
-            mine = list(self.plan.cores(kind))
-            self.known[:, mine] = self.at[kind]
-            self.fenced[mine] = self.at[kind]
+            self.known[:, self.mine[kind]] = self.at[kind]
+            self.fenced[self.mine[kind]] = self.at[kind]
         return True
 
     def _find_under_way(self, where: str) -> None:
@@ -166,21 +180,22 @@ class Replay:
     def _step(self, kind: HartKind, step: object) -> bool:
         if isinstance(step, (Pause, LaunchEnd)):
             return False
-        mine = list(self.plan.cores(kind))
+        mine = self.mine[kind]
+        known, fenced = self.known[mine], self.fenced[mine]
         number = self.at[kind] + 1
         events = awaited(step) if isinstance(step, (Await, Run)) else ()
         if not all(self._is_there(kind, events, e) for e in events):
             return False
         if isinstance(step, Signal):
-            self._signal(kind, self.plan.events[step.event], self.known[mine].copy())
+            self._signal(kind, self.plan.events[step.event], known.copy())
         elif isinstance(step, Drain):
-            self.fenced[mine] = number
+            fenced[:] = number
         elif isinstance(step, Await):
-            self._learn(self.known, self.fenced, kind, events)
+            self._learn(known, fenced, kind, events)
             self._take(kind, events, number)
         elif isinstance(step, Run):
-            self._access(kind, mine, step, number)
-        self.known[mine, mine] = number
+            self._access(kind, step, number)
+        np.fill_diagonal(known[:, mine], number)
         return True
 
     def _signal(self, kind: HartKind, event: Event, knew: Matrix) -> None:
@@ -192,28 +207,28 @@ class Replay:
             count.signals[kind].append(knew)
             count.events[kind].append(event.index)
 
-    def _access(self, kind: HartKind, mine: list[int], step: Run, number: int) -> None:
+    def _access(self, kind: HartKind, step: Run, number: int) -> None:
         """What is known at each operand's first access, at the least; behind the kernel, all of it."""
         self.step_of[kind, step.subop] = number
-        base, fenced = self.known.copy(), self.fenced.copy()
-        self._keep(step.subop, None, mine, base, fenced)
+        known, fenced = self.known[self.mine[kind]], self.fenced[self.mine[kind]]
+        base, base_fenced = known.copy(), fenced.copy()
+        self._keep(kind, step.subop, None, base, base_fenced)
         for wait in step.waits:
-            here, own = base.copy(), fenced.copy()
+            here, own = base.copy(), base_fenced.copy()
             self._learn(here, own, kind, wait.events)
             if wait.fence:
-                own[mine] = number - 1
-                busy = [core for core in mine if (step.subop, core) in self.units]  # others pass no fence
-                self.fenced[busy] = number - 1
-            self._keep(step.subop, wait.operand, mine, here, own)
-        self._learn(self.known, self.fenced, kind, awaited(step))
+                own[:] = number - 1
+                for n, core in enumerate(self.plan.cores(kind)):
+                    if (step.subop, core) in self.units:  # others pass no fence
+                        fenced[n] = number - 1
+            self._keep(kind, step.subop, wait.operand, here, own)
+        self._learn(known, fenced, kind, awaited(step))
         self._take(kind, awaited(step), number)
 
-    def _keep(self, subop: int, operand: int | None, mine: list[int], known: Matrix, fenced: Vector) -> None:
-        total = self.plan.harts
-        rows = self.at_access.setdefault((subop, operand), np.full((total, total), -1, np.int64))
-        rows[mine] = known[mine]
-        own = self.fenced_at.setdefault((subop, operand), np.full(total, -1, np.int64))
-        own[mine] = fenced[mine]
+    def _keep(self, kind: HartKind, subop: int, operand: int | None, known: Matrix, fenced: Vector) -> None:
+        self.row_of[subop, operand, kind] = self.rows - self.mine[kind].start
+        self.at_access.append((known, fenced))
+        self.rows += len(known)
 
     def _take(self, kind: HartKind, events: Sequence[int], number: int) -> None:
         for index in dict.fromkeys(events):
@@ -236,27 +251,34 @@ class Replay:
                 at = nth.setdefault(event.flag, len(count.taken))
                 nth[event.flag] += 1
                 signals = {k: rows[at] for k, rows in count.signals.items()}
-            self._observe(known, fenced, list(self.plan.cores(kind)), event, signals)
+            self._observe(known, fenced, kind, event, signals)
 
     def _observe(
-        self, known: Matrix, fenced: Vector, mine: list[int], event: Event, signals: Mapping[HartKind, Matrix]
+        self, known: Matrix, fenced: Vector, kind: HartKind, event: Event, signals: Mapping[HartKind, Matrix]
     ) -> None:
-        published = np.zeros_like(known)
-        for kind, rows in signals.items():
-            published[list(self.plan.cores(kind))] = rows
-        whole = None if event.mode is Mode.GROUP else published[list(self.plan.observed(event, mine[0]))].max(axis=0)
-        for core in mine:
-            learnt = published[list(self.plan.observed(event, core))].max(axis=0) if whole is None else whole
-            known[core] = np.maximum(known[core], learnt)
-            fenced[core] = max(fenced[core], learnt[core])
+        """The cores of a type observe all setters, or those of their groups."""
+        if event.mode is Mode.GROUP:
+            (rows,) = signals.values()
+            groups = self.plan.groups
+            of_group = rows.reshape(groups, -1, rows.shape[1]).max(axis=1)
+            published = np.repeat(of_group, len(known) // groups, axis=0)
+        else:
+            published = np.concatenate(list(signals.values())).max(axis=0, keepdims=True).repeat(len(known), axis=0)
+        np.maximum(known, published, out=known)
+        np.maximum(fenced, published[:, self.mine[kind]].diagonal(), out=fenced)
 
-    def at_operand(self, subop: int, operand: int | None, core: int) -> tuple[Vector, int]:
-        """What a core knows where it comes to an operand, and up to where its own stores are fenced."""
-        rows = self.at_access.get((subop, operand))
-        if rows is None or rows[core, core] < 0:
-            operand = None
-            rows = self.at_access[subop, None]
-        return rows[core], int(self.fenced_at[subop, operand][core])
+    def reached(self, source: Sequence[tuple[Task, MemoryAccess]]) -> Reached:
+        """What is known where the accesses begin."""
+        kinds = [self.plan.kind(core) for core in range(self.plan.harts)]
+        rows, steps = [], []
+        for task, access in source:
+            kind = kinds[task.core]
+            steps.append(self.step_of[kind, task.subop])
+            first = self.row_of.get((task.subop, access.operand, kind), self.row_of.get((task.subop, None, kind)))
+            rows.append(0 if first is None else first + task.core)
+        known, fenced = (np.concatenate(column) for column in zip(*self.at_access, strict=True))
+        row = np.array(rows, np.int64)
+        return Reached(np.array(steps, np.int64), row, known, fenced[row])
 
 
 def check_counts(plan: AicorePlan, replay: Replay) -> Iterator[Violation]:

@@ -21,7 +21,7 @@ from option_sets import Variants
 
 from superkernel.sync.aicore.plan import AicorePlan
 from superkernel.sync.aicore.verify import check_aicore_plan
-from superkernel.sync.aicore.verify_order import Accesses
+from superkernel.sync.verify_pairs import Accesses
 
 MODELS = {f.__name__: f for f in (encoder, decoder, residual_chain, branching, mixed, experts)}
 MODELS["ragged"] = lambda: models.ragged_attention(batch=2, tokens=16, width=64)
@@ -51,7 +51,7 @@ def test_no_single_step_can_be_left_out(model: str, options: str) -> None:
     plan, units = plan_of(model, options)
     wrong, certificate = check_aicore_plan(plan, units)
     assert certificate is not None, wrong
-    tried, accesses = list(edits(plan)), Accesses(plan.tasks).keep()
+    tried, accesses = list(edits(plan)), Accesses(plan.tasks)
     assert len(tried) >= len(plan.events)
     accepted = [name for name, edited in tried if check_aicore_plan(edited, units, accesses)[1] is not None]
     assert accepted == []
@@ -72,7 +72,7 @@ def test_no_event_of_a_minimal_plan_is_removable(model: str, options: str) -> No
 def test_accesses_may_be_kept_from_another_plan(model: str) -> None:
     """What meets is the same in all plans of the same tasks: the verifier says the same, kept or not."""
     plan, units = plan_of(model, "default")
-    accesses = Accesses(plan.tasks).keep()
+    accesses = Accesses(plan.tasks)
     assert check_aicore_plan(plan, units, accesses) == check_aicore_plan(plan, units)
     for event in plan.events:
         faulty = without_event(plan, event.index)

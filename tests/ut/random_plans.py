@@ -79,6 +79,36 @@ def _source(rng: random.Random, offset: int, rows: int, begin: int, end: int) ->
     return read(offset + 8 * first, 8 * (last - first))
 
 
+def random_accesses(seed: int) -> Schedule:
+    """Tasks with accesses of any bytes, as no tiling makes them: regions that overlap within a sub-operator and within
+    an access, runs that touch or overlap, several tasks of a sub-operator on one core. All memory is written first."""
+    rng = random.Random(seed)
+    cores = rng.randint(1, 5)
+    places = [(space, slot) for space in (Space.ARENA, Space.OUTPUT, Space.STATE) for slot in (0, 1)]
+    whole = tuple(MemoryAccess(space, slot, True, (Region(0, 100),)) for space, slot in places)
+    tasks = [Task(0, 0, 0, 0, 1, whole)]
+    for subop in range(1, rng.randint(2, 9)):
+        for part in range(rng.randint(1, 4)):
+            accesses = []
+            for _ in range(rng.randint(1, 3)):
+                space, slot = rng.choice(places[:2] + places)
+                regions = tuple(_any_region(rng) for _ in range(rng.choice([1, 1, 1, 2])))
+                accesses.append(MemoryAccess(space, slot, rng.random() < 0.5, regions))
+            tasks.append(Task(len(tasks), subop, rng.randrange(cores), part, part + 1, tuple(accesses)))
+    return schedule_of(cores, tasks)
+
+
+def _any_region(rng: random.Random) -> Region:
+    length, count = rng.randint(1, 12), rng.choice([1, 1, 2, 3, 5])
+    stride = rng.choice([3, length, length + 1, 8, 8, 12]) if count > 1 else 0
+    return Region(rng.randrange(40), length, stride, count)
+
+
+def bytes_of(access: MemoryAccess) -> set[int]:
+    """The bytes that an access touches."""
+    return {r.start + i * r.stride + j for r in access.regions for i in range(r.count) for j in range(r.length)}
+
+
 def is_accepted(plan: Plan) -> bool:
     return not check(plan)[0]
 

@@ -1,0 +1,409 @@
+"""Which accesses a proof of order must look at, for all targets: as few pairs as imply all others.
+
+Model: tasks are gone through in the global order, those of one sub-operator together. Per address space two interval
+maps remember who wrote each byte last, and who has read it since. An access is paired with the writers that it finds, a
+write with the readers too. If every such pair is ordered, every pair of conflicting accesses is: on each byte they are
+the links of a chain, and order is transitive. The pairs depend on tasks alone, not on any plan.
+
+Regions of several runs lie in the maps with all bytes between their ends, so that pairs may share no byte (`racing`
+tells exactly). They retire what is older only where those of one sub-operator together leave no gap, as the columns of
+a matrix do.
+
+Architecture invariant: imports plain data types only, nothing of the planners; finds conflicts by its own sweep.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from superkernel.core.errors import Violation
+from superkernel.core.tensor import Region
+from superkernel.scheduler.schedule import MemoryAccess, Space, Task
+from superkernel.sync.verify_tasks import overlapping_regions, race
+
+Column: TypeAlias = NDArray[np.int64]
+Numbers: TypeAlias = NDArray[np.int32]
+Pairs: TypeAlias = tuple[Numbers, Numbers]
+"""(earlier, later), as numbers of accesses."""
+
+_Place: TypeAlias = tuple[Space, int]
+_Users: TypeAlias = dict[object, int]
+"""Accesses of a stretch of bytes. Of one core, those of the same bytes have one key: the last one stands for all."""
+
+_BLOCK = 1 << 20  # pairs whose bytes are compared together
+
+
+RACES_MAX = 20  # listed
+
+
+class Accesses:
+    """What tasks access, in the global order; inputs and constants, which nobody writes, are left out.
+
+    `pairs`: accesses of different tasks to be ordered. `unwritten`: runs of arena or outputs that a task reads and no
+    earlier sub-operator wrote whole, (task, access, low, high)."""
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self.source: list[tuple[Task, MemoryAccess]] = []
+        self.unwritten: list[tuple[Task, MemoryAccess, int, int]] = []
+        links = _Links(self.source)
+        memory: dict[_Place, _Memory] = {}
+        for _, mine in groupby(tasks, attrgetter("subop")):
+            used: dict[_Place, list[int]] = {}
+            for task in mine:
+                for access in task.accesses:
+                    if access.regions and access.space not in (Space.INPUT, Space.CONSTANT):
+                        used.setdefault((access.space, access.slot), []).append(len(self.source))
+                        self.source.append((task, access))
+            for place, numbers in used.items():
+                block = memory.setdefault(place, _Memory())
+                for number, low, high in block.enter(list(_bundles(self.source, numbers)), numbers[0], links):
+                    if place[0] in (Space.ARENA, Space.OUTPUT):
+                        self.unwritten.append((*self.source[number], low, high))
+        self.pairs = links.pairs()
+        self.task = np.array([task.index for task, _ in self.source], np.int64)
+        self.core = np.array([task.core for task, _ in self.source], np.int64)
+        self.subop = np.array([task.subop for task, _ in self.source], np.int64)
+        self.write = np.array([access.write for _, access in self.source], np.bool_)
+        self._regions = _Regions([access.regions for _, access in self.source])
+        numbers_of = {place: number for number, place in enumerate(memory)}
+        self._space = np.array([numbers_of[a.space, a.slot] for _, a in self.source], np.int64)
+
+    def count_overlaps(self, *apart: Column) -> int:
+        """The number of pairs of accesses whose address ranges meet, at least one of them a write, and that agree in
+        each of the columns."""
+        same = np.zeros(len(self.source), np.int64)
+        for column in (self._space, *apart):
+            _, same = np.unique(same * (column.max(initial=0) + 1) + column, return_inverse=True)
+        low, high, reads = self._regions.low, self._regions.high, ~self.write
+        return _count_overlaps(low, high, same) - _count_overlaps(low[reads], high[reads], same[reads])
+
+    def racing(self, earlier: Numbers, later: Numbers) -> Iterator[tuple[int, int]]:
+        """The first of those pairs that share a byte, one per pair of tasks."""
+        seen: set[tuple[int, int]] = set()
+        for at in range(0, len(earlier), _BLOCK):
+            block = slice(at, at + _BLOCK)
+            shared = self._regions.share(earlier[block], later[block])
+            for a, b in zip(earlier[block][shared].tolist(), later[block][shared].tolist(), strict=True):
+                tasks = (self.source[a][0].index, self.source[b][0].index)
+                if tasks not in seen and len(seen) < RACES_MAX:
+                    seen.add(tasks)
+                    yield a, b
+
+    def race(self, earlier: int, later: int, where: str, expected: str) -> Violation:
+        """Two accesses that nothing orders; the others as in `verify_tasks.race`."""
+        (one, before), (other, access) = self.source[earlier], self.source[later]
+        pair = overlapping_regions(before.regions, access.regions)
+        assert pair is not None
+        return race(one, other, access, pair, where, expected)
+
+
+class _Links:
+    """Pairs while they are found."""
+
+    def __init__(self, source: Sequence[tuple[Task, MemoryAccess]]) -> None:
+        self._source = source
+        self._earlier: list[int] = []
+        self._later: list[int] = []
+        self._times: list[int] = []
+        self._done: list[Pairs] = []
+
+    def add(self, earlier: Sequence[int], later: int) -> None:
+        """An access comes after all these."""
+        if earlier:
+            self._earlier += earlier
+            self._later.append(later)
+            self._times.append(len(earlier))
+            if len(self._earlier) > _BLOCK:
+                self._flush()
+
+    def add_beside(self, one: Sequence[int], other: Sequence[int]) -> None:
+        """All pairs of accesses of the two, of different tasks."""
+        task = {number: self._source[number][0].index for number in (*one, *other)}
+        for number in one:
+            self.add([n for n in other if task[n] < task[number]], number)
+        for number in other if one is not other else ():
+            self.add([n for n in one if task[n] < task[number]], number)
+
+    def _flush(self) -> None:
+        later = np.repeat(np.array(self._later, np.int32), self._times)
+        self._done.append((np.array(self._earlier, np.int32), later))
+        self._earlier, self._later, self._times = [], [], []
+
+    def pairs(self) -> Pairs:
+        self._flush()
+        earlier, later = (np.concatenate(column) for column in zip(*self._done, strict=True))
+        return earlier, later
+
+
+@dataclass(slots=True)
+class _Bundle:
+    """Regions of one sub-operator's accesses that have the stretch [low, high) in common: one run each, the same for
+    all, or several runs which interleave. `whole`: together they leave no byte of it out; `apart`: no two share a byte;
+    `union`: what they touch where it is not the whole."""
+
+    low: int
+    high: int
+    write: bool
+    whole: bool = False
+    apart: bool = False
+    users: list[int] = field(default_factory=list)
+    keys: list[object] = field(default_factory=list)
+    regions: list[Region] = field(default_factory=list)
+    union: list[Region] = field(default_factory=list)
+
+    def add(self, user: int, key: object, region: Region) -> None:
+        """One more."""
+        self.users.append(user)
+        self.keys.append(key)
+        self.regions.append(region)
+
+
+def _bundles(source: Sequence[tuple[Task, MemoryAccess]], numbers: Iterable[int]) -> Iterator[_Bundle]:
+    """The regions of one sub-operator's accesses to one space."""
+    plain: dict[tuple[int, int, bool], _Bundle] = {}
+    strided: dict[tuple[int, int, bool], list[tuple[Region, int, object]]] = {}
+    for number in numbers:
+        task, access = source[number]
+        for region in access.regions:
+            if region.count == 1 or region.stride <= region.length:
+                bounds = (region.start, region.stop, access.write)
+                bundle = plain.get(bounds)
+                if bundle is None:
+                    bundle = plain[bounds] = _Bundle(*bounds, whole=True)
+                bundle.add(number, task.core, region)
+            else:
+                row = strided.setdefault((region.stride, region.count, access.write), [])
+                row.append((region, number, (task.core, access.regions)))
+    yield from plain.values()
+    for (stride, count, write), row in strided.items():
+        row.sort(key=lambda item: item[0].start)
+        yield from _interleaved(stride, count, write, row)
+
+
+def _interleaved(stride: int, count: int, write: bool, row: Iterable[tuple[Region, int, object]]) -> Iterator[_Bundle]:
+    """Regions of as many runs that are as far apart, in the order of their first runs: those that begin within one
+    stride make a bundle."""
+    bundle: _Bundle | None = None
+    begin = reach = 0  # of the first runs since the last gap
+    for region, user, key in row:
+        if bundle is None or region.start >= bundle.low + stride:
+            if bundle is not None:
+                yield _closed(bundle, Region(begin, reach - begin, stride, count))
+            bundle = _Bundle(region.start, region.stop, write, apart=True)
+            begin = reach = region.start
+        if region.start > reach:
+            bundle.union.append(Region(begin, reach - begin, stride, count))
+            begin = reach = region.start
+        bundle.apart = bundle.apart and region.start == reach
+        reach = max(reach, region.start + region.length)
+        bundle.high = max(bundle.high, region.stop)
+        bundle.add(user, key, region)
+    if bundle is not None:
+        yield _closed(bundle, Region(begin, reach - begin, stride, count))
+
+
+def _closed(bundle: _Bundle, last: Region) -> _Bundle:
+    bundle.union.append(last)
+    bundle.whole = last.start == bundle.low and last.length >= last.stride
+    bundle.apart = bundle.apart and last.start + last.length <= bundle.low + last.stride
+    return bundle
+
+
+class _Memory:
+    """One address space: see the module docstring."""
+
+    def __init__(self) -> None:
+        self.writers, self.readers, self.written = _Stretches(), _Stretches(), _Runs()
+
+    def enter(self, bundles: Sequence[_Bundle], first: int, links: _Links) -> Iterator[tuple[int, int, int]]:
+        """The accesses of one sub-operator, from number `first` on: pair them with those that are there, then with one
+        another, then let them take their place. Yields runs that are read and not written: access, low, high."""
+        for bundle in bundles:
+            earlier = self.writers.users_of(bundle.low, bundle.high)
+            if bundle.write:
+                earlier += self.readers.users_of(bundle.low, bundle.high)
+            for user in bundle.users:
+                links.add(earlier, user)
+            if not bundle.write and not self.written.cover(bundle.low, bundle.high):
+                for user, region in zip(bundle.users, bundle.regions, strict=True):
+                    missing = next((run for run in _runs(region) if not self.written.cover(*run)), None)
+                    if missing is not None:
+                        yield (user, *missing)
+        for one, other in _beside(bundles):
+            links.add_beside(one.users, other.users)
+        for bundle in bundles:
+            if bundle.write:
+                self._write(bundle, first)
+        for bundle in bundles:
+            if not bundle.write:
+                self.readers.add(bundle)
+
+    def _write(self, bundle: _Bundle, first: int) -> None:
+        if bundle.whole:
+            self.writers.replace(bundle, first)
+            self.readers.clear(bundle.low, bundle.high)
+            self.written.add(bundle.low, bundle.high)
+            return
+        self.writers.add(bundle)
+        if not self.written.cover(bundle.low, bundle.high):
+            for run in (run for region in bundle.union for run in _runs(region)):
+                self.written.add(*run)
+
+
+def _runs(region: Region) -> Iterator[tuple[int, int]]:
+    for n in range(region.count):
+        low = region.start + n * region.stride
+        yield low, low + region.length
+
+
+def _beside(bundles: Sequence[_Bundle]) -> Iterator[tuple[_Bundle, _Bundle]]:
+    """Bundles of one sub-operator that meet, one of which writes; a bundle with itself where its users may meet."""
+    reads: list[_Bundle] = []
+    writes: list[_Bundle] = []
+    for bundle in sorted(bundles, key=attrgetter("low")) if any(bundle.write for bundle in bundles) else ():
+        writes = [other for other in writes if other.high > bundle.low]
+        for other in writes:
+            yield other, bundle
+        if bundle.write:
+            reads = [other for other in reads if other.high > bundle.low]
+            for other in reads:
+                yield other, bundle
+            if len(bundle.users) > 1 and not bundle.apart:
+                yield bundle, bundle
+        (writes if bundle.write else reads).append(bundle)
+
+
+class _Stretches:
+    """An interval map: stretch n begins at `starts[n]`, ends where the next one begins, and has users."""
+
+    def __init__(self) -> None:
+        self.starts = [-(1 << 62), 1 << 62]
+        self.users: list[_Users] = [{}, {}]
+
+    def users_of(self, low: int, high: int) -> list[int]:
+        """Those of all stretches that meet [low, high)."""
+        at = bisect_right(self.starts, low) - 1
+        stop = bisect_left(self.starts, high, at + 1)
+        if stop == at + 1:
+            return list(self.users[at].values())
+        return [*{number for users in self.users[at:stop] for number in users.values()}]
+
+    def add(self, bundle: _Bundle) -> None:
+        """More users of a stretch."""
+        new = dict(zip(bundle.keys, bundle.users, strict=True))
+        at, stop = self._cut(bundle.low), self._cut(bundle.high)
+        for users in self.users[at:stop]:
+            users.update(new)
+
+    def replace(self, bundle: _Bundle, first: int) -> None:
+        """Other users of a stretch; of those who were there, the ones from access `first` on stay."""
+        at, stop = self._cut(bundle.low), self._cut(bundle.high)
+        new = dict(zip(bundle.keys, bundle.users, strict=True))
+        if any(number >= first for users in self.users[at:stop] for number in users.values()):
+            for n in range(at, stop):
+                self.users[n] = {key: number for key, number in self.users[n].items() if number >= first} | new
+        else:
+            self.starts[at:stop] = [bundle.low]
+            self.users[at:stop] = [new]
+
+    def clear(self, low: int, high: int) -> None:
+        """[low, high) has no users, and is one with neighbours that have none."""
+        at = bisect_right(self.starts, low) - 1
+        if self.starts[at + 1] >= high and not self.users[at]:
+            return
+        at, stop = self._cut(low), self._cut(high)
+        at -= not self.users[at - 1]
+        stop += stop + 1 < len(self.starts) and not self.users[stop]
+        self.starts[at:stop] = [self.starts[at]]
+        self.users[at:stop] = [{}]
+
+    def _cut(self, at: int) -> int:
+        n = bisect_left(self.starts, at)
+        if self.starts[n] != at:
+            self.starts.insert(n, at)
+            self.users.insert(n, dict(self.users[n - 1]))
+        return n
+
+
+class _Runs:
+    """A set of bytes, as runs that do not touch."""
+
+    def __init__(self) -> None:
+        self.starts: list[int] = []
+        self.stops: list[int] = []
+
+    def cover(self, low: int, high: int) -> bool:
+        """Whether all of [low, high) is in it."""
+        at = bisect_right(self.starts, low) - 1
+        return at >= 0 and self.stops[at] >= high
+
+    def add(self, low: int, high: int) -> None:
+        """[low, high) is in it."""
+        if self.cover(low, high):
+            return
+        at, stop = bisect_left(self.stops, low), bisect_right(self.starts, high)
+        if at < stop:
+            low, high = min(low, self.starts[at]), max(high, self.stops[stop - 1])
+        self.starts[at:stop] = [low]
+        self.stops[at:stop] = [high]
+
+
+class _Regions:
+    """Regions of accesses as columns; those of access n begin at `first[n]`, there are `number[n]` of them. `low` and
+    `high`: bounds by access."""
+
+    def __init__(self, of_access: Sequence[Sequence[Region]]) -> None:
+        rows = np.array(
+            [(r.start, r.length, r.stride, r.count) for regions in of_access for r in regions], np.int64
+        ).reshape(-1, 4)
+        self.start, self.length, self.stride, self.count = rows.T.copy()
+        self.number = np.array([len(regions) for regions in of_access], np.int64)
+        self.first = np.cumsum(self.number) - self.number
+        stop = self.start + (self.count - 1) * self.stride + self.length
+        self.low = np.minimum.reduceat(self.start, self.first) if len(rows) else self.start
+        self.high = np.maximum.reduceat(stop, self.first) if len(rows) else stop
+
+    def share(self, earlier: Numbers, later: Numbers) -> NDArray[np.bool_]:
+        """Which pairs of accesses share a byte."""
+        many = self.number[earlier] * self.number[later]
+        pair = np.repeat(np.arange(len(earlier)), many)
+        nth = np.arange(len(pair)) - np.repeat(np.cumsum(many) - many, many)
+        a = self.first[earlier][pair] + nth // self.number[later][pair]
+        b = self.first[later][pair] + nth % self.number[later][pair]
+        found = np.zeros(len(earlier), np.bool_)
+        found[pair[self._meet(a, b)]] = True
+        return found
+
+    def _meet(self, a: Column, b: Column) -> NDArray[np.bool_]:
+        """Which regions meet: run i of `a` and run i + k of `b` do where -length of b < distance + k * stride < length
+        of a. Pairs that have two strides are compared run by run."""
+        one = (self.count[a] == 1) | (self.count[b] == 1)
+        stride = np.maximum(np.where(self.count[a] == 1, self.stride[b], self.stride[a]), 1)
+        distance = self.start[b] - self.start[a]
+        least = np.maximum(-((distance + self.length[b] - 1) // stride), 1 - self.count[a])
+        most = np.minimum((self.length[a] - 1 - distance) // stride, self.count[b] - 1)
+        meet: NDArray[np.bool_] = least <= most
+        for n in np.flatnonzero(~one & (self.stride[a] != self.stride[b])):
+            meet[n] = overlapping_regions([self._region(a[n])], [self._region(b[n])]) is not None
+        return meet
+
+    def _region(self, n: int) -> Region:
+        return Region(int(self.start[n]), int(self.length[n]), int(self.stride[n]), int(self.count[n]))
+
+
+def _count_overlaps(low: Column, high: Column, group: Column) -> int:
+    """The number of pairs of one group whose ranges meet: each group far away from the others, whoever begins before
+    one ends and does not end before it begins."""
+    span = high.max(initial=0) - low.min(initial=0) + 1
+    low, high = low + span * group, high + span * group
+    begun = np.searchsorted(np.sort(low), high, "left")
+    ended = np.searchsorted(np.sort(high), low, "right")
+    return int((begun - ended).sum() - len(low)) // 2

@@ -1,0 +1,206 @@
+"""The pairs that a proof of order looks at: enough to imply all others, and few."""
+
+from __future__ import annotations
+
+import random
+from itertools import combinations
+
+import numpy as np
+import pytest
+from random_plans import bytes_of, is_accepted, random_accesses, read, schedule_of, write
+from seeds import seeds
+
+from superkernel.core.tensor import Region
+from superkernel.scheduler.schedule import MemoryAccess, Space, Task
+from superkernel.sync.plan import Plan, Set, Step, TaskStep, Wait
+from superkernel.sync.verify_pairs import Accesses
+
+
+def tasks_of(*rows: tuple[int, int, tuple[MemoryAccess, ...]]) -> list[Task]:
+    """Tasks from (sub-operator, core, accesses)."""
+    return [Task(n, subop, core, 0, 1, accesses) for n, (subop, core, accesses) in enumerate(rows)]
+
+
+def pairs_of(tasks: list[Task]) -> set[tuple[int, int]]:
+    """The pairs by task, after a look at bytes."""
+    accesses = Accesses(tasks)
+    return {(int(accesses.task[a]), int(accesses.task[b])) for a, b in accesses.racing(*accesses.pairs)}
+
+
+def test_writers_stand_for_all_before_them() -> None:
+    tasks = tasks_of(
+        (0, 0, (write(0, 16),)),
+        (1, 1, (read(4, 4),)),
+        (2, 2, (write(0, 16),)),
+        (3, 3, (read(4, 4),)),
+    )
+    assert pairs_of(tasks) == {(0, 1), (0, 2), (1, 2), (2, 3)}
+
+
+def test_all_writers_of_one_sub_operator_stay() -> None:
+    """Workspaces: many cores write the same bytes, and whoever comes next must come after each of them."""
+    rows = [(0, core, (write(0, 16, space=Space.SCRATCH),)) for core in range(3)]
+    tasks = tasks_of(*rows, (1, 3, (read(0, 4, space=Space.SCRATCH),)))
+    assert pairs_of(tasks) == {(0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3)}
+
+
+@pytest.mark.parametrize(
+    ("columns", "retired"),
+    [
+        ([(0, 4), (4, 4)], True),
+        ([(0, 5), (3, 5)], True),
+        ([(0, 4), (5, 3)], False),
+        ([(1, 3), (4, 4)], False),
+        ([(0, 4)], False),
+        ([(0, 4), (4, 3)], False),
+    ],
+)
+def test_columns_retire_what_is_older_where_they_leave_no_gap(columns: list[tuple[int, int]], retired: bool) -> None:
+    later = [(1, 1 + n, (write(at, length, 8, 4),)) for n, (at, length) in enumerate(columns)]
+    tasks = tasks_of((0, 0, (write(0, 32),)), *later, (2, 5, (read(0, 32),)))
+    assert ((0, len(tasks) - 1) in pairs_of(tasks)) is not retired
+
+
+def test_reads_of_one_core_stand_for_earlier_ones_of_the_same_bytes_only() -> None:
+    tasks = tasks_of(
+        (0, 0, (write(0, 32),)),
+        (1, 1, (read(0, 4, 8, 4),)),
+        (2, 1, (read(4, 4, 8, 4),)),
+        (3, 1, (read(4, 4, 8, 4),)),
+        (4, 2, (write(0, 4), write(12, 4))),
+    )
+    assert pairs_of(tasks) == {(0, 1), (0, 2), (0, 3), (0, 4), (1, 4), (3, 4)}
+
+
+def test_tasks_of_one_sub_operator_are_paired_where_they_meet() -> None:
+    tasks = tasks_of(
+        (0, 0, (read(0, 8), write(0, 8))),
+        (0, 1, (read(8, 8), write(8, 8))),
+        (0, 2, (read(4, 8),)),
+        (0, 3, (write(16, 4, 8, 2),)),
+        (0, 4, (write(20, 4, 8, 2),)),
+        (0, 5, (write(23, 4, 8, 2),)),
+    )
+    assert pairs_of(tasks) == {(0, 2), (1, 2), (3, 5), (4, 5)}
+
+
+def test_what_nobody_wrote_is_told_with_its_first_bytes() -> None:
+    tasks = tasks_of(
+        (0, 0, (write(0, 4, 8, 3), write(64, 8))),
+        (1, 0, (write(4, 4, 8, 2), read(0, 4, 8, 3), read(64, 8))),
+        (2, 0, (read(0, 24), read(0, 20), read(60, 6), read(2, 4, 8, 3))),
+    )
+    unwritten = [(task.index, low, high) for task, _, low, high in Accesses(tasks).unwritten]
+    assert unwritten == [(2, 0, 24), (2, 60, 66), (2, 18, 22)]
+
+
+@pytest.mark.parametrize("seed", seeds(30))
+def test_every_conflict_is_implied(seed: int) -> None:
+    """Order between all pairs, and program order, order all tasks that conflict: by transitive closure."""
+    tasks = random_accesses(seed).tasks
+    before: list[set[int]] = [set() for _ in tasks]
+    found = pairs_of_all(tasks)
+    for later, task in enumerate(tasks):
+        for earlier in range(later):
+            if (earlier, later) in found or tasks[earlier].core == task.core:
+                before[later] |= before[earlier] | {earlier}
+    for later, task in enumerate(tasks):
+        for earlier in range(later):
+            if conflict(tasks[earlier], task):
+                assert earlier in before[later], (earlier, later)
+
+
+def pairs_of_all(tasks: tuple[Task, ...]) -> set[tuple[int, int]]:
+    accesses = Accesses(tasks)
+    shared = [
+        (a, b)
+        for a, b in zip(*(column.tolist() for column in accesses.pairs), strict=True)
+        if bytes_of(accesses.source[a][1]) & bytes_of(accesses.source[b][1])
+    ]
+    return {(int(accesses.task[a]), int(accesses.task[b])) for a, b in shared}
+
+
+def conflict(earlier: Task, later: Task) -> bool:
+    return any(
+        (a.space, a.slot) == (b.space, b.slot) and (a.write or b.write) and bytes_of(a) & bytes_of(b)
+        for a in earlier.accesses
+        for b in later.accesses
+    )
+
+
+@pytest.mark.parametrize("seed", seeds(10))
+def test_bytes_are_compared_exactly(seed: int) -> None:
+    """Regions of one and of several runs, of equal and of different strides, one and two per access."""
+    rng = random.Random(seed)
+
+    def regions() -> tuple[Region, ...]:
+        runs = [(rng.randrange(24), rng.randint(1, 6), rng.choice([3, 7, 8, 8]), rng.randint(1, 5)) for _ in "ab"]
+        return tuple(Region(s, n, step if c > 1 else 0, c) for s, n, step, c in runs[: rng.randint(1, 2)])
+
+    tasks = tasks_of(*((n, 0, (MemoryAccess(Space.STATE, 0, True, regions()),)) for n in range(12)))
+    accesses = Accesses(tasks)
+    for a, b in combinations(range(12), 2):
+        shares = bool(bytes_of(accesses.source[a][1]) & bytes_of(accesses.source[b][1]))
+        assert bool(list(accesses.racing(np.array([a], np.int32), np.array([b], np.int32)))) == shares
+
+
+@pytest.mark.parametrize("seed", seeds(6))
+def test_ranges_that_meet_are_counted(seed: int) -> None:
+    tasks = random_accesses(seed).tasks
+    accesses = Accesses(tasks)
+
+    def bounds(access: MemoryAccess) -> tuple[int, int]:
+        return min(r.start for r in access.regions), max(r.stop for r in access.regions)
+
+    counts = {"all": 0, "task": 0, "core": 0}
+    for (t, a), (u, b) in combinations(accesses.source, 2):
+        (low, high), (start, stop) = bounds(a), bounds(b)
+        if (a.space, a.slot) == (b.space, b.slot) and (a.write or b.write) and low < stop and start < high:
+            counts["all"] += 1
+            counts["task"] += t.index == u.index
+            counts["core"] += t.core == u.core
+    assert accesses.count_overlaps() == counts["all"]
+    assert accesses.count_overlaps(accesses.task) == counts["task"]
+    assert accesses.count_overlaps(accesses.core) == counts["core"]
+
+
+@pytest.mark.parametrize("stride", [0, 64])
+@pytest.mark.parametrize("cores", [2, 16])
+def test_pairs_grow_with_tasks_and_no_faster(cores: int, stride: int) -> None:
+    """A chain over an arena that is reused all the time, by rows or by columns: twice the tasks, twice the pairs."""
+
+    def part(at: int, c: int) -> Region:
+        width = 64 // cores
+        return Region(at + width * c, width, 64, 4) if stride else Region(at + 4 * width * c, 4 * width)
+
+    def pairs(count: int) -> int:
+        rows = []
+        for i in range(count):
+            here, there = 256 * (i % 8), 256 * ((i - 1) % 8)
+            for c in range(cores):
+                source = MemoryAccess(Space.ARENA, 0, False, (part(there, c),))
+                rows.append((i, c, (source, MemoryAccess(Space.ARENA, 0, True, (part(here, c),)))))
+        return len(Accesses(tasks_of(*rows)).pairs[0])
+
+    assert pairs(80) < 2.3 * pairs(40)
+
+
+def test_a_gap_between_columns_is_no_order() -> None:
+    """Core 2 reads what core 0 wrote and core 1's columns leave out: it must wait for core 0, whatever core 1 did."""
+    tasks = tasks_of((0, 0, (write(0, 32),)), (1, 1, (write(0, 7, 8, 4),)), (2, 2, (read(7, 1),)))
+
+    def plan(*waits: Wait) -> Plan:
+        programs: tuple[tuple[Step, ...], ...] = (
+            (TaskStep(0), Set(1)),
+            (Wait(0, 1, 1, 9), TaskStep(1)),
+            (*waits, TaskStep(2)),
+        )
+        return Plan(tuple(tasks), programs, (1, 0, 0), (), ())
+
+    assert not is_accepted(plan())
+    assert is_accepted(plan(Wait(0, 1, 2, 0)))
+
+
+def test_no_tasks_have_no_pairs() -> None:
+    assert len(Accesses(schedule_of(2, []).tasks).pairs[0]) == 0
+    assert Accesses([]).count_overlaps() == 0
