@@ -56,8 +56,8 @@ class AnchorCase:
             found: dict[object, CostedTiling[CpuTarget]] = {}
             for tiling in family_of(kernel).tilings(kernel, self.body, detect_cpu(name)):
                 found.setdefault(tiling if every_tier else getattr(tiling, "axis", None), tiling)
-            for tiling in found.values():
-                check_body(kernel, self.body, self.arrays, self.expected, tiling=tiling, tol=tol, tier=name, splits=2)
+            tilings = list(found.values())
+            check_body(kernel, self.body, self.arrays, self.expected, tilings=tilings, tol=tol, tier=name, splits=2)
 
 
 class _Operands:

@@ -44,7 +44,7 @@ def check_body(
     arrays: Sequence[Array | None],
     reference: Reference,
     *,
-    tiling: CostedTiling[CpuTarget] | None = None,
+    tilings: Sequence[CostedTiling[CpuTarget]] = (),
     tol: float | Mapping[int, float] = 1e-6,
     tier: str | None = None,
     splits: int = 3,
@@ -53,7 +53,8 @@ def check_body(
 ) -> list[CostedTiling[CpuTarget]]:
     """See the module docstring. `arrays`: one per operand, None for outputs. `reference`: expected arrays by operand
     index, or a function of the arrays. `tol`: relative and absolute tolerance (integers must be equal where it is 0).
-    `exact_writes` False: declared writes of INOUT operands may be a superset. Without `tier` all tiers are checked.
+    `exact_writes` False: declared writes of INOUT operands may be a superset. Without `tilings` all candidates are
+    checked, without `tier` all tiers.
     Returns the tilings checked on the last tier."""
     given = [
         np.zeros(o.type.shape, o.type.dtype.numpy) if a is None else _as_operand(a, o)
@@ -63,7 +64,7 @@ def check_body(
     checked: list[CostedTiling[CpuTarget]] = []
     for name in [tier] if tier else tiers():
         cpu = detect_cpu(name)
-        checked = [tiling] if tiling else list(family_of(kernel).tilings(kernel, body, cpu))
+        checked = list(tilings) or list(family_of(kernel).tilings(kernel, body, cpu))
         assert checked, "no tiling"
         first: dict[int, Array] = {}
         for candidate in checked:

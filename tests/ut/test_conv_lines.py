@@ -39,7 +39,7 @@ def test_lines_of_equal_length(kernel: str, x: tuple[int, ...], w: tuple[int, ..
     tilings = [family.tiling(form, PIXELS, (7, 1, cpu.vector_bytes // 4), cpu, pieces) for pieces in (2, 4)]
     assert any(t.columns % t.positions and t.column_blocks > 1 for t in tilings), "lines end within a tile"
     for tiling in tilings:
-        check_body(kernel, case.body, case.arrays, case.expected, tiling=tiling, tol=2e-5, tier=cpu.tier)
+        check_body(kernel, case.body, case.arrays, case.expected, tilings=[tiling], tol=2e-5, tier=cpu.tier)
 
 
 @pytest.mark.parametrize(("side", "channels", "filters"), [(8, 256, 256), (13, 512, 1000), (7, 96, 320), (55, 128, 16)])

@@ -54,7 +54,7 @@ def check(case: AnchorCase, want: Array, tier: str, tol: float = 1e-5) -> None:
         assert isinstance(tiling, NhwcTiling)
         axes.setdefault(tiling.axis, tiling)
     for tiling in axes.values():
-        check_body(KERNEL, case.body, case.arrays, {output: want}, tiling=tiling, tol=tol, tier=tier, splits=2)
+        check_body(KERNEL, case.body, case.arrays, {output: want}, tilings=[tiling], tol=tol, tier=tier, splits=2)
 
 
 def tier_of(number: int) -> str:
@@ -197,7 +197,7 @@ def test_bits_do_not_depend_on_the_cut() -> None:
     for axis in (PIXELS, CHANNELS):
         for positions, vectors in ((1, 1), (5, 2), (4, 3)):
             tiling = family.tiling(form, axis, (positions, vectors, lanes), cpu)
-            check_body(KERNEL, case.body, case.arrays, {output: first}, tiling=tiling, tol=0.0, tier=cpu.tier)
+            check_body(KERNEL, case.body, case.arrays, {output: first}, tilings=[tiling], tol=0.0, tier=cpu.tier)
 
 
 def test_pack_bytes() -> None:

@@ -332,8 +332,8 @@ def test_check_body_rejects_a_wrong_declaration() -> None:
             return super().accesses(body, begin, max(begin, end - 1))
 
     honest = PointwiseTiling(1, 4000, 1, 512)
-    check_body("host.pointwise", body, [x, None], {1: x}, tiling=honest, tol=0, tier="avx2")
+    check_body("host.pointwise", body, [x, None], {1: x}, tilings=[honest], tol=0, tier="avx2")
     with pytest.raises(AssertionError):
-        check_body("host.pointwise", body, [x, None], {1: x}, tiling=Liar(1, 4000, 1, 512), tol=0, tier="avx2")
+        check_body("host.pointwise", body, [x, None], {1: x}, tilings=[Liar(1, 4000, 1, 512)], tol=0, tier="avx2")
     with pytest.raises(AssertionError, match="differ"):
-        check_body("host.pointwise", body, [x, None], {1: x + 1}, tiling=honest, tol=0, tier="avx2")
+        check_body("host.pointwise", body, [x, None], {1: x + 1}, tilings=[honest], tol=0, tier="avx2")

@@ -73,7 +73,7 @@ def test_short_rows_are_walked_across(op: str, shape: tuple[int, ...]) -> None:
     walks = FAMILY.walks(kernel, body, detect_cpu("plain"))
     assert [walk.is_across for walk in walks] == [False, True]
     for walk in walks:
-        check_op(kernel, op, given, {"axis": -1}, tol=4e-6, tiling=walk, tier="plain")
+        check_op(kernel, op, given, {"axis": -1}, tol=4e-6, tilings=[walk], tier="plain")
     check_op(kernel, op, given, {"axis": -1}, tol=4e-6)
 
 

@@ -100,7 +100,7 @@ def test_streamed_products_are_right(rows: int, depth: int) -> None:
         for tiling in family_of(PACKED).tilings(PACKED, body, large):
             assert isinstance(tiling, MatmulTiling)
             assert tiling.streamed == (tiling.row_tiles <= 4)
-            check_body(PACKED, body, [x, w, None], {2: x @ w}, tiling=tiling, tier=tier, splits=2)
+            check_body(PACKED, body, [x, w, None], {2: x @ w}, tilings=[tiling], tier=tier, splits=2)
 
 
 def half(axis: str, target: CpuTarget, rows: int = 16) -> float:
