@@ -37,7 +37,7 @@ from superkernel.core.dtypes import DType
 from superkernel.core.tensor import TensorType, channels_last_strides, row_major_strides
 from superkernel.ir.body import Body, Operand, PointwiseProgram, ProgramInput, ProgramOutput, Role, View
 from superkernel.ops.opdef import AttrValue
-from superkernel.registry import Policy
+from superkernel.registry.records import Policy
 from superkernel.registry.requirement import body_of, parse_requirement
 from superkernel.scheduler.families import HOST_KERNELS, family_of
 from superkernel.scheduler.families.rowwise import FAMILY

@@ -9,15 +9,17 @@ import pkgutil
 from collections.abc import Mapping
 from functools import cached_property
 from importlib import import_module
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from superkernel.core.errors import InternalError
 from superkernel.registry.records import Estimate, KernelRole, Requirement
 from superkernel.registry.requirement import body_of
-from superkernel.registry.selection import Registry
 from superkernel.scheduler.kerneldef import KernelDef
 from superkernel.scheduler.tiling import KernelFamily
 from superkernel.target.base import Target
+
+if TYPE_CHECKING:
+    from superkernel.registry.selection import Registry
 
 TargetT = TypeVar("TargetT", bound=Target)
 
@@ -79,7 +81,9 @@ class KernelTable(Generic[TargetT]):
 
     @cached_property
     def registry(self) -> Registry:
-        """The registry of all rows."""
+        """The registry of all rows. What chooses among them is not imported where a plan is kept."""
+        from superkernel.registry.selection import Registry
+
         return Registry((row for kernel in self.kernels.values() for row in kernel.rows()), self._estimate)
 
     def _estimate(self, kernel: str, problem: Requirement) -> Estimate | None:

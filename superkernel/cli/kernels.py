@@ -13,7 +13,7 @@ from superkernel.core.options import OPTIONS, Options
 from superkernel.target.cpu import TIERS
 
 if TYPE_CHECKING:
-    from superkernel.registry import Registry
+    from superkernel.registry.selection import Registry
     from superkernel.runtime.kernel import Kernel
     from superkernel.target.aicore import AicoreTarget
 

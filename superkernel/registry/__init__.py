@@ -9,35 +9,3 @@ Files, in reading order: predicates (clauses), records (rows and requirements), 
 explanation; names and lint; manifest, timings; commands.
 Architecture invariant: the registry knows kernels by id only and imports neither scheduler nor codegen.
 """
-
-from __future__ import annotations
-
-from superkernel.registry.explanation import Candidate, Change, Fallback, KernelExplanation, diff
-from superkernel.registry.predicates import Clause, Failure, Reason
-from superkernel.registry.records import Capability, Determinism, KernelRole, Platform, Policy, Requirement, TensorNeed
-from superkernel.registry.requirement import parse_requirement, requirement_of
-from superkernel.registry.selection import Registry, Selection
-from superkernel.registry.timings import TimingDatabase
-
-__all__ = [
-    "Candidate",
-    "Capability",
-    "Change",
-    "Clause",
-    "Determinism",
-    "Failure",
-    "Fallback",
-    "KernelExplanation",
-    "KernelRole",
-    "Platform",
-    "Policy",
-    "Reason",
-    "Registry",
-    "Requirement",
-    "Selection",
-    "TensorNeed",
-    "TimingDatabase",
-    "diff",
-    "parse_requirement",
-    "requirement_of",
-]

@@ -6,11 +6,11 @@ import random
 from dataclasses import replace
 
 from superkernel.core.dtypes import DType
-from superkernel.registry import Capability, KernelRole, Policy, Registry, Requirement
 from superkernel.registry.manifest import Manifest, dump
 from superkernel.registry.predicates import Clause, Reason, one_of, within
-from superkernel.registry.records import Estimate
+from superkernel.registry.records import Capability, Estimate, KernelRole, Policy, Requirement
 from superkernel.registry.requirement import parse_requirement
+from superkernel.registry.selection import Registry
 from superkernel.scheduler.families import HOST_KERNELS
 from superkernel.target.cpu import AVX2, AVX512, TIERS, CpuTarget, cpu_target
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -233,3 +235,17 @@ def test_without_a_cache_nothing_is_kept(tmp_path: Path) -> None:
     sk.compile(_graph(), threads=1, options={"cache": False})
     assert not list(tmp_path.rglob("*.o"))
     assert PlanStore(ObjectCache(None), Job(_graph(), detect_cpu(), 1, Options()), FORM).find() is None
+
+
+def test_what_plans_is_not_imported_for_a_kept_plan() -> None:
+    code = (
+        "import sys, superkernel as sk; b = sk.GraphBuilder('g'); b.output(b.softmax(b.input('x', (8, 8)), axis=1));"
+        "sk.compile(b.graph(), threads=2); print(*sys.modules)"
+    )
+    imported = [
+        set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+        for _ in range(2)
+    ]
+    planning = {f"superkernel.{name}" for name in ("scheduler.place", "registry.selection", "codegen.host.emitters")}
+    assert planning <= imported[0]
+    assert not planning & imported[1]

@@ -15,14 +15,15 @@ from superkernel.ir.body import Instruction, PointwiseProgram, ProgramInput, Pro
 from superkernel.ir.graph import Graph
 from superkernel.ops.opdef import AttrValue, _Required
 from superkernel.ops.table import op_table, traits_of
-from superkernel.registry import Policy, Requirement, Selection
 from superkernel.registry.commands import kernels_list
 from superkernel.registry.eligibility import clauses_of
 from superkernel.registry.facts import facts_of
 from superkernel.registry.lint import lint
 from superkernel.registry.manifest import dump
 from superkernel.registry.predicates import Reason
+from superkernel.registry.records import Policy, Requirement
 from superkernel.registry.requirement import parse_requirement
+from superkernel.registry.selection import Selection
 from superkernel.registry.vector_ops import STEPS, VECTOR_OPS
 from superkernel.scheduler.families import HOST_KERNELS
 from superkernel.scheduler.families.aicore import AICORE_KERNELS

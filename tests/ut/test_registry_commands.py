@@ -9,9 +9,9 @@ import pytest
 from registry_cases import PROBLEMS, TARGETS, manifest
 
 from superkernel.core.errors import InputError
-from superkernel.registry import Policy
 from superkernel.registry.commands import kernels_dump, kernels_explain, kernels_list, kernels_merge
 from superkernel.registry.manifest import Manifest
+from superkernel.registry.records import Policy
 from superkernel.scheduler.families import HOST_KERNELS
 
 REGISTRY = HOST_KERNELS.registry

@@ -14,8 +14,9 @@ import pytest
 from registry_cases import ABI, PROBLEMS, manifest, need
 
 from superkernel.core.errors import FileFormatError, InputError, MachineError, UnsupportedError, UserError
-from superkernel.registry import Policy, Registry
 from superkernel.registry.manifest import Manifest, content_hash, dump, merge, restricted
+from superkernel.registry.records import Policy
+from superkernel.registry.selection import Registry
 from superkernel.registry.timings import Timing, TimingDatabase, TimingKey
 from superkernel.scheduler.families import HOST_KERNELS
 

@@ -12,12 +12,12 @@ from superkernel.core.dtypes import DType
 from superkernel.core.formats import REDUCED
 from superkernel.ir.body import Body
 from superkernel.ops.opdef import AttrValue
-from superkernel.registry import Capability, Policy, Requirement, requirement_of
 from superkernel.registry.eligibility import clauses_of
 from superkernel.registry.facts import facts_of
 from superkernel.registry.lint import lint
 from superkernel.registry.predicates import Reason
-from superkernel.registry.requirement import parse_requirement
+from superkernel.registry.records import Capability, Policy, Requirement
+from superkernel.registry.requirement import parse_requirement, requirement_of
 from superkernel.scheduler.families import HOST_KERNELS, family_of
 from superkernel.scheduler.tiling import pack_bytes
 from superkernel.target.cpu import AVX2, AVX512, CpuTarget, cpu_target

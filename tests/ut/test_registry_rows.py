@@ -24,11 +24,11 @@ from superkernel.core.tensor import TensorType, channels_last_strides
 from superkernel.ir.body import Body, Instruction, Operand, PointwiseProgram, ProgramInput, ProgramOutput, Role, View
 from superkernel.ops.grouped import GroupTable
 from superkernel.ops.table import find_op
-from superkernel.registry import Capability, KernelRole, Policy, Requirement, requirement_of
 from superkernel.registry.eligibility import clauses_of
 from superkernel.registry.facts import facts_of
 from superkernel.registry.lint import lint
-from superkernel.registry.requirement import parse_requirement
+from superkernel.registry.records import Capability, KernelRole, Policy, Requirement
+from superkernel.registry.requirement import parse_requirement, requirement_of
 from superkernel.scheduler.families import HOST_KERNELS, family_of
 from superkernel.scheduler.families.matmul import _TILES as MATMUL_TILES
 from superkernel.target.cpu import TIERS

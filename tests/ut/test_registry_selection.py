@@ -29,20 +29,12 @@ from superkernel.ir.body import (
     View,
 )
 from superkernel.ops.table import op_table
-from superkernel.registry import (
-    Determinism,
-    KernelRole,
-    Policy,
-    Reason,
-    Registry,
-    Requirement,
-    diff,
-)
 from superkernel.registry.eligibility import clauses_of
+from superkernel.registry.explanation import diff
 from superkernel.registry.facts import facts_of
-from superkernel.registry.predicates import Failure
-from superkernel.registry.records import Capability, Estimate
-from superkernel.registry.selection import Selection
+from superkernel.registry.predicates import Failure, Reason
+from superkernel.registry.records import Capability, Determinism, Estimate, KernelRole, Policy, Requirement
+from superkernel.registry.selection import Registry, Selection
 from superkernel.registry.timings import TimingDatabase, TimingKey
 from superkernel.scheduler.families import HOST_KERNELS
 from superkernel.target.cpu import TIERS
