@@ -113,6 +113,7 @@ double core_to_core_ns() {
 PYBIND11_MODULE(_core, m) {
   m.doc() = "Host runtime: worker pool, kernels, clock and machine limits. See _core.pyi.";
   register_kernel(m);
+  register_crash(m);
   register_calls(m);
   register_machine(m);
   register_engines(m);

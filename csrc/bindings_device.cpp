@@ -7,7 +7,10 @@
 #include <pybind11/stl.h>
 
 #include <array>
+#include <chrono>
+#include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,7 +34,8 @@ using sk::sim::Device;
 using sk::sim::EngineQueue;
 using sk::sim::EngineStats;
 
-constexpr std::uint64_t kPieceEvents = 10'000;
+constexpr std::uint64_t kEventsPerLook = 16;  // at the clock
+constexpr std::chrono::milliseconds kPiece{50};
 
 constexpr const char* kEngineNames[] = {
 #define X(name, window) #name,
@@ -105,7 +109,7 @@ class DeviceObject {
   using Segment = std::tuple<std::uint64_t, std::uint64_t, py::bytes, bool, bool>;
 
   DeviceObject(const py::dict& target, std::uint64_t entry, std::optional<std::uint64_t> private_address,
-               const std::vector<Segment>& segments, const py::dict& options) {
+               const std::vector<Segment>& segments, const py::dict& options, std::uint64_t delays) {
     sk::sim::DeviceConfig config;
     config.target = target_from(target);
     config.entry = entry;
@@ -120,6 +124,7 @@ class DeviceObject {
     config.check_flags = options["flags"].cast<bool>();
     config.trace = options["trace"].cast<bool>();
     config.time_control = options["time_control"].cast<bool>();
+    config.delays = delays;
     config.step = options["step"].cast<std::uint64_t>();
     config.instructions_max = options["instructions_max"].cast<std::uint64_t>();
     if (!device_.create(std::move(config))) throw std::bad_alloc();
@@ -146,17 +151,31 @@ class DeviceObject {
     return device_;
   }
 
-  std::string launch(std::uint64_t number, bool cold) {
+  std::string launch(std::uint64_t number, bool cold, double limit_s) {
+    using Clock = std::chrono::steady_clock;
     idle().begin_launch(number, cold);
     Device::State state = Device::State::running;
+    const auto start = Clock::now();
+    const auto seconds = [](double value) {
+      std::array<char, 32> text;
+      std::snprintf(text.data(), text.size(), "%.3g s", value);
+      return std::string(text.data());
+    };
     while (state == Device::State::running) {
       running_ = true;
       {
         const GilReleased released;
-        state = device_.run(kPieceEvents);
+        const auto end = Clock::now() + kPiece;
+        do state = device_.run(kEventsPerLook);
+        while (state == Device::State::running && Clock::now() < end);
       }
       running_ = false;
       if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+      const double taken_s = std::chrono::duration<double>(Clock::now() - start).count();
+      if (state == Device::State::running && taken_s > limit_s) {
+        device_.stop_late(seconds(limit_s), seconds(taken_s));
+        state = Device::State::failed;
+      }
     }
     return state == Device::State::ended ? "ended" : "failed";
   }
@@ -192,8 +211,9 @@ class DeviceObject {
 void register_device(py::module_& m) {
   py::class_<DeviceObject>(m, "SimDevice")
       .def(py::init<const py::dict&, std::uint64_t, std::optional<std::uint64_t>,
-                    const std::vector<DeviceObject::Segment>&, const py::dict&>(),
-           py::arg("target"), py::arg("entry"), py::arg("private_address"), py::arg("segments"), py::arg("options"))
+                    const std::vector<DeviceObject::Segment>&, const py::dict&, std::uint64_t>(),
+           py::arg("target"), py::arg("entry"), py::arg("private_address"), py::arg("segments"), py::arg("options"),
+           py::arg("delays") = 0)
       .def("write", &DeviceObject::write, py::arg("address"), py::arg("data"))
       .def("read", &DeviceObject::read, py::arg("address"), py::arg("count"))
       .def("first_unwritten", &DeviceObject::first_unwritten, py::arg("address"), py::arg("count"))
@@ -213,7 +233,7 @@ void register_device(py::module_& m) {
           [](DeviceObject& self, std::uint64_t address, std::uint64_t count) { self.idle().warm(address, count); },
           py::arg("address"), py::arg("count"))
       .def("forget_l2", [](DeviceObject& self) { self.idle().forget_l2(); })
-      .def("launch", &DeviceObject::launch, py::arg("number"), py::arg("cold"))
+      .def("launch", &DeviceObject::launch, py::arg("number"), py::arg("cold"), py::arg("limit_s") = HUGE_VAL)
       .def("failure", &DeviceObject::failure)
       .def("results", &DeviceObject::results)
       .def("trace", &DeviceObject::trace)

@@ -13,6 +13,7 @@
 #include "sim/engines/target.h"
 
 void register_kernel(pybind11::module_& m);
+void register_crash(pybind11::module_& m);
 void register_calls(pybind11::module_& m);
 void register_machine(pybind11::module_& m);
 void register_engines(pybind11::module_& m);

@@ -65,6 +65,12 @@ class AbiLayout(TypedDict):
     context_bytes: int
     offsets: dict[str, int]
 
+class KnownCode:
+    """While it lives, a crash in its functions is told on stderr by their texts. A row is (begin, end, text, whether
+    the function calls a kernel for one sub-operator), addresses in bytes."""
+
+    def __init__(self, names: list[tuple[int, int, str, bool]]) -> None: ...
+
 class Kernel:
     """A compiled kernel with its arena, scratch, constants and progress counters.
 
@@ -405,6 +411,7 @@ class SimDevice:
         private_address: int | None,
         segments: list[tuple[int, int, bytes, bool, bool]],
         options: Mapping[str, int | bool],
+        delays: int = 0,
     ) -> None: ...
     def write(self, address: int, data: Buffer) -> None: ...
     def read(self, address: int, count: int) -> bytes: ...
@@ -413,8 +420,8 @@ class SimDevice:
     def declare_scratch(self, begin: int, end: int) -> None: ...
     def warm(self, address: int, count: int) -> None: ...
     def forget_l2(self) -> None: ...
-    def launch(self, number: int, cold: bool) -> Literal["ended", "failed"]:
-        """Runs without the GIL; signals are looked at every 10,000 events."""
+    def launch(self, number: int, cold: bool, limit_s: float = ...) -> Literal["ended", "failed"]:
+        """Runs without the GIL; signals and the limit of its time on the host are looked at every 50 ms or so."""
 
     def failure(self) -> SimDeviceFailure: ...
     def results(self) -> SimDeviceResults: ...

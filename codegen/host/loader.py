@@ -40,6 +40,7 @@ _RELOCATION = np.dtype([("offset", "<u8"), ("kind", "<u4"), ("symbol", "<u4"), (
 _SYMBOLS, _RELOCATIONS, _UNWIND = 2, 4, 0x70000001  # types of sections
 _WRITTEN, _IN_MEMORY, _CODE = 1, 2, 4  # flags of sections
 _NOBITS = 8
+_FUNCTION = 2  # a type of symbols
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ class _Object:
     symbols: Array
     names: tuple[str, ...]  # of symbols that other objects see, "" for others
     place: NDArray[np.int64]
+    strings: int  # where the symbols' names begin
 
     def defined(self) -> list[tuple[str, int]]:
         """The symbols that others see, with their offsets in the image."""
@@ -96,6 +98,16 @@ class _Object:
             if name and where[i]
         ]
 
+    def functions(self) -> list[tuple[str, int, int]]:
+        """All functions, those that others do not see as well: name, offset in the image, bytes."""
+        found = []
+        for i in np.flatnonzero(self.symbols["info"] & 15 == _FUNCTION):
+            begin = self.strings + int(self.symbols["name"][i])
+            name = self.data[begin : self.data.index(b"\0", begin)].decode()
+            row = self.symbols[i]
+            found.append((name, int(self.place[row["section"]] + row["value"]), int(row["size"])))
+        return found
+
 
 def _read(data: bytes) -> _Object:
     header = np.frombuffer(data, "<u2", 32)
@@ -103,7 +115,7 @@ def _read(data: bytes) -> _Object:
         raise ValueError("no relocatable ELF64 object")
     (start,) = np.frombuffer(data, "<u8", 1, 40)
     sections = np.frombuffer(data, _SECTION, int(header[30]), int(start))
-    symbols, names = np.zeros(0, _SYMBOL), [""]
+    symbols, names, strings = np.zeros(0, _SYMBOL), [""], 0
     for table in sections[sections["type"] == _SYMBOLS]:
         symbols = np.frombuffer(data, _SYMBOL, int(table["size"]) // _SYMBOL.itemsize, int(table["offset"]))
         strings = int(sections["offset"][table["link"]])
@@ -111,7 +123,7 @@ def _read(data: bytes) -> _Object:
         for i in np.flatnonzero(symbols["info"] >> 4):  # not local
             begin = strings + int(symbols["name"][i])
             names[i] = data[begin : data.index(b"\0", begin)].decode()
-    return _Object(data, int(header[9]), sections, symbols, tuple(names), np.full(len(sections), -1, np.int64))
+    return _Object(data, int(header[9]), sections, symbols, tuple(names), np.full(len(sections), -1, np.int64), strings)
 
 
 def _section_name(found: _Object, index: int) -> str:
@@ -216,8 +228,13 @@ class LoadedCode:
             self._memory = ExecutableMemory(
                 nbytes, code_bytes, lambda address: _link(read, nbytes, address, self._offsets)
             )
+            self._functions = [row for found in read for row in found.functions()]
         except (ValueError, IndexError) as error:
             raise InternalError(f"an object file cannot be read: {error}") from error
+
+    def functions(self) -> list[tuple[str, int, int]]:
+        """Names of all functions, with their addresses and bytes."""
+        return [(name, self._memory.address + offset, nbytes) for name, offset, nbytes in self._functions]
 
     def address(self, symbol: str) -> int:
         """Address of a function. Raises InternalError where there is none."""

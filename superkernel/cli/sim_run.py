@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from superkernel.sim.program import ProgramResult
     from superkernel.target.aicore import AicoreTarget
 
+LIMIT_S = 600.0
 _PLAIN_ONLY = ("harts", "memory_bytes", "memory_base", "quantum", "icache")
 """Arguments that an accelerator's description answers."""
 
@@ -37,6 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser, parser_class: type[argparse.A
     verb.add_argument(
         "--max-instructions", type=int, default=None, metavar="N", help="give up after N (default: never)"
     )
+    text = f"give up after this time (default {LIMIT_S:g})"
+    verb.add_argument("--time-limit", type=float, default=LIMIT_S, metavar="SECONDS", help=text)
+    text = "on an accelerator: engines and signals are late at random; the seed repeats a run"
+    verb.add_argument("--delays", type=int, default=0, metavar="SEED", help=text)
     verb.add_argument(
         "--memory", dest="memory_bytes", type=int, metavar="BYTES", help="default: the program's and 16 MiB more"
     )
@@ -70,13 +75,17 @@ def run(args: argparse.Namespace, program: str) -> ProgramResult | AcceleratorRe
 
         target = target or noted_target(data, program)
         _check_accelerator(program, target, plain)
-    limits = {"max_instructions": args.max_instructions}
+    if not args.time_limit > 0:
+        raise InputError("out of range", location="--time-limit", expected="seconds above 0", found=args.time_limit)
+    if args.delays and (target is None or ends_through_tohost(data)):
+        raise InputError("only an accelerator has engines that may be late", location="--delays", found=args.delays)
+    limits = {"max_instructions": args.max_instructions, "limit_s": args.time_limit}
     if target is not None and ends_through_tohost(data):
         return run_on_one_core(data, target, harts=plain.get("harts", 1), **limits)
     if target is not None:
         from superkernel.backends.aicore.compatibility import launches_of
 
-        return run_launches(data, target, launches_of(data, program), **limits)
+        return run_launches(data, target, launches_of(data, program), delays=args.delays, **limits)
     if "icache" in plain:
         plain["icache"] = CacheGeometry.parse(plain["icache"])
     return run_program(program, **limits, **plain)

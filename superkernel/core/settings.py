@@ -4,6 +4,7 @@ SK_DUMP       comma-separated stages to print to stderr: graph, simplified, subo
 SK_TRACE      a file to which the compilation writes its stages with times (Chrome trace format, opens in Perfetto)
 SK_CACHE_DIR  where compiled objects and plans are kept (default: the user's cache directory, where there is no home one
               of the user's own among the temporary files); "off" keeps nothing
+SK_CRASH_REPORTS  "off": a process that a kernel ends says nothing of it (by default a line on stderr)
 SK_CPU        avx512 | avx2 | plain: generate code for at most this tier (read by codegen.host.features)
 """
 
@@ -27,6 +28,14 @@ def dump_stages() -> frozenset[str]:
             "not a stage", location="SK_DUMP", expected=", ".join((*DUMP_STAGES, "all")), found=", ".join(unknown)
         )
     return frozenset(DUMP_STAGES if "all" in names else names)
+
+
+def crash_reports() -> bool:
+    """Whether generated code is made known to the handler of its crashes. Raises InputError on another value."""
+    value = os.environ.get("SK_CRASH_REPORTS", "on")
+    if value not in ("on", "off"):
+        raise InputError("not a value", location="SK_CRASH_REPORTS", expected="on or off", found=repr(value))
+    return value == "on"
 
 
 def trace_file() -> Path | None:

@@ -9,6 +9,8 @@ plain core with the target's memory (4 GiB of it at most) and the instruction ca
 from __future__ import annotations
 
 import dataclasses
+import math
+import time
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -108,14 +110,20 @@ def ends_through_tohost(data: bytes) -> bool:
 
 
 def run_on_one_core(
-    data: bytes, target: AicoreTarget, *, harts: int = 1, max_instructions: int | None = None
+    data: bytes,
+    target: AicoreTarget,
+    *,
+    harts: int = 1,
+    max_instructions: int | None = None,
+    limit_s: float = math.inf,
 ) -> ProgramResult:
-    """Run a plain program on a core of a target. Raises FileFormatError, InputError."""
+    """Run a plain program on a core of a target, as `run_program` does. Raises FileFormatError, InputError."""
     icache = target.icache
     return run_program(
         data,
         harts=harts,
         max_instructions=max_instructions,
+        limit_s=limit_s,
         memory_base=target.map.ram_address,
         memory_bytes=min(target.map.ram_bytes, PLAIN_MEMORY_MAX),
         icache=CacheGeometry(icache.cube_bytes, icache.line_bytes, icache.ways, icache.miss_latency_cycles),
@@ -123,16 +131,23 @@ def run_on_one_core(
 
 
 def run_launches(
-    data: bytes, target: AicoreTarget, table: LaunchNote, *, max_instructions: int | None = None
+    data: bytes,
+    target: AicoreTarget,
+    table: LaunchNote,
+    *,
+    max_instructions: int | None = None,
+    limit_s: float = math.inf,
+    delays: int = 0,
 ) -> AcceleratorResult:
-    """Run the launches of a program; each may execute `max_instructions`. Raises FileFormatError, InputError."""
-    limit = max_instructions or INSTRUCTIONS_MAX
-    device = Device(target, data, unwritten=False, max_instructions=limit, names=table.names)
+    """Run the launches of a program; each may execute `max_instructions`, all together take `limit_s`; `delays` as in
+    `Device`. Raises FileFormatError, InputError."""
+    limit, end_s = max_instructions or INSTRUCTIONS_MAX, time.monotonic() + limit_s
+    device = Device(target, data, unwritten=False, max_instructions=limit, delays=delays, names=table.names)
     names = tuple(", ".join(table.names[n] for n in row) for row in table.launches)
     done: list[LaunchResult] = []
     for number, row in enumerate(table.launches):
         try:
-            done.append(device.launch(number=number))
+            done.append(device.launch(number=number, limit_s=max(0, end_s - time.monotonic())))
         except SimulationError as error:
             problem = str(error)
         else:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import bisect
 import io
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -64,6 +65,7 @@ FAILURE_KINDS: dict[str, str] = {
     "program_failed": "the program reports a failure",
     "trap": "an exception in the program",
     "instruction_limit": "more instructions than the launch may execute",
+    "time_limit": "more time than the simulation of the launch may take",
 }
 """What `SimulationError.kind` can be."""
 
@@ -95,6 +97,7 @@ class Device:
     reads of global memory that nobody wrote, `flags` the check that no flag is set at the end; `trace` keeps an event
     trace (`trace.py`). `step` is how many instructions a core may run ahead at a time; results do not depend on it.
     `time_control` measures the simulator itself: `control_ns`. `names` are the sub-operators', for messages.
+    `delays` is a seed: engines and signals between cores are late then, at random, which no right program minds.
 
     Raises FileFormatError (not a loadable program), InputError (a program that does not fit the target, an impossible
     parameter), MachineError (not enough memory).
@@ -113,10 +116,13 @@ class Device:
         step: int = STEP,
         max_instructions: int = INSTRUCTIONS_MAX,
         time_control: bool = False,
+        delays: int = 0,
         names: Sequence[str] = (),
     ) -> None:
         if mode not in ("functional", "timing", "both"):
             raise InputError("no such mode", location="mode", expected="functional, timing or both", found=repr(mode))
+        if not 0 <= delays < 2**32:
+            raise InputError("out of range", location="delays", expected="0 to 2^32 - 1", found=delays)
         if not 1 <= step < 2**31 or not 1 <= max_instructions < 2**62:
             raise InputError(
                 "out of range",
@@ -147,6 +153,7 @@ class Device:
                 self._image.private_address,
                 list(self._image.segments),
                 options,
+                delays,
             )
         except MemoryError as error:
             raise MachineError(
@@ -207,14 +214,15 @@ class Device:
         """Empties L2."""
         self._device.forget_l2()
 
-    def launch(self, *, number: int = 0, cold: bool = True) -> LaunchResult:
-        """Runs the program from its entry to its end. `cold`: with empty instruction caches. Ctrl-C interrupts.
+    def launch(self, *, number: int = 0, cold: bool = True, limit_s: float = math.inf) -> LaunchResult:
+        """Runs the program from its entry to its end. `cold`: with empty instruction caches. Ctrl-C interrupts, and
+        what takes longer on this machine than `limit_s` is stopped.
 
         Raises SimulationError for whatever the program does wrong.
         """
         if not 0 <= number < 2**64:
             raise InputError("out of range", location="number", expected="0 to 2^64 - 1", found=number)
-        if self._device.launch(number, cold) == "failed":
+        if self._device.launch(number, cold, limit_s) == "failed":
             raise self._error()
         trace = self._device.trace() if self._trace else b""
         return launch_result(self._device.results(), self.target.device.clock_mhz, trace)
@@ -259,8 +267,7 @@ class Device:
         phase = PHASES[marker % 4]
         places = [f"core {core} ({self._type(core)})", self._named(f"sub-operator {marker // 4} ({phase})")]
         if failure["pc"]:
-            symbol = self._image.symbol(failure["pc"])
-            places.append(f"pc {failure['pc']:#x}" + (f" <{symbol}>" if symbol else ""))
+            places.append(self._named(f"pc {failure['pc']:#x}"))
         places.append(f"cycle {failure['cycle']}")
         if failure["command"]:
             places.append(f"command `{failure['command']}`")
@@ -270,13 +277,17 @@ class Device:
         )
 
     def _named(self, text: str) -> str:
-        """A text in which the sub-operators that have names are called by them, behind their numbers."""
+        """A text with the names of sub-operators behind their numbers, and of functions behind places in the code."""
 
         def name_of(found: re.Match[str]) -> str:
             number = int(found[1])
             return f"{found[0]} {self._names[number]!r}" if number < len(self._names) else found[0]
 
-        return re.sub(r"sub-operator (\d+)", name_of, text)
+        def place_of(found: re.Match[str]) -> str:
+            symbol = self._image.symbol(int(found[1], 16))
+            return f"{found[0]} <{symbol}>" if symbol else found[0]
+
+        return re.sub(r"\bpc (0x[0-9a-f]+)", place_of, re.sub(r"sub-operator (\d+)", name_of, text))
 
     def _type(self, core: int) -> str:
         if core >= self.target.cores:

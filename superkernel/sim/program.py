@@ -8,6 +8,8 @@ why.
 from __future__ import annotations
 
 import dataclasses
+import math
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 
 EXIT_STATUS: dict[End, int] = {"exited": 10, "limit": 11, "asleep": 12, "trap_loop": 13, "bad_request": 14}
 """Exit status of programs that did not succeed; "exited" is a failure that the program itself reports."""
+
+PIECE = 50_000_000
+"""Instructions between looks at the clock."""
 
 CAUSES = {
     1: "instruction access fault",
@@ -98,12 +103,13 @@ def run_program(
     *,
     harts: int = 1,
     max_instructions: int | None = None,
+    limit_s: float = math.inf,
     memory_base: int = 0x80000000,
     memory_bytes: int = 0,
     quantum: int = 10_000,
     icache: CacheGeometry | None = None,
 ) -> ProgramResult:
-    """Loads and runs a program; parameters and errors as those of `Machine`."""
+    """Loads and runs a program, for `limit_s` seconds at most; else parameters and errors as those of `Machine`."""
     if max_instructions is not None and not 0 < max_instructions < UNLIMITED:
         raise InputError("out of range", location="max_instructions", expected="at least 1", found=max_instructions)
     data = program if isinstance(program, bytes) else read_program(Path(program))
@@ -112,7 +118,11 @@ def run_program(
     )
     if max_instructions is None and b"tohost" not in data:
         warn("the program has no tohost: it cannot report an end, and may run for ever")
-    end = machine.run(max_instructions or UNLIMITED)
+    end, end_s = machine.run(min(max_instructions or UNLIMITED, PIECE)), time.monotonic() + limit_s
+    while end == "limit" and (left := (max_instructions or UNLIMITED) - machine.executed) > 0:
+        if time.monotonic() > end_s:
+            break
+        end = machine.run(min(left, PIECE))
     states = [machine.hart(number) for number in range(harts)]
     return ProgramResult(
         end,
@@ -134,7 +144,7 @@ def _reason(end: End, machine: Machine, states: list[HartState]) -> str:
         return "the program exited with success" if code == 0 else f"the program exited with failure {code}"
     if end == "limit":
         places = ", ".join(f"{state.pc:#x}" for state in states[:4]) + (", ..." if len(states) > 4 else "")
-        return f"the instruction limit was reached; the harts are at {places}"
+        return f"the limit of instructions or time was reached; the harts are at {places}"
     if end == "asleep":
         return "all harts sleep in wfi, and no interrupt can come"
     if end == "bad_request":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -266,6 +268,29 @@ def test_a_command_behind_the_end_is_not_drained(name: str) -> None:
     texts = {str(fault({V0: ends, V1: late}, "undrained", step=step)) for step in (1, 9, 1 << 20)}
     assert len(texts) == 1, texts
     assert f"core {V1} (aiv of" in texts.pop()
+
+
+@pytest.mark.parametrize(("kind", "limit_s"), [("instruction_limit", math.inf), ("time_limit", 0.1)])
+def test_a_loop_that_never_ends_is_stopped(kind: str, limit_s: float) -> None:
+    """However costly what it does is; who runs and who waits for whom is told."""
+    endless = Body().marker(7)
+    start = len(endless.words)
+    endless.do("gm_to_ub", src=DATA, dst=0, bytes=SIZE)
+    endless.words.append(asm.jal(0, 4 * (start - len(endless.words))))
+    sets = Body().marker(3).do("cross_set", Engine.CONTROL, flag=1, mode="type")
+    waits = Body().marker(5).do("cross_set", Engine.CONTROL, flag=1, mode="type").do("cross_wait", flag=1)
+    bodies = {V0: endless, V1: waits, V1 + 1: sets, V1 + 2: sets}
+    made = device(bodies, max_instructions=20_000 if kind == "instruction_limit" else 1 << 40)
+    with pytest.raises(SimulationError) as caught:
+        made.launch(limit_s=limit_s)
+    assert caught.value.kind == kind
+    assert kind in FAILURE_KINDS
+    text = str(caught.value)
+    at = r"(its control unit runs at pc 0x\w+ <body0\+0x|the queue of mte2 is full; mte2 has \d+ commands)"
+    assert re.search(rf"core 2 \(aiv of group 0\), sub-operator 7: {at}", text), text
+    assert caught.value.violations[0].location.startswith("core 2 (aiv), sub-operator 7")
+    waiter = "core 3 (aiv of group 0), sub-operator 5: cross_wait flag 1"
+    assert re.search(rf"{re.escape(waiter)}.* in mode type round 1 lacks core 2", text), text
 
 
 def test_everybody_asleep() -> None:

@@ -133,7 +133,9 @@ def test_a_report_for_every_hart_at_once() -> None:
         assert ", pc 0x" in mine[0].location
         assert "wait" in mine[0].message
     flag = signal.command.numbers["flag"]
-    assert any(v.message == f"waits for cross-core flag {flag}" for v in caught.value.violations)
+    messages = [v.message for v in caught.value.violations]
+    assert f"waits for cross-core flag {flag}, of which no core has begun another signal" in messages
+    assert any(f"which in mode all lacks core {signal.hart} (" in message for message in messages)
 
 
 def test_impossible_faults_are_refused() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 from pathlib import Path
 
 import pytest
+from elftools.elf.elffile import ELFFile
 from rv64_asm import EXIT, PROLOGUE, code_bytes, elf, i, jal, s, simple_elf
 
 import superkernel as sk
@@ -59,6 +62,38 @@ def test_what_the_target_says_cannot_be_given(
 def test_another_target_stops_it(program: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sim", "run", program, "--target", "a3"]) == 2
     assert "without --target it runs on what it was compiled for" in capsys.readouterr().err
+
+
+def test_a_damaged_program_ends_in_bounded_time(
+    program: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With who is where and who waits for whom, by name; a plain one as well."""
+    data = Path(program).read_bytes()
+    section = ELFFile(io.BytesIO(data)).get_section_by_name(".text.sk_fused0_cube")
+    assert section is not None
+    (damaged := tmp_path / "damaged.elf").write_bytes(patched(data, section["sh_offset"], jal(0, 0)))
+    assert main(["sim", "run", str(damaged), "--time-limit", "0.2"]) == 15
+    out = capsys.readouterr().out
+    assert re.search(r"core 0 .* its control unit runs at pc 0x\w+ <sk_fused0_cube\+0x0>", out), out
+    (damaged := tmp_path / "plain.elf").write_bytes(simple_elf([jal(0, 0)]))
+    assert main(["sim", "run", str(damaged), "--time-limit", "0.2"]) == 11
+    assert "the limit of instructions or time was reached" in capsys.readouterr().out
+    assert main(["sim", "run", str(damaged), "--time-limit", "0"]) == 2
+
+
+def test_delays_are_for_accelerators(program: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = []
+    for words in ([], ["--delays", "5"], ["--delays", "5"]):
+        assert main(["sim", "run", program, *words]) == 0
+        lines.append(capsys.readouterr().out.splitlines()[0])
+    assert lines[1] == lines[2] != lines[0]
+    (plain := tmp_path / "plain.elf").write_bytes(simple_elf([]))
+    for words in ([], ["--target", "mini"]):
+        assert main(["sim", "run", str(plain), "--delays", "5", *words]) == 2
+
+
+def patched(data: bytes, at: int, word: int) -> bytes:
+    return data[:at] + word.to_bytes(4, "little") + data[at + 4 :]
 
 
 @pytest.fixture

@@ -178,6 +178,8 @@ void Device::begin_launch(std::uint64_t number, bool cold) {
   word_clocks_.clear();
   for (auto& track : tracks_) track.clear();
   flows_ = 0;
+  sent_.clear();
+  delays_.begin(config_.delays == 0 ? 0 : config_.delays + number, (cores_.size() + 1) * kParts);
   executed_ = now_ = 0;
   control_gross_ns_ = control_slices_ = 0;
   failure_ = {};

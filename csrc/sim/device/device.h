@@ -33,6 +33,7 @@
 #include <vector>
 
 #include "sim/device/control_unit.h"
+#include "sim/device/delays.h"
 #include "sim/device/engine_queue.h"
 #include "sim/device/failure.h"
 #include "sim/device/marker_table.h"
@@ -67,6 +68,7 @@ struct DeviceConfig {
   bool time_control = false;  // the host's time in control units: Device::control_ns
   std::uint64_t step = 4096;
   std::uint64_t instructions_max = 0;  // of all cores of one launch together
+  std::uint64_t delays = 0;            // a seed of delays that are drawn; 0: none
 };
 
 // Why a control unit stands still until somebody wakes it.
@@ -127,6 +129,9 @@ class Device final : public ControlSpace {
   void begin_launch(std::uint64_t number, bool cold);
   // Handles up to `events` more events.
   State run(std::uint64_t events);
+
+  // Ends a launch that runs: it has `taken` longer than its `limit` on the host.
+  void stop_late(const std::string& limit, const std::string& taken);
 
   State state() const { return state_; }
   const Failure& failure() const { return failure_; }
@@ -256,6 +261,7 @@ class Device final : public ControlSpace {
   void complete(EngineQueue& queue, std::uint64_t now);
   void account(EngineQueue& queue, const QueuedCommand& command, const EngineStats& share);
   Cost cost_of(const Command& command) const;
+  std::uint64_t delay_of(const EngineQueue& queue);
   void acquire(EngineQueue& queue, const QueuedCommand& command) const;
   ClockRef release(EngineQueue& queue) const;
   ClockRef release(Core& core) const;
@@ -293,6 +299,8 @@ class Device final : public ControlSpace {
   std::string name_of_core(std::uint32_t core) const;
   std::string name_of_actor(std::uint32_t actor) const;
   void fail_deadlock();
+  void fail_limit(const Core& core, std::string kind, std::string message, std::string expected, std::string found);
+  std::vector<std::string> waiters(const Core*& first) const;
   std::string waits_of(const Core& core) const;
   std::string waits_of(const EngineQueue& queue) const;
   std::string setters_of(const Core& core, std::uint64_t flag) const;
@@ -333,6 +341,8 @@ class Device final : public ControlSpace {
   std::vector<std::vector<TraceRecord>> tracks_;
   std::vector<Touch> touches_;
   std::uint32_t flows_ = 0;
+  Delays delays_;
+  std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t> sent_;  // setter, flag -> when the last one arrives
   std::uint64_t executed_ = 0;
   std::uint64_t control_gross_ns_ = 0, control_slices_ = 0;
   std::uint64_t now_ = 0;  // of the event at hand

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint64_t kExitOk = 0x5555, kExitFailed = 0x3333;
 constexpr std::uint64_t kMarkerTrap = ~std::uint64_t{0};
-constexpr int kRequestsPerEvent = 1000;
+constexpr int kRequestsPerEvent = 100;
 constexpr std::size_t kConsoleMax = std::size_t{1} << 20;
 
 const char* text_of_cause(std::uint64_t cause) {
@@ -156,10 +156,8 @@ void Device::control_event(Core& core, std::uint64_t now) {
     if (!core.requesting) {
       run_ahead(core);
       if (executed_ > config_.instructions_max) {
-        fail(accessor(core, false), "instruction_limit", "the launch executed more instructions than it may",
-             "at most " + std::to_string(config_.instructions_max), std::to_string(executed_),
-             "a loop that never ends, or a larger limit");
-        return;
+        return fail_limit(core, "instruction_limit", "the launch executed more instructions than it may",
+                          "at most " + std::to_string(config_.instructions_max), std::to_string(executed_));
       }
       now = unit.cycles();
       if (!core.requesting || !is_next(now, core.number * kParts)) {

@@ -82,6 +82,8 @@ void Device::advance(EngineQueue& queue, std::uint64_t now) {
   }
 }
 
+std::uint64_t Device::delay_of(const EngineQueue& queue) { return delays_.of(part_of(queue, kParts)); }
+
 // True: the command is complete already.
 bool Device::start(EngineQueue& queue, std::uint64_t now) {
   const QueuedCommand& queued = queue.commands.front();
@@ -102,7 +104,7 @@ bool Device::start(EngineQueue& queue, std::uint64_t now) {
       [[fallthrough]];
     case Opcode::barrier: {
       queue.state = EngineQueue::State::busy;
-      queue.closed_end = now + cost_of(command).start_up;
+      queue.closed_end = now + cost_of(command).start_up + delay_of(queue);
       push(queue.closed_end, part_of(queue, kParts), EventKind::engine);
       return false;
     }
@@ -147,7 +149,8 @@ bool Device::start_data(EngineQueue& queue, std::uint64_t now) {
     const bool local = fault->kind == FaultKind::unwritten_read;
     return fail(by, local ? "unwritten_local_read" : name_of(fault->kind), fault->message);
   }
-  const Cost price = cost_of(command);
+  Cost price = cost_of(command);
+  price.start_up += delay_of(queue);
   queue.closed_end = now + std::max<std::uint64_t>(config_.timed ? 0 : 1, price.start_up + price.beats);
   const bool global =
       std::any_of(touches_.begin(), touches_.end(), [](const Touch& t) { return t.space == Space::gm; });

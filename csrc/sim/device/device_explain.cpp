@@ -75,9 +75,10 @@ std::string Device::setters_of(const Core& core, std::uint64_t flag) const {
   return text.empty() ? "no core has begun another signal of it" : text;
 }
 
-void Device::fail_deadlock() {
+// Who waits for whom, a line each; `first`: the core of the first of them, or null.
+std::vector<std::string> Device::waiters(const Core*& first) const {
   std::vector<std::string> lines;
-  const Core* first = nullptr;
+  first = nullptr;
   for (const auto& core : cores_) {
     const Blocked& blocked = core->blocked;
     if (!blocked.is) continue;
@@ -125,6 +126,12 @@ void Device::fail_deadlock() {
                     ": count 0, expected at least 1; " + (other != nullptr ? waits_of(*other) + ", " : std::string()) +
                     waits_of(core));
   }
+  return lines;
+}
+
+void Device::fail_deadlock() {
+  const Core* first = nullptr;
+  std::vector<std::string> lines = waiters(first);
   const Core& where = first != nullptr ? *first : *cores_.front();
   now_ = where.unit.cycles();
   if (lines.empty()) {
@@ -136,6 +143,29 @@ void Device::fail_deadlock() {
   fail(accessor(where, false), "deadlock", "nothing can happen any more: every core waits or has ended", "", waiting);
   if (lines.size() > kLinesMax) lines.resize(kLinesMax);
   failure_.details = std::move(lines);
+}
+
+// A launch that may never end is stopped: `core` is where it was stopped; who runs is told ahead of who waits.
+void Device::fail_limit(const Core& core, std::string kind, std::string message, std::string expected,
+                        std::string found) {
+  std::vector<std::string> lines;
+  for (const auto& other : cores_) {
+    if (other->asleep || other->blocked.is) continue;
+    lines.push_back(name_of_core(other->number) + ", sub-operator " + number(other->unit.marker / 4) +
+                    ": its control unit runs at pc " + hex(other->unit.pc));
+  }
+  const Core* first = nullptr;
+  for (std::string& line : waiters(first)) lines.push_back(std::move(line));
+  if (lines.size() > kLinesMax) lines.resize(kLinesMax);
+  fail(accessor(core, false), std::move(kind), std::move(message), std::move(expected), std::move(found),
+       "a loop that never ends, or a larger limit");
+  failure_.details = std::move(lines);
+}
+
+void Device::stop_late(const std::string& limit, const std::string& taken) {
+  const auto found = std::find_if(cores_.begin(), cores_.end(), [](const auto& core) { return !core->asleep; });
+  fail_limit(found != cores_.end() ? **found : *cores_.front(), "time_limit",
+             "the simulation of the launch takes longer than it may", "at most " + limit, taken);
 }
 
 void Device::report_left(std::vector<std::string>& commands, std::vector<std::string>& flags) const {

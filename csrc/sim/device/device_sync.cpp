@@ -109,7 +109,11 @@ void Device::send_cross(std::vector<std::uint32_t> to, const Command& command, s
   arrival.pc = by.pc;
   arrival.flag = command.operands[Operands_cross_set::flag];
   arrival.to = std::move(to);
-  const std::uint64_t visible = fired + cost_of(command).visible;
+  std::uint64_t visible = fired + cost_of(command).visible;
+  if (config_.delays != 0) {  // a late signal stays ahead of what the same core sends behind it
+    std::uint64_t& last = sent_[{by.core, arrival.flag}];
+    visible = last = std::max(last, visible + delays_.of(by.core * kParts));
+  }
   arrival.token = {visible, std::move(clock), ++flows_};
   record(by.core, static_cast<std::uint8_t>(command.engine), TraceKind::flow_out, fired, fired, by.marker,
          static_cast<std::uint32_t>(arrival.flag), flows_);

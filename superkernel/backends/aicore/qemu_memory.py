@@ -107,11 +107,33 @@ class EmulatedMemory:
         """A word that the firmware keeps of a hart."""
         return self.word(self.places.state(hart) + STATE[name])
 
+    def _counters(self) -> NDArray[np.int64]:
+        """What cores have signalled in each mode, to each core alone, and what each has taken; by core and flag."""
+        shape = (MODES + 2, self.target.cores, FLAG_IDS)
+        return np.frombuffer(self.read(self.places.shared, int(np.prod(shape)) * 8), "<i8").reshape(shape)
+
+    def lacking(self, hart: int, flag: int) -> dict[str, list[int]]:
+        """Of the modes in which some core has begun the next signal of a cross-core flag to a core: the cores whose
+        signals it lacks. A vector core lacks none in its group: each signal of a cube core counts by itself."""
+        cubes, counters = self.target.device.cube_cores, self._counters()
+        of_type, of_group = (
+            (range(cubes), group_peers(self.target, hart))
+            if hart < cubes
+            else (range(cubes, self.target.cores), range(0))
+        )
+        members = {"type": of_type, "group": of_group, "all": range(self.target.cores)}
+        found = {}
+        for row, (mode, cores) in enumerate(members.items()):
+            signalled = {core: int(counters[row, core, flag]) for core in cores}
+            least = min(signalled.values(), default=0)
+            if max(signalled.values(), default=0) > least:
+                found[mode] = [core for core, count in signalled.items() if count == least]
+        return found
+
     def counts(self, hart: int) -> NDArray[np.int64]:
         """A core's counts of all cross-core flags, from what all cores have counted."""
         cubes, peers = self.target.device.cube_cores, group_peers(self.target, hart)
-        shape = (MODES + 2, self.target.cores, FLAG_IDS)
-        counters = np.frombuffer(self.read(self.places.shared, int(np.prod(shape)) * 8), "<i8").reshape(shape)
+        counters = self._counters()
         in_group = counters[1, peers.start : peers.stop]
         if hart < cubes:
             of_type, of_group = counters[0, :cubes].min(0), in_group.min(0)

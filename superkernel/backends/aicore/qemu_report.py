@@ -14,6 +14,7 @@ from superkernel.codegen.firmware.memory import (
     CONFIG,
     ENGINES,
     FAILURES,
+    FLAG_IDS,
     QUEUE_ENDS,
     QUEUES,
     RECORD_BYTES,
@@ -89,13 +90,24 @@ def _wait(machine: EmulatedMemory, hart: int) -> str:
     kind, what, value = (machine.state_word(hart, n) for n in ("wait_kind", "wait_what", "wait_value"))
     last = machine.state_word(hart, "last_flag")
     texts: dict[int, str] = {
-        Wait.CROSS: f"waits for cross-core flag {what}",
+        Wait.CROSS: f"waits for cross-core flag {what}{_setters(machine, hart, what)}",
         Wait.MEMORY: f"waits for the word at {what:#x} to be at least {value}",
         Wait.FLAG: f"waits for flag {value} of {_engine(what)}",
         Wait.DRAIN: "drains its engines",
         Wait.QUEUE: f"waits for room in the queue of {_engine(what)}",
     }
     return texts.get(kind, f"waits for nothing; last cross-core flag waited for: {last}")
+
+
+def _setters(machine: EmulatedMemory, hart: int, flag: int) -> str:
+    """Who has not signalled a flag that a core waits for."""
+    lacking = machine.lacking(hart, flag) if hart < machine.target.cores and flag < FLAG_IDS else {}
+    if not lacking:
+        return ", of which no core has begun another signal"
+    return "".join(
+        f", which in mode {mode} lacks {', '.join(_hart(machine, core) for core in cores)}"
+        for mode, cores in lacking.items()
+    )
 
 
 def stuck(machine: EmulatedMemory, schedule: EngineSchedule, *, forever: bool) -> list[Violation]:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from superkernel import _core
 from superkernel.backends.fallback import compute
 from superkernel.codegen.host.image import HostImage
+from superkernel.core import settings
 from superkernel.core.errors import WatchdogError
 from superkernel.core.tensor import TensorType
 from superkernel.scheduler.schedule import MemoryAddress, Schedule, Space
@@ -41,6 +42,7 @@ class HostExecutable:
             _calling.add(self)
         self._io: Sequence[Array] = ()
         code = image.code
+        self._known = _core.KnownCode(self._names()) if settings.crash_reports() else None
         self._kernel = _core.Kernel(
             entry=code.address("sk_entry"),
             single=code.address("sk_single"),
@@ -55,6 +57,18 @@ class HostExecutable:
             events_words=image.spec.events_words,
             host_call=self._host_call if calls else None,
         )
+
+    def _names(self) -> list[tuple[int, int, str, bool]]:
+        """What a crash in this code is told by: addresses, the text, whether it is a task's function."""
+        subops = self.schedule.subops
+        tasks = {
+            f"task_{number}": f"sub-operator {task.subop} ({subops[task.subop].name!r}) on core {task.core}"
+            for number, task in enumerate(self.image.spec.tasks)
+        }
+        return [
+            (begin, begin + nbytes, tasks.get(name, name), name in tasks)
+            for name, begin, nbytes in self.image.code.functions()
+        ]
 
     @property
     def core(self) -> _core.Kernel:
