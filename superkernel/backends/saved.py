@@ -3,7 +3,8 @@ kernels can be saved.
 
 Model: a zip archive (stored, not compressed: weights do not compress and load faster) with
 
-    superkernel.json   schema version, package version, kind of target, cores, options, sha256 of every other member
+    superkernel.json   schema version, package version, kind of target, cores, options, certificate, sha256 of every
+                       other member
     graph.json         the graph in node-link form (docs/graph-format.md)
     graph.safetensors  its larger constants and initial states
     objects/<key>.o    the compiled objects by cache key digest
@@ -92,6 +93,7 @@ def save(compiled: AnyCompilation, objects: Mapping[str, bytes], path: str | Pat
         "kind": compiled.target.kind,
         "cores": compiled.cores,
         "options": dataclasses.asdict(compiled.options),
+        "certificate": str(compiled.certificate),
         "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in sorted(members.items())},
     }
     with replacing(path, "the kernel") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
@@ -142,7 +144,25 @@ def load_saved(path: str | PathLike[str], cores: int | None = None) -> AnyCompil
     except (KeyError, ValueError, TypeError, AttributeError, InputError) as error:
         raise FileFormatError("not a whole saved kernel", location=f"file {str(path)!r}", found=str(error)) from error
     stored = {Path(n).stem: data for n, data in members.items() if n.startswith("objects/")}
-    return compile_stored(kind, graph, cores or stored_cores, options, stored)
+    made = compile_stored(kind, graph, cores or stored_cores, options, stored)
+    _check_certificate(made, header, stored, path)
+    return made
+
+
+def _check_certificate(
+    made: AnyCompilation, header: Mapping[str, Any], stored: Mapping[str, bytes], path: Path
+) -> None:
+    """A kernel that is loaded from the objects it was saved with, and no others, has the certificate it was saved with.
+    Raises FileFormatError."""
+    found = str(made.certificate)
+    if by_digest(made.objects).keys() == stored.keys() and header.get("certificate", found) != found:
+        raise FileFormatError(
+            "not the program of its certificate",
+            location=f"file {str(path)!r}",
+            expected=header["certificate"],
+            found=found,
+            hint="compile the model again",
+        )
 
 
 def compile_stored(

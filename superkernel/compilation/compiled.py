@@ -142,6 +142,11 @@ class Compilation(Job[TargetT], Planned[PlanT], Generic[TargetT, PlanT]):
         """The choice of kernels, made when somebody asks for its reasons."""
         return self.kernel_choice()
 
+    @property
+    def objects(self) -> Mapping[str, bytes]:
+        """Object code by cache key, where kernels can be saved."""
+        return {}
+
     def idle_options(self) -> tuple[str, ...]:
         """The options that change nothing, on this target or for this graph, and why."""
         return idle_pins(self.options, self.schedule, lambda: self.chooser)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from superkernel.codegen.host.entry_spec import EntrySpec, SetCount, Step, TaskS
 from superkernel.codegen.host.image import ImageBuilder
 from superkernel.compilation.compiled import Planned
 from superkernel.compilation.planned import PlanStore
-from superkernel.core.errors import VerificationError
+from superkernel.core.errors import FileFormatError, VerificationError
 from superkernel.ir.graph import Graph
 from superkernel.scheduler.schedule import MemoryAddress, Schedule, Space, absolute
 from superkernel.sync.plan import Plan, Wait
@@ -312,3 +313,16 @@ def test_a_saved_kernel_is_attested_when_it_is_loaded(
     emitting(monkeypatch, no_waits)
     assert main(["verify", str(path)]) == 1
     assert "race" in capsys.readouterr().err
+
+
+def test_a_saved_kernel_has_its_certificate(tmp_path: Path) -> None:
+    """A file whose sums are right, and whose certificate is of another program."""
+    path, other = tmp_path / "kernel.skm", tmp_path / "other.skm"
+    compiled().save(path)
+    with zipfile.ZipFile(path) as whole, zipfile.ZipFile(other, "w", zipfile.ZIP_STORED) as changed:
+        for name in whole.namelist():
+            data = whole.read(name)
+            changed.writestr(name, data.replace(b"accesses ", b"accesses 0") if name == "superkernel.json" else data)
+    sk.load(path, threads=2)
+    with pytest.raises(FileFormatError, match="not the program of its certificate"):
+        sk.load(other, threads=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -26,6 +27,10 @@ class HostCompiled(Compilation[CpuTarget, Plan]):
 
     executor: ClassVar[str] = "host"
     cores_are: ClassVar[str] = "threads"
+
+    @property
+    def objects(self) -> Mapping[str, bytes]:
+        return self.image.objects
 
     def idle_options(self) -> tuple[str, ...]:
         from superkernel.backends.host.computed_in import idle_precision
