@@ -117,6 +117,10 @@ class VerificationError(InternalError):
     """The independent verifier rejected a plan: the compilation stops, nothing is run."""
 
 
+class RaceError(InternalError):
+    """A run that is watched (option `debug`) touched memory that it must not, or in no order."""
+
+
 class LinkError(InternalError):
     """The accelerator's program cannot be put together from its objects: symbols, relocations, placement."""
 

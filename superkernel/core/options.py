@@ -147,6 +147,13 @@ class Options:
         "Values that a run hands out beside the outputs. Nodes, values, sub-operators or patterns of them: "
         "`superkernel run` prints and writes them, in Python they are `RunResult.dumps`.",
     )
+    debug: Literal["off", "races"] = option(
+        "off", "run",
+        "Watch runs for faults of SuperKernel's own. `races`: each load and store of each run is held to what the "
+        "kernels declare, to the waits and sets that are executed, and to what was written before; a RaceError names "
+        "sub-operator, element and the wait that is missing. Runs are slow; reports and times are of the plain code.",
+        idle={ACCELERATOR: "the simulator finds races by itself, always"},
+    )
     debug_sync_all: bool = option(
         False, "program",
         "Synchronise everything, to look for faults. A barrier of all cores behind a drain between any two "

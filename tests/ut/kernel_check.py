@@ -29,7 +29,7 @@ from superkernel.target.cpu import TIERS, CpuTarget
 
 Array = NDArray[Any]
 Reference = Callable[[list[Array]], Mapping[int, Array]] | Mapping[int, Array]
-ONE_IN = 16  # candidates whose accesses are recorded, but in a soak run
+ONE_IN = 32  # candidates whose accesses are recorded, but in a soak run
 GUARD = 256  # bytes of canary around each output
 
 

@@ -82,7 +82,12 @@ class HostBackend(Backend[CpuTarget, Planned[Plan], Certificate, HostImage, Host
         return attest(planned, image, proved)
 
     def bind(self, job: Job[CpuTarget], planned: Planned[Plan], image: HostImage) -> HostExecutable:
-        return HostExecutable(image, planned.schedule, planned.plan, job.options.watchdog_ms)
+        watchdog_ms = job.options.watchdog_ms
+        if job.options.debug == "races":
+            from superkernel.backends.host.races import RaceExecutable
+
+            return RaceExecutable(image, planned.schedule, planned.plan, job.target, watchdog_ms)
+        return HostExecutable(image, planned.schedule, planned.plan, watchdog_ms)
 
 
 BACKEND = HostBackend()
