@@ -123,6 +123,7 @@ $(BENCH_VENV)/.built: $(SOURCES) | $(BIN)/python
 bench: $(BENCH_VENV)/.built
 	$(BENCH_VENV)/bin/python bench/limits.py
 	$(BENCH_VENV)/bin/python bench/compile_time.py
+	$(BENCH_VENV)/bin/python bench/load_time.py
 	$(BENCH_VENV)/bin/python bench/simulator.py
 	$(BENCH_VENV)/bin/python bench/run.py --docs $(BENCH_FLAGS)
 

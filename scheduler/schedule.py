@@ -9,10 +9,14 @@ Text form: `str(schedule)`; tasks and accesses parse back with `parse_tasks`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from superkernel.core.errors import UserError
 from superkernel.core.tensor import Region
@@ -98,6 +102,31 @@ class ConstantSlot:
     pack: Pack | None
     offset: int
     nbytes: int
+
+
+MADE: NDArray[Any] = np.zeros(0, np.uint8)
+"""Stands for an array that planning made and that was stored packed only."""
+
+
+class PackedConstants(Mapping[str, NDArray[Any]]):
+    """Constants by name, and `blob` with all of them packed as a schedule says. What stands there as `MADE` is made
+    anew by `again` where somebody asks for it: nobody does who runs the kernel."""
+
+    def __init__(
+        self, stored: Mapping[str, NDArray[Any]], blob: NDArray[np.uint8], again: Callable[[], Mapping[str, Any]]
+    ) -> None:
+        self.blob = blob
+        self._stored, self._again = stored, again
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        found = self._stored[name]
+        return self._again()[name] if found is MADE else found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stored)
+
+    def __len__(self) -> int:
+        return len(self._stored)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,10 +23,11 @@ from superkernel.codegen.host.entry_spec import BasePointer as BaseSpace
 from superkernel.codegen.host.entry_spec import EntrySpec, Location, RunTask, SetCount, Step, TaskSpec, WaitFor
 from superkernel.codegen.host.handover import Handovers
 from superkernel.codegen.host.loader import LoadedCode
+from superkernel.core.errors import InternalError
 from superkernel.core.version import __version__, sources_digest
 from superkernel.ir.body import Body, SubOperator
 from superkernel.ops.grouped import TILINGS
-from superkernel.scheduler.schedule import MemoryAddress, Schedule, Space
+from superkernel.scheduler.schedule import MemoryAddress, PackedConstants, Schedule, Space
 from superkernel.scheduler.tiling import Tiling, pack_bytes
 from superkernel.sync.plan import Plan, Set, TaskStep
 from superkernel.target.cpu import CpuTarget
@@ -269,6 +270,10 @@ class ImageBuilder:
     def _blob(self, values: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:
         """All constants, packed, at their offsets; 64-byte aligned."""
         size = max((c.offset + c.nbytes for c in self.schedule.constants), default=0)
+        if isinstance(values, PackedConstants):
+            if len(values.blob) < size + 64:
+                raise InternalError("packed constants are not whole", expected=size + 64, found=len(values.blob))
+            return values.blob
         blob = aligned_bytes(size + 64)
         for slot in self.schedule.constants:
             blob[slot.offset : slot.offset + slot.nbytes] = pack_bytes(slot.pack, values[slot.value])

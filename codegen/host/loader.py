@@ -159,7 +159,7 @@ def _relocate(image: NDArray[np.uint8], base: int, found: _Object, targets: NDAr
             continue
         count = int(section["size"]) // _RELOCATION.itemsize
         rows = np.frombuffer(found.data, _RELOCATION, count, int(section["offset"]))
-        for kind in np.unique(rows["kind"]).tolist():
+        for kind in sorted(set(rows["kind"].tolist())):
             field = _FIELDS.get((found.machine, kind))
             if field is None:
                 raise InternalError("the loader does not know this kind of relocation", found=kind)

@@ -1,18 +1,24 @@
-"""Kernels on disk: one file that holds the graph, the options and the object code, for every kind of target whose
-kernels can be saved.
+"""Kernels on disk: one file that holds the graph, the options, the plan and the object code, for every kind of target
+whose kernels can be saved.
 
 Model: a zip archive (stored, not compressed: weights do not compress and load faster) with
 
-    superkernel.json   schema version, package version, kind of target, cores, options, certificate, sha256 of every
-                       other member
+    superkernel.json   schema version, package version, kind of target, cores, options, certificate, what its plan fits,
+                       sha256 of every other member, crc32 of those that hold large arrays
     graph.json         the graph in node-link form (docs/graph-format.md)
     graph.safetensors  its larger constants and initial states
+    source, plan       the graph once more and its plan (`core/typed_form.py`), without arrays that stand elsewhere
+    constants          the constants as the plan packs them
     objects/<key>.o    the compiled objects by cache key digest
 
-Loading verifies every checksum, builds the graph and runs the ordinary pipeline with the stored objects as its cache,
-for the target of its kind where it is read (`Backend.local_target`): on the same kind of CPU and with the same version
-nothing is compiled; elsewhere the kernel is compiled anew from the graph. So a saved file can never run code for
-another machine.
+Loading verifies every checksum. Where it fits (the same target, sources of what emits code, and cores) the plan
+is checked and proved as it is and bound to the constants where they lie in the file: nothing is planned, packed or
+copied. Elsewhere the graph goes through the ordinary pipeline with the stored objects as its cache, for the target of
+its kind (`Backend.local_target`). So a saved file can never run code for another machine.
+
+Trust: a saved kernel holds machine code and is to be vouched for like a program; checksums find damage, not forgery.
+Its bytes are mapped where nobody but its owner may write to it (`core.files.mapped`), so it must not be cut short or
+written into while a kernel of it lives; `save` and whoever else replaces it whole does no harm.
 """
 
 from __future__ import annotations
@@ -20,27 +26,47 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import struct
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from superkernel.backends import backend_of, kinds
 from superkernel.codegen.cache import ObjectCache, key_digest
-from superkernel.compilation.compiled import AnyCompilation
-from superkernel.compilation.pipeline import compile_graph
+from superkernel.compilation.backend import AnyBackend
+from superkernel.compilation.compiled import AnyCompilation, Job, Planned
+from superkernel.compilation.pipeline import compile_graph, complete
+from superkernel.compilation.planned import PlanForm
+from superkernel.compilation.stages import Stages
+from superkernel.core import settings
+from superkernel.core.dtypes import DType
 from superkernel.core.errors import FileFormatError, InputError
-from superkernel.core.files import file_name, is_elf, replacing
+from superkernel.core.files import file_name, is_elf, mapped, replacing
 from superkernel.core.options import Options
-from superkernel.frontends.json_form import graph_of, members_of
+from superkernel.core.typed_form import ALIGNMENT, decode, encode
+from superkernel.core.version import sources_digest
 from superkernel.ir.graph import Graph
+from superkernel.scheduler.schedule import MADE, PackedConstants
+from superkernel.target.base import Target
 from superkernel.target.cpu import THREADS_MAX, CpuTarget
 
-SCHEMA = 1
+Array = NDArray[Any]
+
+SCHEMA = 2
 _HEADER = "superkernel.json"
 _GRAPH = "graph.json"
+_ARRAYS = "graph.safetensors"
+_SOURCE, _PLAN, _CONSTANTS = "source", "plan", "constants"
+_LARGE = (_ARRAYS, _CONSTANTS)  # sha256 takes as long as all else
+_PADDING = 0xD935  # an extra field of archives that is there to align
 # What zipfile, zlib and json raise on bytes that are no archive of ours (NotImplementedError on an unknown compression,
 # RuntimeError on encryption).
 _DAMAGE = (
@@ -54,6 +80,7 @@ _DAMAGE = (
     NotImplementedError,
     RuntimeError,
     MemoryError,
+    struct.error,
 )
 
 
@@ -81,11 +108,19 @@ def is_saved_kernel(path: str | PathLike[str]) -> bool:
         return False
 
 
-def save(compiled: AnyCompilation, objects: Mapping[str, bytes], path: str | PathLike[str]) -> None:
-    """Write what was compiled, with its object code by cache key, to `path`, atomically. Raises InputError on what is
-    no file name, MachineError where the file cannot be written."""
+def save(
+    compiled: AnyCompilation, objects: Mapping[str, bytes], path: str | PathLike[str], constants: Array | None = None
+) -> None:
+    """Write what was compiled, with its object code by cache key, to `path`, atomically; its plan too, where its
+    packed `constants` are given. Raises InputError on what is no file name, MachineError where the file cannot be
+    written."""
+    from superkernel.frontends.json_form import members_of
+
     path = file_name(path)
-    members = members_of(_with_free_names(compiled.source), _GRAPH)
+    members: dict[str, Any] = {**members_of(_with_free_names(compiled.source), _GRAPH)}
+    backend = backend_of(compiled.target)
+    if constants is not None:
+        members |= {**_plan_members(compiled, backend), _CONSTANTS: constants.data}
     members |= {f"objects/{digest}.o": data for digest, data in by_digest(objects).items()}
     header = {
         "schema": SCHEMA,
@@ -94,12 +129,52 @@ def save(compiled: AnyCompilation, objects: Mapping[str, bytes], path: str | Pat
         "cores": compiled.cores,
         "options": dataclasses.asdict(compiled.options),
         "certificate": str(compiled.certificate),
-        "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in sorted(members.items())},
+        "plan_key": _plan_key(backend, compiled.target),
+        "sha256": {n: hashlib.sha256(data).hexdigest() for n, data in sorted(members.items()) if n not in _LARGE},
+        "crc32": {n: zlib.crc32(members[n]) for n in _LARGE if n in members},
     }
     with replacing(path, "the kernel") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr(_HEADER, json.dumps(header))
         for name, data in members.items():
-            archive.writestr(name, data)
+            _add(archive, name, data)
+
+
+def _add(archive: zipfile.ZipFile, name: str, data: Any) -> None:
+    """A member whose bytes begin at a multiple of ALIGNMENT."""
+    assert archive.fp is not None
+    info = zipfile.ZipInfo(name)
+    head = archive.fp.tell() + 30 + len(name) + 6 + 20  # the padding's own head, and the sizes that zip64 adds
+    padding = bytes(-head % ALIGNMENT)
+    info.extra = struct.pack("<HHH", _PADDING, 2 + len(padding), ALIGNMENT) + padding
+    with archive.open(info, "w", force_zip64=True) as member:
+        member.write(data)
+
+
+def _plan_members(compiled: AnyCompilation, backend: AnyBackend) -> dict[str, bytes]:
+    """The source and the plan. Arrays that planning made stand nowhere but in the packed constants."""
+    from superkernel.frontends.json_form import INLINE_BYTES
+
+    source = compiled.source
+    arrays = {**source.constants, **source.states}
+    own = {id(array) for array in arrays.values()}
+
+    def stripped(part: Any) -> Any:
+        kept = {name: array if id(array) in own else MADE for name, array in part.constants.items()}
+        return dataclasses.replace(part, constants=kept)
+
+    planned = Planned(
+        stripped(compiled.graph), stripped(compiled.grouping), compiled.schedule, compiled.dumps, compiled.plan
+    )
+    large = {name: array for name, array in arrays.items() if array.nbytes > INLINE_BYTES}
+    return {
+        _SOURCE: encode(Graph, source, large),
+        _PLAN: PlanForm(backend).written(planned, {**arrays, "": MADE}),
+    }
+
+
+def _plan_key(backend: AnyBackend, target: Target) -> str:
+    """What must be the same where a plan and its packed constants are used as they are."""
+    return f"{sources_digest(*backend.generator)} {target!r}"
 
 
 def by_digest(objects: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -131,9 +206,8 @@ def load_saved(path: str | PathLike[str], cores: int | None = None) -> AnyCompil
         raise FileFormatError(
             "an accelerator's program, not a saved kernel", location=f"file {str(path)!r}", hint=ELF_HINT
         )
-    header, members = _read(path)
+    header, members, check_arrays = _read(path)
     try:
-        graph = graph_of(members[_GRAPH], members, f"file {str(path)!r}, member {_GRAPH!r}")
         options = Options.of(header["options"])
         stored_cores = int(header["cores"])
         if not 1 <= stored_cores <= THREADS_MAX:
@@ -143,8 +217,28 @@ def load_saved(path: str | PathLike[str], cores: int | None = None) -> AnyCompil
             raise ValueError(f"a target of kind {kind!r}, known are {', '.join(kinds())}")
     except (KeyError, ValueError, TypeError, AttributeError, InputError) as error:
         raise FileFormatError("not a whole saved kernel", location=f"file {str(path)!r}", found=str(error)) from error
-    stored = {Path(n).stem: data for n, data in members.items() if n.startswith("objects/")}
-    made = compile_stored(kind, graph, cores or stored_cores, options, stored)
+    stored = {Path(n).stem: bytes(data) for n, data in members.items() if n.startswith("objects/")}
+    backend = backend_of(kind)
+    target = backend.local_target()
+    as_it_is = {_SOURCE, _PLAN, _CONSTANTS} <= members.keys() and cores in (None, stored_cores)
+    if target is None or not as_it_is or header.get("plan_key") != _plan_key(backend, target):
+        check_arrays()
+        from superkernel.frontends.json_form import graph_of
+
+        whole = {name: bytes(members[name]) for name in (_GRAPH, _ARRAYS) if name in members}
+        graph = graph_of(whole[_GRAPH], whole, f"file {str(path)!r}, member {_GRAPH!r}")
+        made = compile_stored(kind, graph, cores or stored_cores, options, stored)
+        _check_certificate(made, header, stored, path)
+        return made
+    try:
+        source = decode(Graph, members[_SOURCE], _arrays(members.get(_ARRAYS, memoryview(b""))), _no_variants)
+        job = Job(source, target, stored_cores, options)
+        planned = _planned(backend, job, members)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FileFormatError("not a whole saved kernel", location=f"file {str(path)!r}", found=str(error)) from error
+    cache = _StoredObjects(stored, settings.cache_directory() if options.cache else None)
+    made = complete(Stages(settings.dump_stages()), job, backend, planned, cache, lambda: backend.planner(job).chooser)
+    check_arrays()
     _check_certificate(made, header, stored, path)
     return made
 
@@ -165,6 +259,44 @@ def _check_certificate(
         )
 
 
+def _planned(backend: AnyBackend, job: Job[Any], members: Mapping[str, memoryview]) -> Any:
+    """The stored plan, its constants where they lie in the file."""
+    planned = PlanForm(backend).read(members[_PLAN], {**job.source.constants, **job.source.states, "": MADE})
+    blob = np.frombuffer(members[_CONSTANTS], np.uint8)
+
+    @cache
+    def again() -> Any:
+        from superkernel.compilation.planning import plan_graph
+
+        return plan_graph(Stages(frozenset()), job, backend.planner(job))
+
+    graph = PackedConstants(planned.graph.constants, blob, lambda: again().graph.constants)
+    grouping = PackedConstants(planned.grouping.constants, blob, lambda: again().grouping.constants)
+    return dataclasses.replace(
+        planned,
+        graph=dataclasses.replace(planned.graph, constants=graph),
+        grouping=dataclasses.replace(planned.grouping, constants=grouping),
+    )
+
+
+def _no_variants(name: str) -> type:
+    raise KeyError(name)
+
+
+def _arrays(data: memoryview) -> dict[str, Array]:
+    """The arrays of a safetensors file, where they lie."""
+    if not data:
+        return {}
+    start = 8 + int.from_bytes(data[:8], "little")
+    found = {}
+    for name, entry in json.loads(bytes(data[8:start])).items():
+        if name != "__metadata__":
+            begin, end = entry["data_offsets"]
+            raw = data[start + begin : start + end]
+            found[name] = np.frombuffer(raw, DType(entry["dtype"].lower()).numpy).reshape(entry["shape"])
+    return found
+
+
 def compile_stored(
     kind: str, graph: Graph, cores: int, options: Options, objects: Mapping[str, bytes]
 ) -> AnyCompilation:
@@ -182,16 +314,24 @@ def compile_stored(
     return made
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Header and verified members."""
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, memoryview], Callable[[], None]]:
+    """Header, verified members, and what waits until the large ones are verified, too, while others work. All raise
+    FileFormatError where something is damaged."""
     where = f"file {str(path)!r}"
+
+    def raise_damaged(names: Sequence[str]) -> None:
+        if names:
+            raise FileFormatError("damaged: checksums differ", location=where, found=", ".join(names[:5]))
+
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
             if any(info.compress_type != zipfile.ZIP_STORED for info in archive.infolist()):
                 raise ValueError("a compressed member")  # `save` writes none, and their size could be anything
-            members = {name: archive.read(name) for name in archive.namelist()}
-        header = json.loads(members.pop(_HEADER))
-        sums, schema = dict(header["sha256"]), header["schema"]
+            header = json.loads(archive.read(_HEADER))
+            data = mapped(file)
+            members = {info.filename: _member(data, info) for info in archive.infolist()}
+        del members[_HEADER]
+        digests, sums, schema = dict(header["sha256"]), dict(header.get("crc32", {})), header["schema"]
     except FileNotFoundError as error:
         raise InputError("no such file", location=where) from error
     except (IsADirectoryError, PermissionError) as error:
@@ -203,8 +343,23 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
         hint = "compile the model again with this version"
         expected = f"schema {SCHEMA}"
         raise FileFormatError("saved by another version", location=where, expected=expected, found=schema, hint=hint)
-    damaged = [n for n, d in members.items() if sums.get(n) != hashlib.sha256(d).hexdigest()]
-    damaged += sorted(({_GRAPH} | sums.keys()) - members.keys())
-    if damaged:
-        raise FileFormatError("damaged: checksums differ", location=where, found=", ".join(damaged[:5]))
-    return header, members
+    damaged = [n for n, d in members.items() if n not in _LARGE and digests.get(n) != hashlib.sha256(d).hexdigest()]
+    damaged += sorted(({_GRAPH} | digests.keys() | sums.keys()) - members.keys())
+    raise_damaged(damaged)
+    pool = ThreadPoolExecutor(len(_LARGE))
+    found_sums = pool.map(zlib.crc32, [members.get(name, b"") for name in _LARGE])
+    pool.shutdown(wait=False)
+    return (
+        header,
+        members,
+        lambda: raise_damaged([n for n, s in zip(_LARGE, found_sums, strict=True) if s != sums.get(n, 0)]),
+    )
+
+
+def _member(data: memoryview, info: zipfile.ZipInfo) -> memoryview:
+    """A member's bytes. Its local head, whose length only it tells, stands before them."""
+    name_bytes, extra_bytes = struct.unpack_from("<HH", data, info.header_offset + 26)
+    start = info.header_offset + 30 + name_bytes + extra_bytes
+    if info.compress_size != info.file_size or start + info.file_size > len(data):
+        raise ValueError("a member that is cut short")
+    return data[start : start + info.file_size]

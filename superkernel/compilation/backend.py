@@ -35,6 +35,8 @@ class Backend(ABC, Generic[TargetT, PlannedT, CertificateT, ImageT, CompiledT]):
 
     plan_type: ClassVar[type | None] = None
     """Of plans that are kept in the cache of compiled objects: for where planning takes long beside the rest."""
+    generator: ClassVar[tuple[str, ...]] = ()
+    """The package's sources that decide what code a plan becomes, and how its constants are packed."""
     fallbacks_run: ClassVar[str]
     """Where NumPy computes what has no kernel, in the words of a warning."""
 

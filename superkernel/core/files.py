@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from os import PathLike
 from pathlib import Path
 from typing import BinaryIO
@@ -30,6 +33,21 @@ def is_elf(path: str | PathLike[str]) -> bool:
             return file.read(len(ELF_MAGIC)) == ELF_MAGIC
     except (OSError, ValueError):
         return False
+
+
+def mapped(file: BufferedReader) -> memoryview:
+    """A file's bytes, shared with it where nobody but its owner, this user or root, may write to it; copied otherwise.
+    The mapping keeps what another file has replaced. But as with a running program's own file, whoever cuts it short in
+    place stops who reads it (SIGBUS), and what is written into it is what is read."""
+    status = os.fstat(file.fileno())
+    if not status.st_size:
+        return memoryview(b"")
+    private = stat.S_ISREG(status.st_mode) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if private and status.st_uid in (0, os.getuid()):
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    copy = memoryview(mmap.mmap(-1, status.st_size))  # aligned like a mapping
+    file.seek(0)
+    return copy[: file.readinto(copy)].toreadonly()
 
 
 @contextmanager

@@ -279,7 +279,7 @@ def rewritten(path: Path, change: Callable[[dict[str, bytes], dict[str, Any]], N
 
 
 SAVED: dict[str, tuple[Callable[[dict[str, bytes], dict[str, Any]], object], dict[str, Any], str]] = {
-    "version": (lambda m, h: h.update(schema=99), {}, "saved by another version; expected schema 1; found 99"),
+    "version": (lambda m, h: h.update(schema=99), {}, "saved by another version; expected schema 2; found 99"),
     "no cores": (lambda m, h: h.update(cores=0), {}, "not a whole saved kernel; found 0 cores"),
     "other kind": (
         lambda m, h: h.update(kind="abacus"),

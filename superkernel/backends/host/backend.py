@@ -10,7 +10,7 @@ from superkernel.backends.host.compiled import HostCompiled
 from superkernel.backends.host.executable import HostExecutable
 from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.host.features import detect_cpu
-from superkernel.codegen.host.image import HostImage, ImageBuilder
+from superkernel.codegen.host.image import GENERATOR, HostImage, ImageBuilder
 from superkernel.compilation.backend import Backend
 from superkernel.compilation.compiled import Job, Planned
 from superkernel.compilation.stages import Stages
@@ -30,6 +30,7 @@ class HostBackend(Backend[CpuTarget, Planned[Plan], Certificate, HostImage, Host
     """See the module docstring."""
 
     plan_type: ClassVar[type | None] = Plan
+    generator: ClassVar[tuple[str, ...]] = GENERATOR
     fallbacks_run: ClassVar[str] = "inside the fused kernel"
     compiled = HostCompiled
 

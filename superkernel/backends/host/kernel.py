@@ -82,7 +82,8 @@ class HostKernel(Kernel):
         """See `Kernel.save`."""
         from superkernel.backends.saved import save
 
-        save(self._compiled, self._compiled.image.objects, path)
+        image = self._compiled.image
+        save(self._compiled, image.objects, path, image.constants)
 
     def _measure(self, io: Io, rounds: int, warm: bool) -> Report:
         """Runs are warm, whatever is asked for."""

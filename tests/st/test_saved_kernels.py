@@ -1,0 +1,184 @@
+"""Saved kernels are bound as they lie in their file: constants mapped, nothing planned or packed; and what a file says
+is checked and proved all the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import superkernel as sk
+from superkernel.backends import saved
+from superkernel.backends.host.backend import BACKEND
+from superkernel.compilation.planned import PlanForm
+from superkernel.core.typed_form import ALIGNMENT
+from superkernel.scheduler.schedule import MADE
+
+X = np.random.default_rng(0).standard_normal((1, 8, 12, 12), dtype=np.float32)
+
+
+def network() -> sk.Graph:
+    """Filters that a normalisation is folded into, a factor that is packed, a table that is used as it is, a state."""
+    rng = np.random.default_rng(1)
+    b = sk.GraphBuilder("network")
+
+    def weight(*shape: int) -> Any:
+        return b.constant(rng.standard_normal(shape, dtype=np.float32))
+
+    y = b.conv(b.input("x", X.shape, "f32"), weight(32, 8, 3, 3))
+    y = b.relu(b.add(b.mul(y, weight(1, 32, 1, 1)), weight(1, 32, 1, 1)))
+    y = b.matmul(b.reshape(y, shape=(32, 100)), weight(100, 512))
+    y = b.softmax(b.matmul(y, weight(512, 64)), axis=-1)
+    state = b.state("sum", np.full((32, 64), 0.5, np.float32))
+    total = b.add(state, y)
+    b.update(state, total)
+    b.output(total)
+    return b.graph()
+
+
+@pytest.fixture(scope="module")
+def kernel() -> sk.HostKernel:
+    return sk.compile(network(), threads=2, options={"cost_placement": False})  # all of it on both cores
+
+
+@pytest.fixture
+def path(kernel: sk.HostKernel, tmp_path: Path) -> Path:
+    kernel.save(tmp_path / "k.skm")
+    return tmp_path / "k.skm"
+
+
+@pytest.fixture
+def no_planning(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("planned, or packed, again")
+
+    monkeypatch.setattr("superkernel.compilation.planning.plan_graph", refuse)
+    monkeypatch.setattr("superkernel.codegen.host.image.pack_bytes", refuse)
+
+
+def mapped_files() -> str:
+    return Path("/proc/self/maps").read_text()
+
+
+@pytest.mark.usefixtures("no_planning")
+def test_constants_are_mapped_and_nothing_is_made_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SK_CACHE_DIR", "off")
+    loaded = sk.load(path)
+    constants = loaded._compiled.image.constants  # type: ignore[attr-defined]
+    assert constants.ctypes.data % ALIGNMENT == 0
+    assert not constants.flags.owndata
+    assert not constants.flags.writeable
+    assert str(path) in mapped_files()
+    assert loaded.summary()["from_cache"]
+    assert str(loaded.certificate) == loaded.stage_text("certificate")
+
+
+def test_it_is_the_same_kernel(kernel: sk.HostKernel, path: Path, tmp_path: Path) -> None:
+    loaded = sk.load(path)
+    fresh = sk.compile(network(), threads=2, options={"cost_placement": False})
+    assert all(np.array_equal(loaded(X), fresh(X)) for _ in range(2)), "states begin anew and go on"
+    for stage in ("graph", "simplified", "subops", "schedule", "plan", "certificate"):
+        assert loaded.stage_text(stage) == kernel.stage_text(stage)
+    assert str(loaded.explain(0)) == str(kernel.explain(0))
+    reference = sk.load(path).run({"x": X}, executor="reference").outputs
+    np.testing.assert_allclose(next(iter(reference.values())), sk.load(path)(X), rtol=1e-3, atol=1e-3)
+    loaded.save(tmp_path / "again.skm")
+    assert (tmp_path / "again.skm").read_bytes() == path.read_bytes()
+
+
+def test_constants_that_planning_made_are_made_again_when_asked_for(kernel: sk.HostKernel, path: Path) -> None:
+    constants, loaded = kernel._compiled.graph.constants, sk.load(path)._compiled.graph.constants
+    own = {id(a) for a in kernel._compiled.source.constants.values()}
+    assert any(id(a) not in own for a in constants.values()), "nothing was folded"
+    assert list(loaded) == list(constants)
+    assert all(np.array_equal(loaded[name], constants[name]) for name in constants)
+    assert not any(a is MADE for a in loaded.values())
+
+
+def test_a_file_that_takes_its_place_leaves_the_kernel_alone(kernel: sk.HostKernel, path: Path) -> None:
+    loaded = sk.load(path)
+    expected = sk.load(path)(X)
+    kernel.save(path)
+    path.unlink()
+    np.testing.assert_array_equal(loaded(X), expected)
+
+
+def test_a_file_that_others_may_write_to_is_copied(path: Path) -> None:
+    expected = sk.load(path)(X)
+    other = path.with_name("shared.skm")
+    shutil.copyfile(path, other)
+    other.chmod(0o666)
+    loaded = sk.load(other)
+    assert str(other) not in mapped_files()
+    os.truncate(other, 0)
+    np.testing.assert_array_equal(loaded(X), expected)
+
+
+def rewritten(path: Path, change: Callable[[dict[str, bytes], dict[str, Any]], None]) -> None:
+    """Other members or another header, with checksums that fit."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    header = json.loads(members.pop("superkernel.json"))
+    change(members, header)
+    for name in header["sha256"]:
+        header["sha256"][name] = hashlib.sha256(members[name]).hexdigest()
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("superkernel.json", json.dumps(header))
+        for name, data in members.items():
+            archive.writestr(name, data)
+
+
+def test_a_forged_plan_is_refused(path: Path) -> None:
+    """One wait fewer, in a file whose checksums fit."""
+
+    def forge(members: dict[str, bytes], header: dict[str, Any]) -> None:
+        form = PlanForm(BACKEND)
+        arrays = {**network().constants, **network().states, "": MADE}
+        found = form.read(members["plan"], arrays)
+        at, step = next((c, s) for c, p in enumerate(found.plan.programs) for s in p if type(s).__name__ == "Wait")
+        programs = tuple(tuple(s for s in p if c != at or s is not step) for c, p in enumerate(found.plan.programs))
+        plan = dataclasses.replace(found.plan, programs=programs)
+        members["plan"] = form.written(dataclasses.replace(found, plan=plan), arrays)
+
+    rewritten(path, lambda members, header: None)
+    sk.load(path)
+    rewritten(path, forge)
+    with pytest.raises(sk.VerificationError):
+        sk.load(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda members, header: header.update(plan_key="another machine"),
+        lambda members, header: [(members.pop(name), header["sha256"].pop(name)) for name in ("plan", "source")],
+    ],
+    ids=["machine", "without a plan"],
+)
+def test_what_does_not_fit_is_compiled_anew(
+    kernel: sk.HostKernel, path: Path, change: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = sk.load(path)(X)
+    rewritten(path, change)
+    monkeypatch.setattr(saved, "complete", None)
+    np.testing.assert_array_equal(sk.load(path)(X), expected)
+
+
+@pytest.mark.parametrize("member", ["constants", "graph.safetensors", "plan", "source"])
+def test_damage_in_any_member_is_found(path: Path, member: str) -> None:
+    with zipfile.ZipFile(path) as archive:
+        data = archive.read(member)
+    whole = bytearray(path.read_bytes())
+    whole[whole.index(data) + len(data) // 2] ^= 4
+    path.write_bytes(whole)
+    with pytest.raises(sk.FileFormatError, match=f"checksums differ; found {member}"):
+        sk.load(path)
