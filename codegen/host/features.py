@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import os
+import re
+from collections.abc import Mapping
 from functools import cache
+from typing import Any
 
-import llvmlite.binding as llvm
-
-from superkernel.codegen.llvm import initialize_llvm
 from superkernel.core.errors import InputError, MachineError
 from superkernel.target.cpu import AVX2, AVX512, TIERS, CpuTarget, cpu_target
 
@@ -18,8 +20,37 @@ def detect_cpu(tier: str | None = None) -> CpuTarget:
     return _detect(tier or os.environ.get("SK_CPU", ""))
 
 
+def told(cpu: CpuTarget) -> dict[str, Any]:
+    """What `recalled` takes: the CPU at hand as plain data, nothing of another one."""
+    return {"mark": _mark(), **dataclasses.asdict(cpu)} if _mark() and cpu == detect_cpu() else {}
+
+
+def recalled(told: Mapping[str, Any]) -> CpuTarget | None:
+    """The CPU at hand, where it was told on its like: LLVM, which takes a hundred times as long to import and ask,
+    would say the same. Else None. Raises TypeError on what nobody told."""
+    fields = dict(told)
+    return CpuTarget(**fields) if fields.pop("mark", "") == _mark() != "" else None
+
+
+@cache
+def _mark() -> str:
+    """A digest of what the system says of the CPU, and of the tier that the environment wants; "" where it is mute."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            first = file.read(1 << 14).split("\n\n")[0]
+    except OSError:
+        return ""
+    rows = re.findall(r"^(?:vendor|cpu family|model|stepping|flags|CPU|Features)[^:]*:.*$", first, re.MULTILINE)
+    text = "\n".join([*rows, *os.uname(), os.environ.get("SK_CPU", "")])
+    return hashlib.sha256(text.encode()).hexdigest() if rows else ""
+
+
 @cache
 def _detect(wanted: str) -> CpuTarget:
+    import llvmlite.binding as llvm
+
+    from superkernel.codegen.llvm import initialize_llvm
+
     initialize_llvm()
     available = {name for name, on in llvm.get_host_cpu_features().items() if on}
     if wanted and wanted not in TIERS:

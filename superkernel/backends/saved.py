@@ -129,6 +129,7 @@ def save(
         "cores": compiled.cores,
         "options": dataclasses.asdict(compiled.options),
         "certificate": str(compiled.certificate),
+        "target": backend.local_record(compiled.target),
         "plan_key": _plan_key(backend, compiled.target),
         "sha256": {n: hashlib.sha256(data).hexdigest() for n, data in sorted(members.items()) if n not in _LARGE},
         "crc32": {n: zlib.crc32(members[n]) for n in _LARGE if n in members},
@@ -215,11 +216,11 @@ def load_saved(path: str | PathLike[str], cores: int | None = None) -> AnyCompil
         kind = header.get("kind", CpuTarget.kind)  # files had none when nobody else saved
         if kind not in kinds():
             raise ValueError(f"a target of kind {kind!r}, known are {', '.join(kinds())}")
+        backend = backend_of(kind)
+        target = backend.local_target(header.get("target"))
     except (KeyError, ValueError, TypeError, AttributeError, InputError) as error:
         raise FileFormatError("not a whole saved kernel", location=f"file {str(path)!r}", found=str(error)) from error
     stored = {Path(n).stem: bytes(data) for n, data in members.items() if n.startswith("objects/")}
-    backend = backend_of(kind)
-    target = backend.local_target()
     as_it_is = {_SOURCE, _PLAN, _CONSTANTS} <= members.keys() and cores in (None, stored_cores)
     if target is None or not as_it_is or header.get("plan_key") != _plan_key(backend, target):
         check_arrays()

@@ -10,6 +10,7 @@ Invariants: a backend holds nothing that belongs to one compilation; `verify` sh
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from superkernel.compilation.compiled import Compilation, CompiledImage, Executable, Job, Planned, Proof
@@ -54,9 +55,14 @@ class Backend(ABC, Generic[TargetT, PlannedT, CertificateT, ImageT, CompiledT]):
         """The target of a name, or of a file's path where this kind has descriptions in files; None: it is none of
         this kind. Raises InputError, FileFormatError on a description that is wrong."""
 
-    def local_target(self) -> TargetT | None:
-        """The target that a saved kernel of this kind is for on the machine that reads it; None: there are none."""
+    def local_target(self, told: Mapping[str, Any] | None = None) -> TargetT | None:
+        """The target that a saved kernel of this kind is for on the machine that reads it; None: there are none.
+        `told`: what `local_record` said where it was saved, by which the target is found sooner."""
         return None
+
+    def local_record(self, target: TargetT) -> Mapping[str, Any]:
+        """Plain data of the local target."""
+        return {}
 
     @abstractmethod
     def cores(self, target: TargetT, threads: int | None) -> int:

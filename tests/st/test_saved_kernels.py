@@ -8,6 +8,8 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +21,8 @@ import pytest
 import superkernel as sk
 from superkernel.backends import saved
 from superkernel.backends.host.backend import BACKEND
+from superkernel.codegen.host import features
+from superkernel.codegen.host.features import detect_cpu
 from superkernel.compilation.planned import PlanForm
 from superkernel.core.typed_form import ALIGNMENT
 from superkernel.scheduler.schedule import MADE
@@ -170,6 +174,20 @@ def test_what_does_not_fit_is_compiled_anew(
     expected = sk.load(path)(X)
     rewritten(path, change)
     monkeypatch.setattr(saved, "complete", None)
+    np.testing.assert_array_equal(sk.load(path)(X), expected)
+
+
+def test_the_like_of_a_cpu_is_recalled_without_llvm(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = sk.load(path)(X)
+    code = f"import sys, superkernel as sk; sk.load({str(path)!r}); print('llvmlite.binding' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+    cpu = detect_cpu()
+    assert features.recalled(features.told(cpu)) == cpu
+    assert features.told(dataclasses.replace(cpu, l2_bytes=1)) == {}, "no CPU but the one at hand is told"
+    assert features.recalled({**features.told(cpu), "mark": "another"}) is None
+    monkeypatch.setattr(features, "_mark", lambda: "")
+    assert features.recalled({"mark": ""}) is None
     np.testing.assert_array_equal(sk.load(path)(X), expected)
 
 

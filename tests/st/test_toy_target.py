@@ -113,7 +113,7 @@ def test_a_saved_kernel_leads_to_the_backend_of_its_kind(tmp_path: Path, monkeyp
     save(kernel._compiled, {}, tmp_path / "k.skm")
     with pytest.raises(sk.FileFormatError, match="whose kernels are not saved; found toy"):
         sk.load(tmp_path / "k.skm")
-    monkeypatch.setattr(type(backend_of("toy")), "local_target", lambda _: ToyTarget())
+    monkeypatch.setattr(type(backend_of("toy")), "local_target", lambda *_: ToyTarget())
     again, inputs = sk.load(tmp_path / "k.skm"), inputs_of(network())
     assert type(again) is type(kernel)
     np.testing.assert_array_equal(again.run(inputs).outputs["y"], kernel.run(inputs).outputs["y"])

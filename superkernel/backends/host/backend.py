@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from superkernel.backends.host.attest import attest
 from superkernel.backends.host.compiled import HostCompiled
 from superkernel.backends.host.executable import HostExecutable
 from superkernel.codegen.cache import ObjectCache
-from superkernel.codegen.host.features import detect_cpu
+from superkernel.codegen.host.features import detect_cpu, recalled, told
 from superkernel.codegen.host.image import GENERATOR, HostImage, ImageBuilder
 from superkernel.compilation.backend import Backend
 from superkernel.compilation.compiled import Job, Planned
@@ -40,8 +41,11 @@ class HostBackend(Backend[CpuTarget, Planned[Plan], Certificate, HostImage, Host
     def named(self, name: str) -> CpuTarget | None:
         return detect_cpu() if name == HOST else None
 
-    def local_target(self) -> CpuTarget:
-        return detect_cpu()
+    def local_target(self, told: Mapping[str, Any] | None = None) -> CpuTarget:
+        return recalled(told or {}) or detect_cpu()
+
+    def local_record(self, target: CpuTarget) -> Mapping[str, Any]:
+        return told(target)
 
     def cores(self, target: CpuTarget, threads: int | None) -> int:
         return min(THREADS_MAX, len(os.sched_getaffinity(0))) if threads is None else threads
