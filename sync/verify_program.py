@@ -22,7 +22,8 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from superkernel.core.errors import Violation
-from superkernel.scheduler.schedule import MemoryAccess, MemoryAddress, Schedule, Space, Task, absolute
+from superkernel.scheduler.schedule import MemoryAddress, Schedule, Space, Task, absolute
+from superkernel.scheduler.tiling import Access
 from superkernel.sync.plan import Plan, Set, Step, TaskStep, Wait
 from superkernel.sync.verify_tasks import overlapping_regions
 
@@ -116,7 +117,7 @@ class _Found:
         self.schedule, self.sizes, self.symbols = schedule, sizes, symbols
         self.addresses: dict[int, tuple[MemoryAddress, ...]] = {}
         self.wrong: list[Violation] = []
-        self._accesses: dict[tuple[object, ...], tuple[MemoryAccess, ...]] = {}
+        self._accesses: dict[tuple[object, ...], tuple[Access, ...]] = {}
 
     def say(self, message: str, where: str, expected: str = "", found: str = "") -> None:
         self.wrong.append(Violation(message, where, expected, found))
@@ -150,29 +151,35 @@ class _Found:
     def _with_accesses(
         self, meant: Task, begin: int, end: int, addresses: tuple[MemoryAddress, ...], where: str
     ) -> Task:
-        sub, tiling = self.schedule.subops[meant.subop], self.schedule.tilings[meant.subop]
+        tiling = self.schedule.tilings[meant.subop]
         if not 0 <= begin < end <= tiling.units:
             self.say("units that there are not", where, f"of {tiling.units}", f"{begin}..{end}")
             return meant
-        key = (sub.body, tiling, begin, end, addresses)
-        accesses = self._accesses.get(key)
-        if accesses is None:
-            accesses = self._accesses[key] = absolute(tiling.accesses(sub.body, begin, end), addresses)
+        accesses = absolute(self._relative(meant.subop, begin, end), addresses)
         for access in accesses:
             size = self.sizes.get((access.space, access.slot), 0)
             if any(region.start < 0 or region.stop > size for region in access.regions):
                 self.say("reaches behind its memory", where, f"{size} bytes", str(access))
         return Task(meant.index, meant.subop, meant.core, begin, end, accesses)
 
+    def _relative(self, subop: int, begin: int, end: int) -> tuple[Access, ...]:
+        """What units touch of their operands. A kernel's name tells its body and tiling."""
+        body, tiling, symbol = self.schedule.subops[subop].body, self.schedule.tilings[subop], self.symbols[subop]
+        if symbol is None:
+            return tiling.accesses(body, begin, end)
+        key = (symbol, begin, end)
+        if key not in self._accesses:
+            self._accesses[key] = tiling.accesses(body, begin, end)
+        return self._accesses[key]
+
     def check_operands(self, subop: int, tasks: Sequence[Task]) -> None:
         """P4."""
-        sub, addresses = self.schedule.subops[subop], self.addresses.get(subop)
+        addresses = self.addresses.get(subop)
         pairs = list(self._overlapping(subop)) if addresses is not None else []
         if not pairs or addresses is None:
             return
-        tiling = self.schedule.tilings[subop]
         for task in tasks:
-            relative = tiling.accesses(sub.body, task.begin, task.end)
+            relative = self._relative(subop, task.begin, task.end)
             placed = list(zip(relative, absolute(relative, addresses), strict=True))
             for source, target in pairs:
                 touched = [a.regions for r, a in placed if r.operand == source]
