@@ -24,8 +24,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from superkernel.codegen.cache import CacheWarning, ObjectCache
 from superkernel.compilation.compiled import Job, Planned
 from superkernel.core.typed_form import decode, encode
+from superkernel.core.warn import warn
 from superkernel.ir.graph import Graph
 from superkernel.scheduler.grouping import Grouping
 from superkernel.scheduler.memory_check import check_memory
@@ -33,7 +35,6 @@ from superkernel.scheduler.schedule import Schedule
 from superkernel.target.base import Target
 
 if TYPE_CHECKING:
-    from superkernel.codegen.cache import ObjectCache
     from superkernel.compilation.backend import Backend
 
 PlannedT = TypeVar("PlannedT", bound="Planned[Any]")
@@ -92,8 +93,14 @@ class PlanStore(Generic[PlannedT]):
             return
         made = {id(a): a.nbytes for a in (*planned.graph.constants.values(), *planned.grouping.constants.values())}
         own = {id(a) for a in self._arrays.values()}
-        if sum(nbytes for at, nbytes in made.items() if at not in own) <= ENTRY_BYTES_MAX:
-            self._objects.put(self._key, self._form.written(planned, self._arrays))
+        if sum(nbytes for at, nbytes in made.items() if at not in own) > ENTRY_BYTES_MAX:
+            return
+        try:
+            data = self._form.written(planned, self._arrays)
+        except (TypeError, OverflowError) as error:  # of a family whose tilings are not of their declared types
+            warn(f"the plan is not kept in the cache: {error}", CacheWarning)
+            return
+        self._objects.put(self._key, data)
 
 
 def _key(job: Job[Target], arrays: Mapping[str, NDArray[Any]]) -> str:

@@ -16,7 +16,7 @@ from seeds import seeds
 
 import superkernel as sk
 from superkernel.backends.host.backend import BACKEND
-from superkernel.codegen.cache import ObjectCache
+from superkernel.codegen.cache import CacheWarning, ObjectCache
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.compilation import planned
 from superkernel.compilation.compiled import Job
@@ -162,6 +162,16 @@ def test_a_plan_that_is_mostly_constants_is_not_kept(monkeypatch: pytest.MonkeyP
     b.output(b.add(x, b.exp(b.constant(np.ones((4, 64), np.float32)))))
     stages = [sk.compile(b.graph(), threads=1).summary()["stage_ms"] for _ in range(2)]
     assert all("place" in row for row in stages)
+
+
+def test_a_plan_that_has_no_form_does_not_stop_a_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> bytes:
+        raise TypeError("float where int is declared")
+
+    monkeypatch.setattr(PlanForm, "written", refuse)
+    with pytest.warns(CacheWarning, match="not kept in the cache: float where int"):
+        kernel = sk.compile(_graph(), threads=1)
+    assert kernel(np.ones((8, 64), np.float32)).shape == (8, 32)
 
 
 @pytest.mark.parametrize("data", [b"", b"junk", pickle.dumps([1, 2]), b"cno_such_module\nname\n."])
