@@ -19,11 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from superkernel.core.errors import Violation
 from superkernel.scheduler.schedule import MemoryAddress, Schedule, Space, Task, absolute
-from superkernel.scheduler.tiling import Access
 from superkernel.sync.plan import Plan, Set, Step, TaskStep, Wait
 from superkernel.sync.verify_tasks import overlapping_regions
 
@@ -117,7 +116,7 @@ class _Found:
         self.schedule, self.sizes, self.symbols = schedule, sizes, symbols
         self.addresses: dict[int, tuple[MemoryAddress, ...]] = {}
         self.wrong: list[Violation] = []
-        self._accesses: dict[tuple[object, ...], tuple[Access, ...]] = {}
+        self._accesses: dict[tuple[str, int, int], tuple[Any, ...]] = {}
 
     def say(self, message: str, where: str, expected: str = "", found: str = "") -> None:
         self.wrong.append(Violation(message, where, expected, found))
@@ -162,7 +161,7 @@ class _Found:
                 self.say("reaches behind its memory", where, f"{size} bytes", str(access))
         return Task(meant.index, meant.subop, meant.core, begin, end, accesses)
 
-    def _relative(self, subop: int, begin: int, end: int) -> tuple[Access, ...]:
+    def _relative(self, subop: int, begin: int, end: int) -> tuple[Any, ...]:
         """What units touch of their operands. A kernel's name tells its body and tiling."""
         body, tiling, symbol = self.schedule.subops[subop].body, self.schedule.tilings[subop], self.symbols[subop]
         if symbol is None:

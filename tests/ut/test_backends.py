@@ -73,7 +73,7 @@ def test_there_is_one_pipeline(sources: Mapping[str, ast.Module]) -> None:
     assert set(found.values()) == {1}
     names = [name for _, name in found]
     assert sorted(names) == sorted(
-        ["look up", "simplify", "lower", "group", "place", "sync", "keep", "verify", "image", "bind"]
+        ["look up", "simplify", "lower", "group", "place", "sync", "keep", "verify", "image", "attest", "bind"]
     )
     twice = {**sources, "superkernel/backends/host/backend.py": ast.parse("run.stage('verify')")}
     assert {path for path, _ in stages(twice)} != {*PIPELINE}
