@@ -102,7 +102,7 @@ class Counting:
 
     def __post_init__(self) -> None:
         code = _code(self.image)
-        special = dict(_tail(self.image, code))
+        special = dict(_ending(self.image, code).special)
         rows = [(pc, word, special.get(pc, _SKIP if word == _WFI else 0)) for pc, word in _instructions(code)]
         icache = self.target.icache
         self._words = _Words(_HEADER + self.harts * _HART + _ROW * len(rows))
@@ -144,32 +144,44 @@ class Counting:
 
 def simulated_counts(launch: LaunchResult, image: Image) -> tuple[HartCounts, ...]:
     """The same of a simulated launch: less the set-up of a trap vector, and what is behind the counting of harts that
-    have ended: `wfi`, or the end of the program on the last of them."""
-    tail = len(_tail(image, _code(image))) - 1
+    have ended: the end of the program on the last of them, or the branch and `wfi`."""
+    ending = _ending(image, _code(image))
     last = max(range(len(launch.cores)), key=lambda n: launch.cores[n].cycles)
     return tuple(
         HartCounts(
-            core.instructions - _TRAP_VECTOR - (tail if n == last else 1), core.control.misses, core.control.prefetches
+            core.instructions - _TRAP_VECTOR - (ending.last if n == last else ending.others),
+            core.control.misses,
+            core.control.prefetches,
         )
         for n, core in enumerate(launch.cores)
-    )  # fmt: skip
+    )
 
 
 def _code(image: Image) -> ElfSegment:
     return next(s for s in image.segments if image.entry in range(s.address, s.address + len(s.data)))
 
 
-def _tail(image: Image, code: ElfSegment) -> list[tuple[int, int]]:
-    """Behind the branch that only the last hart to end does not take: left out, because who is last differs. The line
-    of the `wfi` there is entered with the branch."""
+@dataclass(frozen=True)
+class _Ending:
+    """Behind the instruction with which a hart counts itself as ended, nothing is counted: the launch may be over, and
+    the counts taken, before the hart gets there. The lines up to the `wfi` are entered with that instruction. `last`,
+    `others`: instructions left out on the last hart and on the others."""
+
+    special: tuple[tuple[int, int], ...]
+    last: int
+    others: int
+
+
+def _ending(image: Image, code: ElfSegment) -> _Ending:
     start = image.symbol(START)
     at = start.address - code.address
     words = np.frombuffer(bytes(code.data[at : at + start.size]), "<u4").tolist()
     counted = next(n for n, word in enumerate(words) if word & 0x7F == _AMO)
-    branch = next(n for n in range(counted, len(words)) if words[n] & 0x7F == _BRANCH)
+    branch = next(n for n in range(counted, len(words)) if words[n] & 0x7F == _BRANCH)  # which the last does not take
     sleep = next(n for n in range(branch, len(words)) if words[n] == _WFI)
     pcs = [start.address + 4 * n for n in range(len(words))]
-    return [(pcs[branch], _ENTER | pcs[sleep]), *((pc, _SKIP) for pc in pcs[branch + 1 : sleep])]
+    special = (pcs[counted], _ENTER | pcs[sleep]), *((pc, _SKIP) for pc in pcs[counted + 1 : sleep])
+    return _Ending(special, last=sleep - counted - 1, others=branch - counted + 1)
 
 
 def _instructions(code: ElfSegment) -> Iterator[tuple[int, int]]:
