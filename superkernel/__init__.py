@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from superkernel.core.version import __version__
 
 if TYPE_CHECKING:
+    from superkernel._core import OversubscriptionWarning
     from superkernel.api import compile, load
     from superkernel.backends.aicore.kernel import AicoreKernel
     from superkernel.backends.aicore.report import SimReport
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from superkernel.backends.host.kernel import HostKernel
     from superkernel.backends.host.report import Report
     from superkernel.builder import GraphBuilder
+    from superkernel.codegen.cache import CacheWarning
     from superkernel.compilation.scoping import ScopeWarning
     from superkernel.compilation.stages import FallbackWarning
     from superkernel.core.dtypes import DType
@@ -52,6 +54,8 @@ if TYPE_CHECKING:
     from superkernel.target.aicore import load_target
 
 _MODULES = {
+    "CacheWarning": "codegen.cache",
+    "OversubscriptionWarning": "_core",
     "compile": "api",
     "load": "api",
     "get_include": "backends.host.bound",
@@ -88,6 +92,7 @@ _MODULES = {
 
 __all__ = [
     "AicoreKernel",
+    "CacheWarning",
     "DType",
     "DataError",
     "FallbackWarning",
@@ -103,6 +108,7 @@ __all__ = [
     "MachineError",
     "Node",
     "Options",
+    "OversubscriptionWarning",
     "RaceError",
     "Report",
     "ScopeWarning",

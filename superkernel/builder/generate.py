@@ -61,6 +61,15 @@ def _default(attr: AttrDef) -> str:
     return repr(value)
 
 
+def _attribute(attr: AttrDef) -> str:
+    annotation = ANNOTATIONS[attr.kind]
+    if isinstance(attr.default, _Required):
+        return f"{_safe(attr.name)}: {annotation}"
+    if attr.default is None and annotation != "object":
+        annotation += " | None"
+    return f"{_safe(attr.name)}: {annotation} = {_default(attr)}"
+
+
 def _parameters(row: OpDef) -> list[str]:
     parameters = ["self"]
     for arg in row.args:
@@ -70,16 +79,18 @@ def _parameters(row: OpDef) -> list[str]:
             parameters.append(f"{_safe(arg.name)}: TensorLike | None = None")
         else:
             parameters.append(f"{_safe(arg.name)}: TensorLike")
-    if not any(arg.variadic for arg in row.args):
+    attrs = sorted(row.attrs, key=lambda attr: not isinstance(attr.default, _Required))
+    by_place = 0
+    if not any(arg.optional or arg.variadic for arg in row.args):
+        # As in NumPy: reshape(x, (4, 4)), softmax(x, 1). What must be said, and what is said first of one operand.
+        required = sum(isinstance(attr.default, _Required) for attr in attrs)
+        by_place = max(required, len(row.args) == 1 and len(attrs) > 0)
+    for number, attr in enumerate(attrs):
+        if number == by_place and not row.args[-1].variadic:
+            parameters.append("*")
+        parameters.append(_attribute(attr))
+    if len(attrs) == by_place and not row.args[-1].variadic:
         parameters.append("*")
-    required = [a for a in row.attrs if isinstance(a.default, _Required)]
-    given = [a for a in row.attrs if not isinstance(a.default, _Required)]
-    parameters += [f"{_safe(a.name)}: {ANNOTATIONS[a.kind]}" for a in required]
-    for attr in given:
-        annotation = ANNOTATIONS[attr.kind]
-        if attr.default is None and annotation != "object":
-            annotation += " | None"
-        parameters.append(f"{_safe(attr.name)}: {annotation} = {_default(attr)}")
     parameters.append("name: str | None = None")
     return parameters
 

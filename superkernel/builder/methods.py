@@ -163,42 +163,42 @@ class OperatorMethods:
         """x * sigmoid(x)."""
         return self._apply("silu", (x,), {}, name)[0]
 
-    def leaky_relu(self, x: TensorLike, *, alpha: float = 0.01, name: str | None = None) -> Tensor:
+    def leaky_relu(self, x: TensorLike, alpha: float = 0.01, *, name: str | None = None) -> Tensor:
         """x where positive, else alpha * x."""
         return self._apply("leaky_relu", (x,), {"alpha": alpha}, name)[0]
 
-    def elu(self, x: TensorLike, *, alpha: float = 1.0, name: str | None = None) -> Tensor:
+    def elu(self, x: TensorLike, alpha: float = 1.0, *, name: str | None = None) -> Tensor:
         """x where positive, else alpha * (e^x - 1)."""
         return self._apply("elu", (x,), {"alpha": alpha}, name)[0]
 
     def selu(
         self,
         x: TensorLike,
-        *,
         alpha: float = 1.6732631921768188,
+        *,
         gamma: float = 1.0507010221481323,
         name: str | None = None,
     ) -> Tensor:
         """gamma * (x where positive, else alpha * (e^x - 1))."""
         return self._apply("selu", (x,), {"alpha": alpha, "gamma": gamma}, name)[0]
 
-    def celu(self, x: TensorLike, *, alpha: float = 1.0, name: str | None = None) -> Tensor:
+    def celu(self, x: TensorLike, alpha: float = 1.0, *, name: str | None = None) -> Tensor:
         """max(x, 0) + min(0, alpha * (e^(x / alpha) - 1))."""
         return self._apply("celu", (x,), {"alpha": alpha}, name)[0]
 
-    def hard_sigmoid(self, x: TensorLike, *, alpha: float = 0.2, beta: float = 0.5, name: str | None = None) -> Tensor:
+    def hard_sigmoid(self, x: TensorLike, alpha: float = 0.2, *, beta: float = 0.5, name: str | None = None) -> Tensor:
         """clip(alpha * x + beta, 0, 1)."""
         return self._apply("hard_sigmoid", (x,), {"alpha": alpha, "beta": beta}, name)[0]
 
-    def gelu(self, x: TensorLike, *, approximate: str = 'none', name: str | None = None) -> Tensor:
+    def gelu(self, x: TensorLike, approximate: str = 'none', *, name: str | None = None) -> Tensor:
         """x * Phi(x), Phi the normal distribution; or its tanh approximation."""
         return self._apply("gelu", (x,), {"approximate": approximate}, name)[0]
 
-    def thresholded_relu(self, x: TensorLike, *, alpha: float = 1.0, name: str | None = None) -> Tensor:
+    def thresholded_relu(self, x: TensorLike, alpha: float = 1.0, *, name: str | None = None) -> Tensor:
         """x where x > alpha, else 0."""
         return self._apply("thresholded_relu", (x,), {"alpha": alpha}, name)[0]
 
-    def shrink(self, x: TensorLike, *, bias: float = 0.0, lambd: float = 0.5, name: str | None = None) -> Tensor:
+    def shrink(self, x: TensorLike, bias: float = 0.0, *, lambd: float = 0.5, name: str | None = None) -> Tensor:
         """x + bias where x < -lambd, x - bias where x > lambd, else 0."""
         return self._apply("shrink", (x,), {"bias": bias, "lambd": lambd}, name)[0]
 
@@ -215,7 +215,7 @@ class OperatorMethods:
         return self._apply("isnan", (x,), {}, name)[0]
 
     def isinf(
-        self, x: TensorLike, *, detect_negative: bool = True, detect_positive: bool = True, name: str | None = None
+        self, x: TensorLike, detect_negative: bool = True, *, detect_positive: bool = True, name: str | None = None
     ) -> Tensor:
         """True where x is infinite, of the signs asked for."""
         attrs: dict[str, Any] = {
@@ -312,7 +312,7 @@ class OperatorMethods:
         """floor(a / 2^b), arithmetic for signed types; all bits out where b < 0 or b >= width."""
         return self._apply("shift_right", (a, b), {}, name)[0]
 
-    def cast(self, x: TensorLike, *, dtype: object, saturate: bool = True, name: str | None = None) -> Tensor:
+    def cast(self, x: TensorLike, dtype: object, *, saturate: bool = True, name: str | None = None) -> Tensor:
         """x in another type; floats to integers truncate, integers to narrower ones wrap."""
         return self._apply("cast", (x,), {"dtype": dtype, "saturate": saturate}, name)[0]
 
@@ -352,24 +352,24 @@ class OperatorMethods:
         """(x - zero_point) * scale."""
         return self._apply("dequantize", (x, scale, zero_point), {}, name)[0]
 
-    def reshape(self, x: TensorLike, *, shape: Sequence[int], name: str | None = None) -> Tensor:
+    def reshape(self, x: TensorLike, shape: Sequence[int], *, name: str | None = None) -> Tensor:
         """The same elements in row-major order, in another shape."""
         return self._apply("reshape", (x,), {"shape": shape}, name)[0]
 
-    def transpose(self, x: TensorLike, *, perm: Sequence[int] = (), name: str | None = None) -> Tensor:
+    def transpose(self, x: TensorLike, perm: Sequence[int] = (), *, name: str | None = None) -> Tensor:
         """Axes permuted: output axis i is input axis perm[i]."""
         return self._apply("transpose", (x,), {"perm": perm}, name)[0]
 
-    def expand(self, x: TensorLike, *, shape: Sequence[int], name: str | None = None) -> Tensor:
+    def expand(self, x: TensorLike, shape: Sequence[int], *, name: str | None = None) -> Tensor:
         """x broadcast against shape (either may have the extent 1)."""
         return self._apply("expand", (x,), {"shape": shape}, name)[0]
 
     def slice(
         self,
         x: TensorLike,
-        *,
         starts: Sequence[int],
         ends: Sequence[int],
+        *,
         axes: Sequence[int] = (),
         steps: Sequence[int] = (),
         name: str | None = None,
@@ -378,7 +378,7 @@ class OperatorMethods:
         return self._apply("slice", (x,), {"starts": starts, "ends": ends, "axes": axes, "steps": steps}, name)[0]
 
     def split(
-        self, x: TensorLike, *, sizes: Sequence[int], axis: int = 0, name: str | None = None
+        self, x: TensorLike, sizes: Sequence[int], *, axis: int = 0, name: str | None = None
     ) -> tuple[Tensor, ...]:
         """Consecutive parts along an axis, one output per size."""
         return self._apply("split", (x,), {"axis": axis, "sizes": sizes}, name)
@@ -388,12 +388,12 @@ class OperatorMethods:
         return self._apply("concat", (*xs,), {"axis": axis}, name)[0]
 
     def pad(
-        self, x: TensorLike, *, pads: Sequence[int], mode: str = 'constant', value: float = 0.0, name: str | None = None
+        self, x: TensorLike, pads: Sequence[int], *, mode: str = 'constant', value: float = 0.0, name: str | None = None
     ) -> Tensor:
         """x with a border of a constant, or of its own reflected, edge or repeated elements."""
         return self._apply("pad", (x,), {"pads": pads, "mode": mode, "value": value}, name)[0]
 
-    def tile(self, x: TensorLike, *, repeats: Sequence[int], name: str | None = None) -> Tensor:
+    def tile(self, x: TensorLike, repeats: Sequence[int], *, name: str | None = None) -> Tensor:
         """x repeated along every axis."""
         return self._apply("tile", (x,), {"repeats": repeats}, name)[0]
 
@@ -435,20 +435,20 @@ class OperatorMethods:
         return self._apply("scatter_nd", (x, indices, updates), {"reduction": reduction}, name)[0]
 
     def one_hot(
-        self, indices: TensorLike, values: TensorLike, *, depth: int, axis: int = -1, name: str | None = None
+        self, indices: TensorLike, values: TensorLike, depth: int, *, axis: int = -1, name: str | None = None
     ) -> Tensor:
         """on where the level along axis equals the index, else off."""
         return self._apply("one_hot", (indices, values), {"depth": depth, "axis": axis}, name)[0]
 
-    def trilu(self, x: TensorLike, *, upper: bool = True, k: int = 0, name: str | None = None) -> Tensor:
+    def trilu(self, x: TensorLike, upper: bool = True, *, k: int = 0, name: str | None = None) -> Tensor:
         """The upper or lower triangle of the last two axes, 0 elsewhere."""
         return self._apply("trilu", (x,), {"upper": upper, "k": k}, name)[0]
 
     def resize(
         self,
         x: TensorLike,
-        *,
         sizes: Sequence[int],
+        *,
         scales: Sequence[float] = (),
         mode: str = 'nearest',
         coordinate_mode: str = 'half_pixel',
@@ -468,8 +468,8 @@ class OperatorMethods:
     def topk(
         self,
         x: TensorLike,
-        *,
         k: int,
+        *,
         axis: int = -1,
         largest: bool = True,
         sorted: bool = True,
@@ -479,61 +479,61 @@ class OperatorMethods:
         return self._apply("topk", (x,), {"k": k, "axis": axis, "largest": largest, "sorted": sorted}, name)
 
     def reduce_sum(
-        self, x: TensorLike, *, axes: Sequence[int] = (), keepdims: bool = True, name: str | None = None
+        self, x: TensorLike, axes: Sequence[int] = (), *, keepdims: bool = True, name: str | None = None
     ) -> Tensor:
         """Sum."""
         return self._apply("reduce_sum", (x,), {"axes": axes, "keepdims": keepdims}, name)[0]
 
     def reduce_mean(
-        self, x: TensorLike, *, axes: Sequence[int] = (), keepdims: bool = True, name: str | None = None
+        self, x: TensorLike, axes: Sequence[int] = (), *, keepdims: bool = True, name: str | None = None
     ) -> Tensor:
         """Sum / count."""
         return self._apply("reduce_mean", (x,), {"axes": axes, "keepdims": keepdims}, name)[0]
 
     def reduce_max(
-        self, x: TensorLike, *, axes: Sequence[int] = (), keepdims: bool = True, name: str | None = None
+        self, x: TensorLike, axes: Sequence[int] = (), *, keepdims: bool = True, name: str | None = None
     ) -> Tensor:
         """The greatest; NaN if any is; for bool: any."""
         return self._apply("reduce_max", (x,), {"axes": axes, "keepdims": keepdims}, name)[0]
 
     def reduce_min(
-        self, x: TensorLike, *, axes: Sequence[int] = (), keepdims: bool = True, name: str | None = None
+        self, x: TensorLike, axes: Sequence[int] = (), *, keepdims: bool = True, name: str | None = None
     ) -> Tensor:
         """The least; NaN if any is; for bool: all."""
         return self._apply("reduce_min", (x,), {"axes": axes, "keepdims": keepdims}, name)[0]
 
     def reduce_prod(
-        self, x: TensorLike, *, axes: Sequence[int] = (), keepdims: bool = True, name: str | None = None
+        self, x: TensorLike, axes: Sequence[int] = (), *, keepdims: bool = True, name: str | None = None
     ) -> Tensor:
         """Product."""
         return self._apply("reduce_prod", (x,), {"axes": axes, "keepdims": keepdims}, name)[0]
 
     def reduce_l1(
-        self, x: TensorLike, *, axes: Sequence[int] = (), keepdims: bool = True, name: str | None = None
+        self, x: TensorLike, axes: Sequence[int] = (), *, keepdims: bool = True, name: str | None = None
     ) -> Tensor:
         """Sum of |x|."""
         return self._apply("reduce_l1", (x,), {"axes": axes, "keepdims": keepdims}, name)[0]
 
     def reduce_l2(
-        self, x: TensorLike, *, axes: Sequence[int] = (), keepdims: bool = True, name: str | None = None
+        self, x: TensorLike, axes: Sequence[int] = (), *, keepdims: bool = True, name: str | None = None
     ) -> Tensor:
         """sqrt(sum of x^2)."""
         return self._apply("reduce_l2", (x,), {"axes": axes, "keepdims": keepdims}, name)[0]
 
     def reduce_log_sum(
-        self, x: TensorLike, *, axes: Sequence[int] = (), keepdims: bool = True, name: str | None = None
+        self, x: TensorLike, axes: Sequence[int] = (), *, keepdims: bool = True, name: str | None = None
     ) -> Tensor:
         """log(sum)."""
         return self._apply("reduce_log_sum", (x,), {"axes": axes, "keepdims": keepdims}, name)[0]
 
     def reduce_log_sum_exp(
-        self, x: TensorLike, *, axes: Sequence[int] = (), keepdims: bool = True, name: str | None = None
+        self, x: TensorLike, axes: Sequence[int] = (), *, keepdims: bool = True, name: str | None = None
     ) -> Tensor:
         """log(sum of e^x)."""
         return self._apply("reduce_log_sum_exp", (x,), {"axes": axes, "keepdims": keepdims}, name)[0]
 
     def reduce_sum_square(
-        self, x: TensorLike, *, axes: Sequence[int] = (), keepdims: bool = True, name: str | None = None
+        self, x: TensorLike, axes: Sequence[int] = (), *, keepdims: bool = True, name: str | None = None
     ) -> Tensor:
         """Sum of x^2."""
         return self._apply("reduce_sum_square", (x,), {"axes": axes, "keepdims": keepdims}, name)[0]
@@ -541,8 +541,8 @@ class OperatorMethods:
     def argmax(
         self,
         x: TensorLike,
-        *,
         axis: int = 0,
+        *,
         keepdims: bool = True,
         select_last_index: bool = False,
         name: str | None = None,
@@ -558,8 +558,8 @@ class OperatorMethods:
     def argmin(
         self,
         x: TensorLike,
-        *,
         axis: int = 0,
+        *,
         keepdims: bool = True,
         select_last_index: bool = False,
         name: str | None = None,
@@ -573,16 +573,16 @@ class OperatorMethods:
         return self._apply("argmin", (x,), attrs, name)[0]
 
     def cumsum(
-        self, x: TensorLike, *, axis: int = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
+        self, x: TensorLike, axis: int = 0, *, exclusive: bool = False, reverse: bool = False, name: str | None = None
     ) -> Tensor:
         """Running sum along an axis."""
         return self._apply("cumsum", (x,), {"axis": axis, "exclusive": exclusive, "reverse": reverse}, name)[0]
 
-    def softmax(self, x: TensorLike, *, axis: int = -1, name: str | None = None) -> Tensor:
+    def softmax(self, x: TensorLike, axis: int = -1, *, name: str | None = None) -> Tensor:
         """e^x / sum of e^x along an axis."""
         return self._apply("softmax", (x,), {"axis": axis}, name)[0]
 
-    def log_softmax(self, x: TensorLike, *, axis: int = -1, name: str | None = None) -> Tensor:
+    def log_softmax(self, x: TensorLike, axis: int = -1, *, name: str | None = None) -> Tensor:
         """x - log(sum of e^x) along an axis."""
         return self._apply("log_softmax", (x,), {"axis": axis}, name)[0]
 
@@ -616,8 +616,8 @@ class OperatorMethods:
         x: TensorLike,
         scale: TensorLike,
         bias: TensorLike,
-        *,
         groups: int,
+        *,
         epsilon: float = 1e-05,
         name: str | None = None,
     ) -> Tensor:
@@ -630,15 +630,15 @@ class OperatorMethods:
         """(x - mean) / sqrt(variance + epsilon) over each channel, * scale + bias per channel."""
         return self._apply("instance_norm", (x, scale, bias), {"epsilon": epsilon}, name)[0]
 
-    def lp_norm(self, x: TensorLike, *, axis: int = -1, p: int = 2, name: str | None = None) -> Tensor:
+    def lp_norm(self, x: TensorLike, axis: int = -1, *, p: int = 2, name: str | None = None) -> Tensor:
         """x / (sum of |x|^p)^(1/p) along an axis; 0 where the sum is 0."""
         return self._apply("lp_norm", (x,), {"axis": axis, "p": p}, name)[0]
 
     def lrn(
         self,
         x: TensorLike,
-        *,
         size: int,
+        *,
         alpha: float = 0.0001,
         beta: float = 0.75,
         bias: float = 1.0,
@@ -747,8 +747,8 @@ class OperatorMethods:
     def max_pool(
         self,
         x: TensorLike,
-        *,
         kernel: Sequence[int],
+        *,
         strides: Sequence[int] = (),
         pads: Sequence[int] = (),
         dilations: Sequence[int] = (),
@@ -768,8 +768,8 @@ class OperatorMethods:
     def avg_pool(
         self,
         x: TensorLike,
-        *,
         kernel: Sequence[int],
+        *,
         strides: Sequence[int] = (),
         pads: Sequence[int] = (),
         dilations: Sequence[int] = (),
@@ -799,8 +799,8 @@ class OperatorMethods:
     def lp_pool(
         self,
         x: TensorLike,
-        *,
         kernel: Sequence[int],
+        *,
         strides: Sequence[int] = (),
         pads: Sequence[int] = (),
         p: int = 2,
@@ -869,7 +869,7 @@ class OperatorMethods:
         return self._apply("grouped_matmul", (x, w, counts, tiling), {"cut": cut}, name)[0]
 
     def tile_groups(
-        self, counts: TensorLike, *, rows: int, tile: int, columns: int = 1, slots: int = 1, name: str | None = None
+        self, counts: TensorLike, rows: int, tile: int, *, columns: int = 1, slots: int = 1, name: str | None = None
     ) -> Tensor:
         """The tiling of a grouped product as a table: which rows of which expert each piece of work is, and whose."""
         attrs: dict[str, Any] = {
@@ -881,7 +881,7 @@ class OperatorMethods:
         return self._apply("tile_groups", (counts,), attrs, name)[0]
 
     def tile_lengths(
-        self, lengths: TensorLike, *, keys: int, slots: int = 1, fixed: int = 256, name: str | None = None
+        self, lengths: TensorLike, keys: int, *, slots: int = 1, fixed: int = 256, name: str | None = None
     ) -> Tensor:
         """The tiling of attention over a padded batch as a table: bounds along the batches, by lengths."""
         return self._apply("tile_lengths", (lengths,), {"keys": keys, "slots": slots, "fixed": fixed}, name)[0]

@@ -25,6 +25,16 @@ def test_every_operator_has_a_method() -> None:
         assert callable(getattr(GraphBuilder, name)), name
 
 
+def test_attributes_by_place_as_in_numpy() -> None:
+    b = GraphBuilder("net")
+    x = b.input("x", (2, 8), "f32")
+    assert b.reshape(x, (4, 4)).shape == (4, 4)
+    assert b.transpose(x, (1, 0)).shape == (8, 2)
+    assert b.softmax(x, 0).shape == (2, 8)
+    with pytest.raises(TypeError):
+        b.trilu(x, True, 1)  # type: ignore[call-arg]  # of the attributes that may be left out, the first alone
+
+
 def test_example_of_the_readme() -> None:
     rng = np.random.default_rng(0)
     weight, bias = rng.standard_normal((6, 4), np.float32), rng.standard_normal(4, np.float32)

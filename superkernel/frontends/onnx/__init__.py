@@ -31,7 +31,7 @@ def load_onnx(
     try:
         import onnx
     except ImportError as error:
-        raise MachineError("the onnx package is not installed", hint="pip install superkernel[onnx]") from error
+        raise MachineError("the onnx package is not installed", hint="pip install 'superkernel[onnx]'") from error
     from superkernel.frontends.onnx.importer import OnnxImporter
 
     model = source if isinstance(source, onnx.ModelProto) else _read(Path(source))
@@ -74,7 +74,12 @@ def _read(path: Path) -> onnx.ModelProto:
         if not path.exists():
             raise InputError("no such file", location=where) from error
         raise FileFormatError("external data of the model is missing", location=where, found=str(error)) from error
-    except (DecodeError, ValueError, onnx.checker.ValidationError) as error:
+    except onnx.checker.ValidationError as error:  # of reading, checks external data alone
+        hint = "the files that hold the weights belong beside the model, under the names they were saved with"
+        raise FileFormatError(
+            "external data of the model is missing", location=where, found=str(error)[:200], hint=hint
+        ) from error
+    except (DecodeError, ValueError) as error:
         raise FileFormatError("not a readable ONNX file", location=where, found=str(error)[:200]) from error
     except OSError as error:
         raise MachineError("the file cannot be read", location=where, found=str(error)) from error
