@@ -121,8 +121,11 @@ def resolved(target: str | PathLike[str] | Target) -> Target:
         if found is not None:
             return found
         names += backend.names()
-    hint = "" if text is None else did_you_mean([text], names) or "or the path of a target file"
-    raise InputError("unknown target", expected=", ".join(names), found=repr(text or target), hint=hint)
+    if text is None:
+        hint = "a torch module's inputs go to example_inputs=, other settings by name"
+        raise InputError("not a target", expected=", ".join(names), found=f"a {type(target).__name__}", hint=hint)
+    hint = did_you_mean([text], names) or "or the path of a target file"
+    raise InputError("unknown target", expected=", ".join(names), found=repr(text), hint=hint)
 
 
 def load(path: str | PathLike[str], *, threads: int | None = None) -> Kernel:

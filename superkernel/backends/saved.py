@@ -108,6 +108,14 @@ def is_saved_kernel(path: str | PathLike[str]) -> bool:
         return False
 
 
+def _is_cut_short(path: str | PathLike[str]) -> bool:
+    """Whether a file begins as those of `save` do and ends without the archive's directory."""
+    name = _HEADER.encode()
+    with open(path, "rb") as file:
+        start = file.read(30 + len(name))  # a local header has 30 bytes before the member's name
+    return start.startswith(b"PK\3\4") and start.endswith(name) and not zipfile.is_zipfile(path)
+
+
 def save(
     compiled: AnyCompilation, objects: Mapping[str, bytes], path: str | PathLike[str], constants: Array | None = None
 ) -> None:
@@ -338,6 +346,9 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, memoryview], Callable[[
     except (IsADirectoryError, PermissionError) as error:
         raise InputError("the file cannot be read", location=where, found=str(error.strerror)) from error
     except _DAMAGE as error:
+        if _is_cut_short(path):
+            hint = "copy the file again, or save the kernel again"
+            raise FileFormatError("the saved kernel is cut short", location=where, hint=hint) from error
         found = f"{type(error).__name__}: {error}"
         raise FileFormatError("not a saved kernel", location=where, found=found) from error
     if schema != SCHEMA:

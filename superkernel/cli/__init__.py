@@ -66,7 +66,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _guarded(words: Sequence[str]) -> int:
     """The command's exit status; every error of the package, of memory and of our own becomes a message."""
     try:
-        args = _parser().parse_args(words)
+        parser = _parser()
+        if not words:
+            parser.print_help(sys.stderr)
+            return EXIT_CODES["user"]
+        args = parser.parse_args(words)
         command: Callable[[argparse.Namespace], int] = args.command
         return command(args)
     except SuperKernelError as error:

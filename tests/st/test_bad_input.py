@@ -138,7 +138,7 @@ def test_integers_of_numpy_are_integers() -> None:
 
 ARGUMENTS: dict[str, tuple[dict[str, Any], type[sk.SuperKernelError], str]] = {
     "target": ({"target": "gpu"}, sk.InputError, "expected host, .*mini(, toy)?; found 'gpu'"),
-    "no target": ({"target": None}, sk.InputError, "unknown target"),
+    "no target": ({"target": None}, sk.InputError, "not a target"),
     "unknown option": ({"options": {"fuze": True}}, sk.InputError, "expected sync, .*; found fuze"),
     "options as list": ({"options": ["fuse"]}, sk.InputError, "found list"),
     "choice": ({"options": {"sync": "some"}}, sk.InputError, "option 'sync'.*minimal, type-range, full; found 'some'"),
@@ -324,6 +324,20 @@ def test_damaged_bits_of_a_saved_kernel(kernel: sk.Kernel, tmp_path: Path) -> No
             assert sk.load(tmp_path / "k.skm").name == "relu"  # a bit that nobody reads (a time stamp of the archive)
         except sk.FileFormatError:
             continue
+
+
+def test_inputs_of_a_module_are_no_target() -> None:
+    with pytest.raises(sk.InputError, match=r"not a target.*found a tuple.*example_inputs="):
+        sk.compile(sk.Graph, (np.ones(3),))  # type: ignore[call-overload]
+
+
+def test_a_saved_kernel_that_was_cut_short(kernel: sk.Kernel, tmp_path: Path) -> None:
+    kernel.save(tmp_path / "k.skm")
+    whole = (tmp_path / "k.skm").read_bytes()
+    for end, text in ((len(whole) // 2, "cut short.*hint: copy the file again"), (20, "not a saved kernel")):
+        (tmp_path / "k.skm").write_bytes(whole[:end])
+        with pytest.raises(sk.FileFormatError, match=text):
+            sk.load(tmp_path / "k.skm")
 
 
 def test_a_model_is_no_saved_kernel_and_the_other_way_round(kernel: sk.Kernel, tmp_path: Path) -> None:

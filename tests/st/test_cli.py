@@ -208,7 +208,6 @@ RANDOM = ("--random-inputs", "0")
 @pytest.mark.parametrize(
     ("words", "status", "text"),
     [
-        ((), 2, "required: COMMAND"),
         (("nonsense",), 2, "invalid choice"),
         (("run",), 2, "required: model"),
         (("run", "none.json"), 2, "no such file"),
@@ -311,6 +310,13 @@ def test_help(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> Non
     text = capsys.readouterr().out
     assert text.startswith(f"usage: {' '.join(('superkernel', *words))}")
     assert len(text.splitlines()) > 5
+
+
+def test_no_words_show_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err.partition(" [")[0]) == ("", "usage: superkernel")
+    assert "compile" in shown.err
 
 
 # As a process ---------------------------------------------------------------------------------------------------------
