@@ -64,6 +64,15 @@ def check_memory(
             owners = spaces.setdefault((address.space, address.slot), ByteOwners())
             owners.claim(0, buffer.type.nbytes, name)
     wrong: list[Violation] = []
+    known: dict[tuple[int, int, bool], list[tuple[int, int]]] = {}
+
+    def runs_of(body: Body, operand: int, written: bool) -> list[tuple[int, int]]:
+        """Asked once of each body: many sub-operators share one."""
+        key = (id(body), operand, written)
+        if key not in known:
+            known[key] = list(written_runs(body, operand) if written else read_runs(body, operand))
+        return known[key]
+
     for sub, row in zip(subops, addresses, strict=True):
         uses = list(zip(sub.values, sub.body.operands, row, strict=True))
         for index, (value, operand, address) in enumerate(uses):
@@ -73,7 +82,7 @@ def check_memory(
             if operand.role in (Role.OUTPUT, Role.CONSTANT) or not operand.type.nbytes:
                 continue
             owners = spaces.setdefault((address.space, address.slot), ByteOwners())
-            runs = read_runs(sub.body, index) if _is_window(value, buffers) else [(0, operand.type.nbytes)]
+            runs = runs_of(sub.body, index, False) if _is_window(value, buffers) else [(0, operand.type.nbytes)]
             strange = (
                 found for a, b in runs for found in owners.strangers(address.offset + a, address.offset + b, wanted)
             )
@@ -84,7 +93,7 @@ def check_memory(
         for index, (value, operand, address) in enumerate(uses):
             if operand.role in (Role.OUTPUT, Role.INOUT) and operand.type.nbytes:
                 owners = spaces.setdefault((address.space, address.slot), ByteOwners())
-                for start, stop in written_runs(sub.body, index):
+                for start, stop in runs_of(sub.body, index, True):
                     owners.claim(address.offset + start, address.offset + stop, _whole(value, buffers))
     replaced = {buffer.previous for buffer in buffers.values()}
     for name, buffer in buffers.items():

@@ -10,7 +10,8 @@ reads and writes is asked of its tiling anew. It checks:
  P3  every access lies inside the memory that it hangs on;
  P4  no call writes bytes of one operand that it also touches as another one, but element by element in place.
 
-The plan that comes out is for `verify` (V1 to V8), its addresses for the check of the memory.
+The plan that comes out is for `verify` (V1 to V8), its addresses for the check of the memory. A task of it that is as
+it was meant is that very object: whoever compares the plans is soon done.
 
 Architecture invariant: imports plain data types only, nothing of the planner, nothing of code generation.
 """
@@ -18,11 +19,12 @@ Architecture invariant: imports plain data types only, nothing of the planner, n
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from superkernel.core.errors import Violation
-from superkernel.scheduler.schedule import MemoryAddress, Schedule, Space, Task, absolute
+from superkernel.scheduler.schedule import MemoryAccess, MemoryAddress, Schedule, Space, Task, absolute
+from superkernel.scheduler.tiling import Access
 from superkernel.sync.plan import Plan, Set, Step, TaskStep, Wait
 from superkernel.sync.verify_tasks import overlapping_regions
 
@@ -52,10 +54,12 @@ Program: TypeAlias = Sequence[Sequence[Event]]
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """A program as a plan, and where the operands of each sub-operator are."""
+    """A program as a plan, where the operands of each sub-operator are, and what its units touch of them: by kernel,
+    first unit, and the one behind the last."""
 
     plan: Plan
     addresses: tuple[tuple[MemoryAddress, ...], ...]
+    touched: Mapping[tuple[str, int, int], tuple[Access, ...]]
     wrong: tuple[Violation, ...]
 
 
@@ -88,7 +92,7 @@ def rebuild(
     for subop, parts in of_subop.items():
         found.check_operands(subop, parts)
     addresses = tuple(found.addresses.get(sub.index, schedule.addresses[sub.index]) for sub in schedule.subops)
-    return Rebuilt(Plan(tuple(tasks), tuple(programs), sets, (), ()), addresses, tuple(found.wrong))
+    return Rebuilt(Plan(tuple(tasks), tuple(programs), sets, (), ()), addresses, found.touched, tuple(found.wrong))
 
 
 def _steps(events: Sequence[Event], own: Sequence[Task]) -> tuple[Step, ...]:
@@ -100,11 +104,29 @@ def _steps(events: Sequence[Event], own: Sequence[Task]) -> tuple[Step, ...]:
         if isinstance(event, Set):
             steps.append(event)
         elif isinstance(event, Wait):
-            steps.append(replace(event, subop=-1 if ahead is None else ahead.subop))
+            steps.append(Wait(event.producer, event.count, -1 if ahead is None else ahead.subop, event.index))
         elif ahead is not None:
             steps.append(TaskStep(ahead.index))
             ahead = next(coming, None)
     return tuple(steps)
+
+
+def _are(accesses: Sequence[MemoryAccess], relative: Sequence[Access], addresses: Sequence[MemoryAddress]) -> bool:
+    """Whether accesses are what `absolute` makes of the relative ones."""
+    if len(accesses) != len(relative):
+        return False
+    for access, own in zip(accesses, relative, strict=True):
+        at = addresses[own.operand]
+        if (access.space, access.slot, access.write) != (at.space, at.slot, own.write):
+            return False
+        if len(access.regions) != len(own.regions):
+            return False
+        for region, part in zip(access.regions, own.regions, strict=True):
+            if region.start != part.start + at.offset or region.length != part.length:
+                return False
+            if region.stride != part.stride or region.count != part.count:
+                return False
+    return True
 
 
 class _Found:
@@ -116,7 +138,8 @@ class _Found:
         self.schedule, self.sizes, self.symbols = schedule, sizes, symbols
         self.addresses: dict[int, tuple[MemoryAddress, ...]] = {}
         self.wrong: list[Violation] = []
-        self._accesses: dict[tuple[str, int, int], tuple[Any, ...]] = {}
+        self.touched: dict[tuple[str, int, int], tuple[Access, ...]] = {}
+        self._bounds: dict[tuple[str, int, int], tuple[tuple[int, int], ...]] = {}
 
     def say(self, message: str, where: str, expected: str = "", found: str = "") -> None:
         self.wrong.append(Violation(message, where, expected, found))
@@ -133,19 +156,30 @@ class _Found:
         if event.symbol != wanted:
             self.say("not its kernel", where, str(wanted), event.symbol)
             return meant
-        addresses = tuple(a for a in event.addresses if a is not None)
-        if len(addresses) != len(event.addresses):
-            self.say("an operand lies nowhere", where, found=str(event.addresses.index(None)))
-            return meant
-        if self.addresses.setdefault(meant.subop, addresses) != addresses:
-            self.say("the calls of a sub-operator do not agree on its operands", where)
+        addresses = self._addresses(meant.subop, event.addresses, where)
         needs = self.schedule.tilings[meant.subop].scratch_bytes
         if (
             event.scratch != MemoryAddress(Space.SCRATCH, meant.core, 0)
             or needs > self.sizes[Space.SCRATCH, meant.core]
         ):
             self.say("not its own scratch memory", where, f"{needs} bytes", str(event.scratch))
-        return self._with_accesses(meant, event.begin, event.end, addresses, where)
+        return meant if addresses is None else self._with_accesses(meant, event.begin, event.end, addresses, where)
+
+    def _addresses(
+        self, subop: int, found: tuple[MemoryAddress | None, ...], where: str
+    ) -> tuple[MemoryAddress, ...] | None:
+        """Those of a call; None: an operand has none."""
+        known = self.addresses.get(subop)
+        if known == found:
+            return known
+        addresses = tuple(a for a in found if a is not None)
+        if len(addresses) != len(found):
+            self.say("an operand lies nowhere", where, found=str(found.index(None)))
+            return None
+        if known is not None:
+            self.say("the calls of a sub-operator do not agree on its operands", where)
+        self.addresses.setdefault(subop, addresses)
+        return addresses
 
     def _with_accesses(
         self, meant: Task, begin: int, end: int, addresses: tuple[MemoryAddress, ...], where: str
@@ -154,22 +188,32 @@ class _Found:
         if not 0 <= begin < end <= tiling.units:
             self.say("units that there are not", where, f"of {tiling.units}", f"{begin}..{end}")
             return meant
-        accesses = absolute(self._relative(meant.subop, begin, end), addresses)
-        for access in accesses:
-            size = self.sizes.get((access.space, access.slot), 0)
-            if any(region.start < 0 or region.stop > size for region in access.regions):
-                self.say("reaches behind its memory", where, f"{size} bytes", str(access))
-        return Task(meant.index, meant.subop, meant.core, begin, end, accesses)
+        relative = self._relative(meant.subop, begin, end)
+        for access, (low, high) in zip(relative, self._bounds[self._key(meant.subop, begin, end)], strict=True):
+            at = addresses[access.operand]
+            size = self.sizes.get((at.space, at.slot), 0)
+            if at.offset + low < 0 or at.offset + high > size:
+                self.say("reaches behind its memory", where, f"{size} bytes", str(*absolute([access], addresses)))
+        if (begin, end) == (meant.begin, meant.end) and _are(meant.accesses, relative, addresses):
+            return meant
+        return Task(meant.index, meant.subop, meant.core, begin, end, absolute(relative, addresses))
 
-    def _relative(self, subop: int, begin: int, end: int) -> tuple[Any, ...]:
-        """What units touch of their operands. A kernel's name tells its body and tiling."""
-        body, tiling, symbol = self.schedule.subops[subop].body, self.schedule.tilings[subop], self.symbols[subop]
-        if symbol is None:
-            return tiling.accesses(body, begin, end)
-        key = (symbol, begin, end)
-        if key not in self._accesses:
-            self._accesses[key] = tiling.accesses(body, begin, end)
-        return self._accesses[key]
+    def _key(self, subop: int, begin: int, end: int) -> tuple[str, int, int]:
+        """A kernel's name tells its body and tiling."""
+        return self.symbols[subop] or f"host call {subop}", begin, end
+
+    def _relative(self, subop: int, begin: int, end: int) -> tuple[Access, ...]:
+        """What units touch of their operands."""
+        key = self._key(subop, begin, end)
+        found = self.touched.get(key)
+        if found is None:
+            found = self.schedule.tilings[subop].accesses(self.schedule.subops[subop].body, begin, end)
+            self.touched[key] = found
+            self._bounds[key] = tuple(
+                (min((r.start for r in a.regions), default=0), max((r.stop for r in a.regions), default=0))
+                for a in found
+            )
+        return found
 
     def check_operands(self, subop: int, tasks: Sequence[Task]) -> None:
         """P4."""

@@ -286,6 +286,24 @@ def test_the_certificate_says_what_it_covers() -> None:
     assert "does not cover" in str(kernel.certificate)
 
 
+def test_a_program_that_is_not_its_plan_has_a_proof_of_its_own(monkeypatch: Patch) -> None:
+    """At its end each core sets once more, and core 0 waits for core 1: harmless, and counted."""
+    planned = compiled().certificate
+    assert isinstance(planned, Certificate)
+
+    def longer(spec: EntrySpec) -> EntrySpec:
+        sets = tuple(count + 1 for count in spec.sets)
+        wait = WaitFor(1, sets[1], planned.waits)
+        changed = with_steps(spec, lambda core, steps: [*steps, SetCount(sets[core]), *([] if core else [wait])])
+        return replace(changed, sets=sets)
+
+    emitting(monkeypatch, longer)
+    found = compiled().certificate
+    assert isinstance(found, Certificate)
+    assert (found.waits, found.sets) == (planned.waits + 1, planned.sets + 2)
+    assert found.conflicting_pairs == planned.conflicting_pairs
+
+
 def test_a_plan_from_the_cache_is_attested(monkeypatch: Patch) -> None:
     """What was kept is judged anew: two buffers at one address in the entry are found."""
     kept = compiled().certificate

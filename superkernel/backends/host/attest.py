@@ -5,6 +5,9 @@ call with which addresses and units, and where they wait and set. `sync/verify_p
 the accesses that the tilings tell for the units and addresses really passed; the memory's check and the verifier then
 judge it as they judge the planner's. The plan at hand says which sub-operator a call is meant to be, and nothing else.
 
+What comes out is as a rule the plan, to the last access: its proof is then the program's, since it reads nothing else.
+Else the program is proved anew.
+
 Where the system does not let code be changed, not even for a moment, nothing can be recorded: the certificate is the
 plan's then, and says so.
 """
@@ -13,7 +16,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import chain
 from typing import Any
 
 from numpy.typing import NDArray
@@ -37,22 +42,27 @@ def attest(planned: Planned[Plan], image: HostImage, proved: Certificate) -> Cer
     """The certificate of an image. `proved`: its plan's. Raises VerificationError with everything that is wrong."""
     schedule = planned.schedule
     sizes = _sizes(planned, image)
-    program = _recorded(image, schedule, sizes)
-    if program is None:
+    recorded = _recorded(image, schedule, sizes)
+    if recorded is None:
         check_memory(schedule.subops, schedule.addresses, planned.grouping.buffers)
         return replace(proved, emitted=Emitted("", "", "", _objects_digest(image)))
     symbols = _symbols(schedule)
-    rebuilt = rebuild(program, schedule, planned.plan.tasks, symbols, sizes)
+    rebuilt = rebuild(recorded.program, schedule, planned.plan.tasks, symbols, sizes)
     raise_all(VerificationError, [*rebuilt.wrong, *_constants(planned, rebuilt.addresses)])
     check_memory(schedule.subops, rebuilt.addresses, planned.grouping.buffers)
-    found = verify(rebuilt.plan, planned.units)
+    found = proved if _same_program(rebuilt.plan, planned.plan) else verify(rebuilt.plan, planned.units)
     emitted = Emitted(
-        program=_digest(map(repr, program)),
-        addresses=_digest(map(repr, rebuilt.addresses)),
-        accesses=_digest(map(str, rebuilt.plan.tasks)),
+        program=recorded.digest,
+        addresses=_digest(" ".join(map(str, row)) for row in rebuilt.addresses),
+        accesses=_digest(map(repr, sorted(rebuilt.touched.items()))),
         objects=_objects_digest(image),
     )
     return replace(found, emitted=emitted)
+
+
+def _same_program(one: Plan, other: Plan) -> bool:
+    """Whether two plans agree in all that a proof reads."""
+    return (one.tasks, one.programs, one.sets) == (other.tasks, other.programs, other.sets)
 
 
 def _digest(parts: Iterable[str]) -> str:
@@ -96,7 +106,15 @@ def _sizes(planned: Planned[Plan], image: HostImage) -> dict[tuple[Space, int], 
     return sizes | {(Space.STATE, i): graph.types[value].nbytes for i, value in enumerate(graph.states)}
 
 
-def _recorded(image: HostImage, schedule: Schedule, sizes: Mapping[tuple[Space, int], int]) -> Program | None:
+@dataclass(frozen=True)
+class _Recorded:
+    """What the workers do, and a digest of it."""
+
+    program: Program
+    digest: str
+
+
+def _recorded(image: HostImage, schedule: Schedule, sizes: Mapping[tuple[Space, int], int]) -> _Recorded | None:
     """What the workers do, by the loaded code; None: it cannot be recorded here."""
     operands = {
         symbol: len(sub.body.operands)
@@ -130,15 +148,21 @@ def _recorded(image: HostImage, schedule: Schedule, sizes: Mapping[tuple[Space, 
             slot, offset = divmod(offset, stride)
         return MemoryAddress(space, slot, offset)
 
+    @cache
+    def addresses(pairs: tuple[int, ...]) -> tuple[MemoryAddress | None, ...]:
+        """Equal ones are one, so that they are soon found equal."""
+        return tuple(map(address, pairs[::2], pairs[1::2]))
+
     def event(row: tuple[int, ...]) -> Event:
         if row[0] == _CALL:
-            *pairs, scratch = [address(*row[i : i + 2]) for i in range(4, len(row), 2)]
-            return Call(kernels[row[1]], tuple(pairs), scratch, row[2], row[3])
+            (scratch,) = addresses(row[-2:])
+            return Call(kernels[row[1]], addresses(row[4:-2]), scratch, row[2], row[3])
         if row[0] == _WAIT:
             return Wait(row[1], row[2], -1, row[3])
         return HostCall(row[1]) if row[0] == _HOST_CALL else Set(row[1])
 
-    return tuple(tuple(map(event, core)) for core in rows)
+    lines = (" ".join(map(str, row)) for core in rows for row in ((len(core),), *core))
+    return _Recorded(tuple(tuple(map(event, core)) for core in rows), _digest(chain(kernels, map(repr, places), lines)))
 
 
 def _constants(planned: Planned[Plan], addresses: tuple[tuple[MemoryAddress, ...], ...]) -> Iterator[Violation]:
