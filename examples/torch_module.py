@@ -24,7 +24,7 @@ try:
     from torch import nn
     from torch.nn import functional
 except ImportError:
-    sys.exit("torch is not installed. Run: pip install 'superkernel[torch]'")
+    sys.exit("torch is not installed. Run: pip install 'superkernel-compiler[torch]'")
 
 WIDTH, HEADS, SHARED, INNER, LAYERS, ROWS, WORDS = 256, 8, 2, 704, 4, 256, 1000
 

@@ -21,6 +21,7 @@ from superkernel import _core
 
 ROOT = Path(__file__).parents[2]
 LINKED = ("scheduler", "sync", "codegen")
+DISTRIBUTION = "superkernel-compiler"  # the module's own name belongs to another project on PyPI
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,8 @@ def test_every_source_folder_is_a_package() -> None:
 
 
 def test_version_is_the_same_everywhere(project: dict[str, Any]) -> None:
-    version = importlib.metadata.version("superkernel")
+    version = importlib.metadata.version(DISTRIBUTION)
+    assert project["project"]["name"] == DISTRIBUTION
     assert version == project["project"]["version"]
     assert getattr(superkernel, "__version__", version) == version
 
@@ -58,7 +60,7 @@ def test_the_command_exists(project: dict[str, Any]) -> None:
 
 
 def test_nothing_else_is_installed_at_the_top() -> None:
-    top = {file.parts[0] for file in importlib.metadata.files("superkernel") or []}
+    top = {file.parts[0] for file in importlib.metadata.files(DISTRIBUTION) or []}
     scaffolding = {
         name for name in top if name in ("..", "__pycache__") or name.endswith(".dist-info") or "editable" in name
     }
@@ -119,7 +121,10 @@ def test_sdist_and_wheel_are_complete_and_work(tmp_path: Path) -> None:
         names = archive.namelist()
         archive.extractall(tmp_path / "site")
     tops = {name.split("/")[0] for name in names}
-    assert tops == {"superkernel", f"superkernel-{importlib.metadata.version('superkernel')}.dist-info"}
+    assert tops == {
+        "superkernel",
+        f"{DISTRIBUTION.replace('-', '_')}-{importlib.metadata.version(DISTRIBUTION)}.dist-info",
+    }
     assert have <= set(names)
     code = "import superkernel._core as c, superkernel.codegen.host.abi as a; print(c.__file__); assert c.abi_layout()"
     assert in_wheel(tmp_path, code).startswith(str(tmp_path / "site"))

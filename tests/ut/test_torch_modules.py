@@ -456,7 +456,7 @@ def test_an_absent_torch_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setitem(sys.modules, "torch", None)
     with zipfile.ZipFile(tmp_path / "model.pt2", "w") as archive:
         archive.writestr("a", "b")
-    assert "superkernel[torch]" in refused(MachineError, tmp_path / "model.pt2").violations[0].hint
+    assert "superkernel-compiler[torch]" in refused(MachineError, tmp_path / "model.pt2").violations[0].hint
 
 
 def test_torch_is_not_imported_unasked() -> None:

@@ -31,7 +31,9 @@ def load_onnx(
     try:
         import onnx
     except ImportError as error:
-        raise MachineError("the onnx package is not installed", hint="pip install 'superkernel[onnx]'") from error
+        raise MachineError(
+            "the onnx package is not installed", hint="pip install 'superkernel-compiler[onnx]'"
+        ) from error
     from superkernel.frontends.onnx.importer import OnnxImporter
 
     model = source if isinstance(source, onnx.ModelProto) else _read(Path(source))

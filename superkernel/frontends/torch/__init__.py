@@ -70,7 +70,9 @@ def load_torch(
     try:
         import torch
     except ImportError as error:
-        raise MachineError("the torch package is not installed", hint="pip install 'superkernel[torch]'") from error
+        raise MachineError(
+            "the torch package is not installed", hint="pip install 'superkernel-compiler[torch]'"
+        ) from error
     found = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     if found < OLDEST_TORCH:
         expected = ".".join(map(str, OLDEST_TORCH))
