@@ -92,8 +92,9 @@ def recorded(text: str, window: MemoryWindow) -> str:
 _NAME = r'[%@](?:[\w.$-]+|"[^"]*")'
 _DEFINED = re.compile(rf"^define .*?({_NAME})\(", re.MULTILINE)
 _TABLE = re.compile(rf"^({_NAME}) = .*?(?:constant|global) (.+)$", re.MULTILINE)
-_ACCESS = re.compile(r"  (?:%\S+ = )?(load|store) (?:volatile )?(.+?), ptr (\S.*?), align \d+(?:, !.*)?$")
-_OTHER_ACCESS = re.compile(r"= (?:atomicrmw|cmpxchg|va_arg|load|invoke)\b|^  (?:store|fence|invoke)\b")
+# A plain load or store, and what else accesses memory, in text as LLVM prints it.
+ACCESS = re.compile(r"  (?:%\S+ = )?(load|store) (?:volatile )?(.+?), ptr (\S.*?), align \d+(?:, !.*)?$")
+OTHER_ACCESS = re.compile(r"= (?:atomicrmw|cmpxchg|va_arg|load|invoke)\b|^  (?:store|fence|invoke)\b")
 _CALL = re.compile(rf"\bcall .*?(?:({_NAME})\(|(asm) )")
 _POINTER = re.compile(rf"  ({_NAME}) = (getelementptr|select|phi|alloca|freeze) (.*)$")
 
@@ -113,10 +114,10 @@ class _Recorder:
         """The call that belongs ahead of a line of the module."""
         if line.startswith("define "):
             self._enter(next(self.bodies))
-        elif found := _ACCESS.match(line):
+        elif found := ACCESS.match(line):
             kind, what, pointer = found.groups()
             return self._call(kind == "store", type_bytes(what), pointer)
-        elif _OTHER_ACCESS.search(line) or (
+        elif OTHER_ACCESS.search(line) or (
             (call := _CALL.search(line)) and not self._is_harmless(line, *call.groups())
         ):
             raise InternalError("this access of memory cannot be recorded", found=line.strip())
