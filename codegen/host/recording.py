@@ -199,7 +199,7 @@ def type_bytes(text: str) -> int:
     """Size in memory of the LLVM type that a text begins with. Raises InternalError on one that kernels do not use."""
     if found := re.match(r"[<\[](\d+) x ", text):
         return int(found[1]) * type_bytes(text[found.end() :])
-    if found := re.match(r"i(8|16|32|64|128)\b", text):
+    if found := re.match(r"i(8|16|32|64|128|256|512)\b", text):  # the wide ones: vectors that passes made words of
         return int(found[1]) // 8
     for name, nbytes in (("half", 2), ("bfloat", 2), ("float", 4), ("double", 8), ("ptr", 8)):
         if re.match(rf"{name}\b", text):

@@ -1,17 +1,24 @@
 #include "runtime/recorder.h"
 
+#include <setjmp.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <functional>
-#include <limits>
 #include <map>
+#include <type_traits>
 #include <utility>
 
 #include "runtime/clock.h"
+
+#ifndef sigev_notify_thread_id
+#define sigev_notify_thread_id _sigev_un._tid  // its name in older C libraries
+#endif
 
 namespace sk {
 
@@ -28,80 +35,32 @@ extern "C" __attribute__((visibility("hidden"))) void sk_recorder_stub() noexcep
 
 #if defined(__x86_64__)
 
-__asm__(R"(
-  .text
-  .p2align 4
-  .globl sk_recorder_stub
-  .hidden sk_recorder_stub
-  .type sk_recorder_stub, @function
-sk_recorder_stub:
-  pushq %r9
-  pushq %r8
-  pushq %rcx
-  pushq %rdx
-  pushq %rsi
-  pushq %rdi
-  movq %rsp, %rdi
-  call sk_recorder_called@PLT
-  addq $56, %rsp
-  ret
-  .size sk_recorder_stub, .-sk_recorder_stub
-)");
+#define SK_STUB                                                                 \
+  "pushq %r9\n pushq %r8\n pushq %rcx\n pushq %rdx\n pushq %rsi\n pushq %rdi\n" \
+  "movq %rsp, %rdi\n call sk_recorder_called@PLT\n addq $56, %rsp\n ret\n"
 
 namespace {
 
-constexpr std::size_t kPatchBytes = 13;
+// movabs r11, stub; call r11: the frame has the address behind the patch
+constexpr std::array<std::uint8_t, 13> kPatch{0x49, 0xbb, 0, 0, 0, 0, 0, 0, 0, 0, 0x41, 0xff, 0xd3};
+constexpr std::size_t kStubAt = 2, kKernelSkew = kPatch.size();
 constexpr std::size_t kRegisters = 6, kRegistersAt = 0, kKernelAt = 6, kStackAt = 8;
-constexpr std::size_t kKernelSkew = kPatchBytes;  // the frame has the address behind the patch
-
-// movabs r11, stub; call r11
-void write_patch(std::uint8_t* at) noexcept {
-  const auto stub = reinterpret_cast<std::uint64_t>(&sk_recorder_stub);
-  constexpr std::array<std::uint8_t, 2> move{0x49, 0xbb};
-  constexpr std::array<std::uint8_t, 3> call{0x41, 0xff, 0xd3};
-  std::copy(move.begin(), move.end(), at);
-  std::memcpy(at + 2, &stub, 8);
-  std::copy(call.begin(), call.end(), at + 10);
-}
 
 }  // namespace
 
 #elif defined(__aarch64__)
 
-__asm__(R"(
-  .text
-  .p2align 4
-  .globl sk_recorder_stub
-  .hidden sk_recorder_stub
-  .type sk_recorder_stub, %function
-sk_recorder_stub:
-  stp x29, x30, [sp, #-96]!
-  mov x29, sp
-  stp x0, x1, [sp, #16]
-  stp x2, x3, [sp, #32]
-  stp x4, x5, [sp, #48]
-  stp x6, x7, [sp, #64]
-  str x17, [sp, #80]
-  mov x0, sp
-  bl sk_recorder_called
-  ldp x29, x30, [sp], #96
-  ret
-  .size sk_recorder_stub, .-sk_recorder_stub
-)");
+#define SK_STUB                                                                               \
+  "stp x29, x30, [sp, #-96]!\n mov x29, sp\n stp x0, x1, [sp, #16]\n stp x2, x3, [sp, #32]\n" \
+  "stp x4, x5, [sp, #48]\n stp x6, x7, [sp, #64]\n str x17, [sp, #80]\n"                      \
+  "mov x0, sp\n bl sk_recorder_called\n ldp x29, x30, [sp], #96\n ret\n"
 
 namespace {
 
-constexpr std::size_t kPatchBytes = 20;
-constexpr std::size_t kRegisters = 8, kRegistersAt = 2, kKernelAt = 10, kStackAt = 12;
-constexpr std::size_t kKernelSkew = 0;
-
 // adr x17, .; ldr x16, stub; br x16; stub: .quad
-void write_patch(std::uint8_t* at) noexcept {
-  const auto stub = reinterpret_cast<std::uint64_t>(&sk_recorder_stub);
-  constexpr std::array<std::uint32_t, 3> words{0x10000011, 0x58000050, 0xd61f0200};
-  std::memcpy(at, words.data(), 12);
-  std::memcpy(at + 12, &stub, 8);
-}
+constexpr std::array<std::uint8_t, 20> kPatch{0x11, 0x00, 0x00, 0x10, 0x50, 0x00, 0x00, 0x58, 0x00, 0x02, 0x1f, 0xd6};
+constexpr std::size_t kStubAt = 12, kKernelSkew = 0;
+constexpr std::size_t kRegisters = 8, kRegistersAt = 2, kKernelAt = 10, kStackAt = 12;
 
 }  // namespace
 
@@ -109,12 +68,17 @@ void write_patch(std::uint8_t* at) noexcept {
 #error "no recorder for this processor"
 #endif
 
+__asm__(
+    ".text\n .p2align 4\n .globl sk_recorder_stub\n .hidden sk_recorder_stub\n"
+    ".type sk_recorder_stub, %function\n sk_recorder_stub:\n" SK_STUB ".size sk_recorder_stub, .-sk_recorder_stub\n");
+
 namespace {
 
 constexpr std::uint64_t kFarAhead = std::uint64_t{1} << 62;
 constexpr std::uint64_t kLaterLaunch = 5;
 constexpr std::uint64_t kSetsMost = 1 << 20;  // between two events
 constexpr std::size_t kSpareIo = 64;          // a slot behind the last one holds no address
+constexpr long kPatienceNs = 500'000'000;     // CPU time without an event, where microseconds are usual
 
 std::size_t page_bytes() noexcept { return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)); }
 
@@ -160,7 +124,7 @@ class Patches {
   explicit Patches(const std::vector<RecorderConfig::KernelCode>& kernels) {
     const std::size_t page = page_bytes();
     for (const auto& kernel : kernels) {
-      for (std::uintptr_t at = kernel.address / page; at <= (kernel.address + kPatchBytes - 1) / page; ++at) {
+      for (std::uintptr_t at = kernel.address / page; at <= (kernel.address + kPatch.size() - 1) / page; ++at) {
         pages_.push_back(at * page);
       }
     }
@@ -169,10 +133,12 @@ class Patches {
     if (!changeable() || !protect(PROT_READ | PROT_WRITE)) return;
     for (const auto& kernel : kernels) {
       auto* code = reinterpret_cast<std::uint8_t*>(kernel.address);
-      auto& bytes = saved_.emplace_back(code, std::array<std::uint8_t, kPatchBytes>{}).second;
-      std::copy_n(code, kPatchBytes, bytes.begin());
-      write_patch(code);
-      __builtin___clear_cache(reinterpret_cast<char*>(code), reinterpret_cast<char*>(code + kPatchBytes));
+      auto& bytes = saved_.emplace_back(code, kPatch).second;
+      std::copy_n(code, kPatch.size(), bytes.begin());
+      const auto stub = reinterpret_cast<std::uint64_t>(&sk_recorder_stub);
+      std::copy(kPatch.begin(), kPatch.end(), code);
+      std::memcpy(code + kStubAt, &stub, sizeof stub);
+      __builtin___clear_cache(reinterpret_cast<char*>(code), reinterpret_cast<char*>(code + kPatch.size()));
     }
     applied_ = protect(PROT_READ | PROT_EXEC);
   }
@@ -186,7 +152,7 @@ class Patches {
     for (auto saved = saved_.rbegin(); saved != saved_.rend(); ++saved) {
       std::copy(saved->second.begin(), saved->second.end(), saved->first);
       __builtin___clear_cache(reinterpret_cast<char*>(saved->first),
-                              reinterpret_cast<char*>(saved->first + kPatchBytes));
+                              reinterpret_cast<char*>(saved->first + kPatch.size()));
     }
     saved_.clear();
     return protect(PROT_READ | PROT_EXEC);
@@ -215,8 +181,46 @@ class Patches {
   }
 
   std::vector<std::uintptr_t> pages_;
-  std::vector<std::pair<std::uint8_t*, std::array<std::uint8_t, kPatchBytes>>> saved_;
+  std::vector<std::pair<std::uint8_t*, std::remove_const_t<decltype(kPatch)>>> saved_;
   bool applied_ = false;
+};
+
+// A signal every now and then while the calling thread uses CPU time: what ends emitted code that goes on for ever.
+class Ticker {
+ public:
+  Ticker() noexcept {
+    static const bool installed = (install(), true);
+    static_cast<void>(installed);
+    sigevent event{};
+    event.sigev_notify = SIGEV_THREAD_ID;
+    event.sigev_signo = kSignal;
+    event.sigev_value.sival_ptr = &before_;
+    event.sigev_notify_thread_id = static_cast<pid_t>(::syscall(SYS_gettid));
+    started_ = ::timer_create(CLOCK_THREAD_CPUTIME_ID, &event, &timer_) == 0;
+    const itimerspec period{{0, kPatienceNs}, {0, kPatienceNs}};
+    if (started_) ::timer_settime(timer_, 0, &period, nullptr);
+  }
+  ~Ticker() {
+    if (started_) ::timer_delete(timer_);
+  }
+  Ticker(const Ticker&) = delete;
+  Ticker& operator=(const Ticker&) = delete;
+
+ private:
+  static constexpr int kSignal = SIGURG;  // ignored where nobody asks for it
+
+  static void install() noexcept {
+    struct sigaction action{};
+    action.sa_sigaction = on_signal;
+    action.sa_flags = SA_SIGINFO | SA_RESTART | SA_NODEFER;  // no return from it where code is left
+    sigemptyset(&action.sa_mask);
+    sigaction(kSignal, &action, &before_);
+  }
+  static void on_signal(int number, siginfo_t* info, void* context);
+
+  static inline struct sigaction before_{};
+  timer_t timer_{};
+  bool started_ = false;
 };
 
 class Recorder {
@@ -268,7 +272,15 @@ class Recorder {
     return std::move(result_);
   }
 
+  // In a signal handler, on the recording's thread. Emitted code holds nothing: it can be left anywhere.
+  void on_tick() noexcept {
+    if (outside_) return;
+    if (ticked_) siglongjmp(entered_, 1);
+    ticked_ = true;
+  }
+
   void on_call(const std::uint64_t* frame) {
+    const Outside outside(*this);
     const auto found = kernels_.find(frame[kKernelAt] - kKernelSkew);
     if (found == kernels_.end()) return fail("a call leads to no kernel", "", "");
     const std::size_t operands = config_.kernels[found->second].operands;
@@ -334,9 +346,33 @@ class Recorder {
     fill(0);
   }
 
+  // Here, and not in emitted code: it has come to an event.
+  class Outside {
+   public:
+    explicit Outside(Recorder& recorder) noexcept : recorder_(recorder) {
+      recorder_.outside_ = true;
+      recorder_.ticked_ = false;
+    }
+    ~Outside() { recorder_.outside_ = false; }
+    Outside(const Outside&) = delete;
+    Outside& operator=(const Outside&) = delete;
+
+   private:
+    Recorder& recorder_;
+  };
+
   template <typename Call>
   std::vector<RecordedStep> ended(const Call& call) {
-    const std::int32_t status = call();
+    volatile std::int32_t status = 0;
+    if (sigsetjmp(entered_, 0) == 0) {
+      ticked_ = false;
+      outside_ = false;
+      status = call();
+      outside_ = true;
+    } else {
+      outside_ = true;
+      fail("an entry goes on for ever and calls nobody", "", "");
+    }
     event({});
     if (status != 0) fail("an entry gives up", "0", std::to_string(status));
     return now_;
@@ -387,12 +423,14 @@ class Recorder {
   }
 
   std::int32_t on_host_call(std::int32_t subop) {
+    const Outside outside(*this);
     event({of(RecordedKind::host_call), subop});
     if (!confirming_) fill(0);
     return failed() ? 1 : 0;
   }
 
   std::int32_t on_wait(std::int32_t core, std::int32_t producer, std::uint64_t threshold, std::int32_t wait) {
+    const Outside outside(*this);
     if (core != core_ || producer < 0 || producer >= config_.cores || producer == core_) {
       fail("a wait names a core that it cannot wait for", "", std::to_string(producer));
       return 1;
@@ -472,6 +510,9 @@ class Recorder {
   std::vector<std::uint64_t> events_;
   std::map<std::uintptr_t, std::size_t> kernels_;
   Frame frame_{};
+  sigjmp_buf entered_;
+  volatile bool outside_ = true;  // no emitted code runs
+  volatile bool ticked_ = false;  // since the last event
   int core_ = 0;
   bool confirming_ = false;
   bool open_ = false;
@@ -485,6 +526,19 @@ class Recorder {
 
 }  // namespace
 
+namespace {
+
+void Ticker::on_signal(int number, siginfo_t* info, void* context) {
+  if (info->si_code == SI_TIMER && info->si_value.sival_ptr == &before_) {
+    if (current != nullptr) current->on_tick();
+    return;
+  }
+  if ((before_.sa_flags & SA_SIGINFO) != 0) return before_.sa_sigaction(number, info, context);
+  if (before_.sa_handler != SIG_DFL && before_.sa_handler != SIG_IGN) before_.sa_handler(number);
+}
+
+}  // namespace
+
 extern "C" void sk_recorder_called(const std::uint64_t* frame) noexcept { current->on_call(frame); }
 
 Recording record_program(const RecorderConfig& config) {
@@ -493,7 +547,7 @@ Recording record_program(const RecorderConfig& config) {
   for (const auto& kernel : config.kernels) addresses.push_back(kernel.address);
   std::sort(addresses.begin(), addresses.end());
   for (std::size_t i = 1; i < addresses.size(); ++i) {
-    if (addresses[i] - addresses[i - 1] < kPatchBytes) {
+    if (addresses[i] - addresses[i - 1] < kPatch.size()) {
       return {Recording::Outcome::wrong, "two kernels lie too close to be told apart", "", "", "", {}};
     }
   }
@@ -504,6 +558,7 @@ Recording record_program(const RecorderConfig& config) {
   result.outcome = Recording::Outcome::refused;
   if (patches.applied()) {
     current = &recorder;
+    const Ticker ticker;
     result = recorder.record();
     current = nullptr;
   }

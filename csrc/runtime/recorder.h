@@ -17,6 +17,9 @@
 // Then the single entry: its tasks, sub-operator by sub-operator, must be the worker's calls. A counter that changes
 // between two events was set by the worker itself, and must be its own.
 //
+// An entry that uses half a second of CPU time without an event is left in the midst, by a signal (SIGURG, which is
+// handed on where it came from elsewhere).
+//
 // It knows the ABI and nothing of how entries are emitted or what was planned. It does not see: prefetches; whether a
 // wait's load acquires and a set's store releases; what happens behind a launch that fails.
 #pragma once

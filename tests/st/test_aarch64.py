@@ -30,6 +30,8 @@ from operator_cases import cases
 from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.host import image as host_image
 from superkernel.codegen.host.emitters import emit_ir
+from superkernel.codegen.host.entry import emit_entries
+from superkernel.codegen.host.entry_spec import BasePointer, RunTask, WaitFor
 from superkernel.codegen.host.image import HostImage, ImageBuilder
 from superkernel.codegen.host.lower import compile_ir
 from superkernel.core.dtypes import DType
@@ -55,8 +57,9 @@ from superkernel.transforms import simplify
 Array = NDArray[Any]
 Case = tuple[str, Body, list[Array | None], dict[int, Array]]
 
-GCC, QEMU = "aarch64-linux-gnu-gcc", "qemu-aarch64"
-ABI_HEADERS = Path(__file__).parents[2] / "csrc" / "include"
+GCC, GXX, QEMU = "aarch64-linux-gnu-gcc", "aarch64-linux-gnu-g++", "qemu-aarch64"
+CSRC = Path(__file__).parents[2] / "csrc"
+ABI_HEADERS = CSRC / "include"
 TIMEOUT_S = 120
 TOLERANCE = {DType.F32: 3e-5, DType.F64: 1e-6, DType.F16: 2e-3, DType.BF16: 1e-2}
 
@@ -499,3 +502,115 @@ def test_fused_graphs(name: str, cores: int, cpu: CpuTarget, tmp_path: Path, mon
         at += expected.nbytes
         compare(np.frombuffer(part, expected.dtype).reshape(expected.shape), expected, 1e-4, f"{name}, result {k}")
     assert at == len(found)
+
+
+# The recorder ---------------------------------------------------------------------------------------------------------
+
+RECORDER_FLAGS = ("-std=c++20", "-O1", "-static", "-Wall", "-Wextra", "-Werror", f"-I{CSRC}", f"-I{ABI_HEADERS}")
+RECORDER_SOURCES = ("tests/record_program.cpp", "runtime/recorder.cpp", "runtime/clock.cpp")
+# Ahead of the kernels and behind them: their pages are written, and must hold nothing else that runs.
+APART = '__asm__(".text\\n .p2align 16\\n .skip 65536\\n");\n'
+
+
+@pytest.fixture(scope="module")
+def recorder(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Objects of the recorder and its program."""
+    if missing() or shutil.which(GXX) is None:
+        pytest.skip(missing() or f"{GXX} is not installed")
+    folder = tmp_path_factory.mktemp("recorder")
+    for source in RECORDER_SOURCES:
+        command = [GXX, *RECORDER_FLAGS, "-c", str(CSRC / source)]
+        subprocess.run(command, cwd=folder, check=True, timeout=TIMEOUT_S)
+    return sorted(map(str, folder.glob("*.o")))
+
+
+@dataclass
+class RecordedProgram:
+    """A graph's objects, to be recorded with entries of one's choice."""
+
+    image: HostImage
+    cpu: CpuTarget
+    recorder: list[str]
+    folder: Path
+
+    def __post_init__(self) -> None:
+        spec = self.image.spec
+        found = {t.symbol: len(t.operands) for t in spec.tasks if t.symbol is not None}
+        self.kernels = sorted(found)
+        io = [0] * self.image.io_count
+        for at in (o for task in spec.tasks for o in task.operands if o.space is BasePointer.IO):
+            io[at.slot] = 1 << 20  # as good as any
+        self.stride = -(-self.image.scratch_bytes // 64) * 64
+        self.regions = [self.image.arena_bytes, self.image.constants.nbytes, self.stride * self.image.cores, *io]
+        rows = "".join(f"{{{name}, {found[name]}}}, " for name in self.kernels)
+        declared = "".join(f"void {name}();\n" for name in self.kernels)
+        table = f'extern "C" {{\n{declared}extern const struct {{ void (*code)(); unsigned long operands; }}'
+        table += f" kernel_table[] = {{{rows}{{nullptr, 0}}}};\n}}\n"
+        (self.folder / "table.cpp").write_text(table)
+        (self.folder / "apart.cpp").write_text(APART)
+
+    def run(self, change: Callable[[str], str] = lambda text: text) -> subprocess.CompletedProcess[str]:
+        """The recording, of entries whose text may be changed."""
+        names = []
+        kernels = list(self.image.objects.values())[:-1]
+        entries = compile_ir(change(emit_entries(self.image.spec, self.cpu)), self.cpu)
+        for k, code in enumerate([*kernels, entries]):
+            names.append(f"part{k}.o")
+            (self.folder / names[-1]).write_bytes(code)
+        parts = ["apart.cpp", *names[:-1], "apart.cpp", names[-1], "table.cpp"]
+        link = [GXX, *RECORDER_FLAGS, *self.recorder, *parts, "-o", "program"]
+        subprocess.run(link, cwd=self.folder, check=True, timeout=TIMEOUT_S)
+        spec = self.image.spec
+        words = [len(spec.programs), spec.subops, self.stride, spec.events_words, *self.regions]
+        command = [QEMU, "program", *map(str, words)]
+        return subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+
+    def told(self) -> list[list[int]]:
+        """What should be recorded, by what the entries were made from; a worker's number ahead of each event."""
+        spec, events = self.image.spec, []
+        spaces = {BasePointer.ARENA: 0, BasePointer.CONSTANTS: 1, BasePointer.IO: 3}
+        for core, steps in enumerate(spec.programs):
+            for step in steps:
+                if isinstance(step, WaitFor):
+                    events.append([core, 2, step.producer, step.count, step.wait])
+                elif not isinstance(step, RunTask):
+                    events.append([core, 3, step.count])
+                else:
+                    task = spec.tasks[step.task]
+                    assert task.symbol is not None
+                    places = [word for o in task.operands for word in (spaces[o.space] + o.slot, o.offset)]
+                    call = [core, 0, self.kernels.index(task.symbol), task.begin, task.end]
+                    events.append([*call, *places, 2, core * self.stride])
+        return events
+
+
+@pytest.fixture
+def program(cpu: CpuTarget, recorder: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecordedProgram:
+    image = image_of(simplify(transformer(tokens=8, width=32, heads=2)), 3, cpu, monkeypatch)
+    return RecordedProgram(image, cpu, recorder, tmp_path)
+
+
+def test_the_recorder_sees_what_was_emitted(program: RecordedProgram) -> None:
+    done = program.run()
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = program.told()
+    assert sum(event[1] == 2 for event in told) >= 3, "nobody waits"
+    assert [list(map(int, line.split())) for line in done.stdout.splitlines()] == told
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        (
+            "%reached = icmp uge i64 %seen, %threshold",
+            "%soon = add i64 %seen, 1\n  %reached = icmp uge i64 %soon, %threshold",
+            "passes before",
+        ),
+        ("%tired = icmp uge i32 %spins.next, %limit", "%tired = icmp ugt i32 %limit, -1", "goes on for ever"),
+    ],
+    ids=["early", "endless"],
+)
+def test_the_recorder_refuses(program: RecordedProgram, old: str, new: str, says: str) -> None:
+    done = program.run(lambda text: text.replace(old, new))
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert says in done.stdout

@@ -112,12 +112,12 @@ def test_each_wait_that_is_left_out_is_found_and_named(compiled: HostCompiled, i
 
 
 def test_a_wait_for_too_little_and_one_for_ever_are_found(compiled: HostCompiled, io: list[NDArray[Any]]) -> None:
+    wait = next(r.wait for r in reversed(compiled.plan.reasons) if r.wait.count > 1)
+
     def later(plan: Plan, by: int) -> Plan:
-        wait = plan.reasons[-1].wait
         moved = replace(wait, count=wait.count + by)
         return replace(plan, programs=tuple(tuple(moved if s == wait else s for s in steps) for steps in plan.programs))
 
-    assert compiled.plan.reasons[-1].wait.count > 1
     assert "race, read-after-write" in findings(changed(compiled, emitted=later(compiled.plan, -1)), io)[0]
     assert "deadlock" in findings(changed(compiled, emitted=later(compiled.plan, 9)), io)[0]
 

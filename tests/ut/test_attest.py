@@ -186,6 +186,7 @@ TEXT = {
         "%more = add i64 %seen, 1\n  %reached = icmp uge i64 %more, %threshold",
         "passes before",
     ),
+    "spins without asking": (r"%tired = icmp uge i32 [^\n]*", "%tired = icmp ugt i32 %limit, -1", "for ever"),
     "sets another's": (r"(?s)(i32 @core_0\(.*?store atomic i64 %v\d+, ptr %flag)0", r"\g<1>1", "not its counter"),
     "forgets the launches before": (r"(%v\d+ = add i64) %first\d+", r"\1 0", "not its next count"),
     "profiled otherwise": (r"(?s)(i32 @profiled_0\(.*?)  call i32 @task_0\(ptr %ctx\)\n", r"\1", "when it is profiled"),

@@ -112,7 +112,7 @@ def test_stack_and_tables_are_held_to_their_size() -> None:
 
 
 def test_sizes_of_types() -> None:
-    sizes = {"i8": 1, "half": 2, "<3 x float> %v": 12, "[2 x <4 x i16>]": 16, "ptr": 8, "double 1.0": 8}
+    sizes = {"i8": 1, "half": 2, "<3 x float> %v": 12, "[2 x <4 x i16>]": 16, "ptr": 8, "double 1.0": 8, "i256 %0": 32}
     assert {text: type_bytes(text) for text in sizes} == sizes
 
 
