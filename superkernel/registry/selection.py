@@ -31,7 +31,7 @@ from superkernel.registry.timings import TimingDatabase
 from superkernel.target.base import Target
 
 REGISTRY_VERSION = 2
-_MEMO_LIMIT = 4_096
+_MEMO_LIMIT = 1_024
 """Answers kept per level; a full cache is emptied, so that a process that compiles many models does not grow."""
 
 

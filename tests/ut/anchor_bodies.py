@@ -13,6 +13,7 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
+import soak
 from kernel_check import check_body, tiers
 from numpy.typing import NDArray
 
@@ -48,8 +49,9 @@ class AnchorCase:
     expected: dict[int, Array]
 
     def check(self, kernel: str, tol: float = 2e-5, every_tier: bool = False) -> None:
-        """The kernel against the expectation, see kernel_check: on every tier with every tiling, or (to be quick) on a
-        tier and with one tiling per unit axis that the case's own numbers pick."""
+        """The kernel against the expectation, see kernel_check: on every tier with every tiling, as in a soak run, or
+        (to be quick) on a tier and with one tiling per unit axis that the case's own numbers pick."""
+        every_tier |= soak.enabled
         names = tiers()
         pick = crc32(repr((kernel, self.body)).encode())
         for name in names if every_tier else [names[pick % len(names)]]:
