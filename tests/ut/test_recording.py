@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from anchor_bodies import anchor_case
-from kernel_check import Recorded
+from kernel_cases import MAKERS
+from kernel_check import Recorded, tiers
 
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.codegen.host.loader import LoadedCode
@@ -26,9 +27,10 @@ from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError
 from superkernel.core.tensor import Region
 from superkernel.ir.body import Body
-from superkernel.scheduler.families import family_of
+from superkernel.scheduler.families import HOST_KERNELS, family_of
 from superkernel.scheduler.families.pool import PoolTiling
-from superkernel.scheduler.tiling import Access
+from superkernel.scheduler.hostcall import HOST_REFERENCE
+from superkernel.scheduler.tiling import Access, pack_bytes
 
 CPU = detect_cpu("")
 
@@ -142,3 +144,23 @@ def test_a_tiling_that_does_not_say_all_is_found(hidden_write: bool, told: str) 
     narrow = Narrow(**vars(tiling), hidden_write=hidden_write)
     with pytest.raises(AssertionError, match=told):
         Recorded("host.pool", case.body, narrow, arrays, CPU).check([(0, tiling.units)])
+
+
+@pytest.mark.parametrize("tier", tiers())
+def test_every_kernel_touches_what_its_tiling_declares(tier: str) -> None:
+    cpu = detect_cpu(tier)
+    recorded_kernels: set[str] = set()
+    for kernel, body, arrays, _ in (case for make in MAKERS for case in make()):
+        if kernel in recorded_kernels:
+            continue
+        recorded_kernels.add(kernel)
+        tiling = family_of(kernel).tilings(kernel, body, cpu)[0]
+        packs = tiling.packs(body)
+        given = [
+            np.zeros(o.type.shape, o.type.dtype.numpy) if a is None else a
+            for a, o in zip(arrays, body.operands, strict=True)
+        ]
+        packed = [pack_bytes(packs.get(k), a) for k, a in enumerate(given)]
+        middle = tiling.units // 2
+        Recorded(kernel, body, tiling, packed, cpu).check([(0, middle), (middle, tiling.units)])
+    assert recorded_kernels == set(HOST_KERNELS.kernels) - {HOST_REFERENCE}
