@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from functools import cache
 from pathlib import Path
 
 import aicore_emulated
@@ -49,6 +51,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         os.environ["SK_CACHE_DIR"] = before
 
 
+@cache
 def _not_quick() -> set[str]:
     """Files and functions that `--quick` leaves out: see the list's own head."""
     lines = (Path(__file__).parent / "not_quick.txt").read_text("utf-8").splitlines()
@@ -56,9 +59,24 @@ def _not_quick() -> set[str]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With `--quick`, what is listed as slow is not even imported."""
-    quick = config.getoption("--quick") and collection_path.is_file()
-    return True if quick and str(collection_path.relative_to(config.rootpath)) in _not_quick() else None
+    """What cannot be asked for is not even imported: with `--quick`, what is listed as slow; with `-m serial`, files
+    without such tests."""
+    if not collection_path.is_file():
+        return None
+    quick = config.getoption("--quick") and str(collection_path.relative_to(config.rootpath)) in _not_quick()
+    parallel = config.option.markexpr == "serial" and "pytest.mark.serial" not in collection_path.read_text("utf-8")
+    return True if quick or parallel else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Modules and tests stay to the end: the garbage collector need not look for them, now or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
