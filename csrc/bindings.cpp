@@ -119,6 +119,7 @@ PYBIND11_MODULE(_core, m) {
   register_engines(m);
   register_device(m);
   register_recorder(m);
+  register_program(m);
   m.attr("OversubscriptionWarning") = py::reinterpret_steal<py::object>(PyErr_NewExceptionWithDoc(
       "superkernel._core.OversubscriptionWarning", "A kernel has more threads than the process may use CPUs.",
       PyExc_RuntimeWarning, nullptr));

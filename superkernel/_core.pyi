@@ -5,7 +5,7 @@ functions may be called from any thread; kernels and threads share the pool, one
 (the child makes its own workers on first use) and exit at any time.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 import numpy as np
@@ -207,6 +207,41 @@ def prepare_bound(
 ) -> None:
     """Prepare the launches of `call`, once. Nothing is checked but the number of arrays. With `runner` a launch is a
     call of it."""
+
+class ProgramRecorder:
+    """A linked program of an accelerator in a memory, whose launches can be recorded
+    (csrc/sim/device/program_recorder.h). `segments`: address, bytes, data, writable, executable; `functions`: address
+    and number of arguments. MemoryError where there is not enough memory."""
+
+    def __init__(
+        self,
+        target: Mapping[str, object],
+        entry: int,
+        private_address: int,
+        segments: Sequence[tuple[int, int, bytes, bool, bool]],
+        functions: Sequence[tuple[int, int]],
+        instructions_max: int,
+    ) -> None: ...
+    def write(self, address: int, data: Buffer) -> None:
+        """Bytes of global memory. The range is not checked."""
+    def view(self, address: int, data: Buffer) -> None:
+        """The same without a copy, for loads."""
+    def launch(
+        self,
+        number: int,
+        on_call: Callable[[int, int, tuple[int, ...]], Iterable[tuple[int, bool, int, int, int, int]]],
+    ) -> list[tuple[bytes, list[tuple[int, ...]], bytes]]:
+        """Steps, arguments of calls and uses of operands, by hart. `on_call`: of a hart, a function and its arguments
+        what may be touched, as rows of operand, write, address, bytes, stride, count."""
+    @property
+    def wrong(self) -> list[tuple[str, str, str, str]]:
+        """What was found wrong: message, location, expected, found."""
+    @property
+    def executed(self) -> int:
+        """Instructions."""
+    @property
+    def commands(self) -> int:
+        """Of engines and control units."""
 
 def record_program(
     entry: int,

@@ -95,6 +95,7 @@ def place_aicore(
         local.copies,
         arranged.tried,
         frozenset(local.notes),
+        buffers,
     )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from superkernel.scheduler.grouping import ValueBuffer
 from superkernel.scheduler.schedule import Copies, Schedule
 
 
@@ -30,12 +32,14 @@ class Workspaces:
 @dataclass(frozen=True)
 class AicoreSchedule(Schedule):
     """`arrangements`: (name, estimated cycles) of those tried, the chosen one first; `rematerialised`: sub-operators
-    whose ranges follow those of their readers; `copies`: of values that groups then compute each for itself."""
+    whose ranges follow those of their readers; `copies`: of values that groups then compute each for itself;
+    `buffers`: what the sub-operators' values name, copies included."""
 
     workspaces: Workspaces
     copies: tuple[Copies, ...] = ()
     arrangements: tuple[tuple[str, float], ...] = ()
     rematerialised: frozenset[int] = frozenset()
+    buffers: Mapping[str, ValueBuffer] = field(default_factory=dict)
 
     def remarks(self) -> list[str]:
         return list(map(str, self.copies))

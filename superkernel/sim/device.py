@@ -132,7 +132,7 @@ class Device:
             )
         self.target, self._names = target, names
         self.harts = target.cores + target.device.aicpu_harts
-        self._image = _read(program)
+        self._image = read_program(program)
         raise_all(InputError, _misplaced(self._image, target, self.harts))
         self._trace = trace
         options = {
@@ -295,7 +295,8 @@ class Device:
         return "aic" if self.target.is_cube(core) else "aiv"
 
 
-def _read(program: bytes) -> _Image:
+def read_program(program: bytes) -> _Image:
+    """What is used of an ELF file. Raises FileFormatError on what is no program."""
     try:
         elf = ELFFile(io.BytesIO(program))
         if elf.elfclass != 64 or not elf.little_endian or elf["e_machine"] != "EM_RISCV":

@@ -26,7 +26,8 @@ Not checked: that declared accesses are what the kernels do (the simulator check
 own commands, and that what is partitioned at run time is disjoint (the simulator's race detection does both).
 
 The checks stand beside this file: `verify_form` (A1 to A3, A7, A9), `verify_replay` (A4, A6, A7), `verify_order` (A5),
-`verify_service` (A8), `verify_copies` (A10). The pairs of A5 come from `verify_pairs`, as on the host.
+`verify_service` (A8), `verify_copies` (A10). The pairs of A5 come from `verify_pairs`, as on the host. Of a linked
+program `verify_program` makes the plan that all this is asked of.
 
 Architecture invariant: imports plain data types only, nothing of the planner.
 """
@@ -43,12 +44,13 @@ from superkernel.sync.aicore.verify_form import check_form
 from superkernel.sync.aicore.verify_order import check_order
 from superkernel.sync.aicore.verify_replay import Replay, check_counts
 from superkernel.sync.aicore.verify_service import check_service
+from superkernel.sync.verify import Emitted
 from superkernel.sync.verify_pairs import Accesses
 
 
 @dataclass(frozen=True, slots=True)
 class AicoreCertificate:
-    """What was proved, in numbers."""
+    """What was proved, in numbers. `emitted`: of which program; None: of a plan."""
 
     tasks: int
     cores: int
@@ -56,12 +58,22 @@ class AicoreCertificate:
     awaits: int
     conflicting_pairs: int
     cross_core_pairs: int
+    emitted: Emitted | None = None
 
     def __str__(self) -> str:
-        return (
+        text = (
             f"certificate: {self.tasks} tasks on {self.cores} cores, {self.events} events, {self.awaits} awaits; "
             f"{self.conflicting_pairs} pairs of accesses whose address ranges meet ({self.cross_core_pairs} across "
             "cores): none races; no deadlock; no flag above its limit"
+        )
+        if self.emitted is None:
+            return text
+        seen = self.emitted
+        return (
+            f"{text}\ncovers the program as linked: calls, signals and waits {seen.program[:16]}, addresses "
+            f"{seen.addresses[:16]}, accesses {seen.accesses[:16]}, ELF file {seen.objects[:16]}\n"
+            "does not cover: paths that only data take, the order of commands within a kernel and its workspace, "
+            "the processor (docs/reliability.md)"
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
+from superkernel.backends.aicore.attest import attest
 from superkernel.backends.aicore.compiled import AicoreCompiled, AicorePlanned
 from superkernel.backends.aicore.executable import SimExecutable
 from superkernel.backends.aicore.planner import AicorePlanner
@@ -76,6 +77,11 @@ class AicoreBackend(Backend[AicoreTarget, AicorePlanned, AicoreCertificate, Aico
             schedule, planned.plan, job.target, addresses, cache, code, run.progress.update, self.shared.kernels,
         )  # fmt: skip
         return builder.build(planned.grouping.constants)
+
+    def attest(
+        self, job: Job[AicoreTarget], planned: AicorePlanned, image: AicoreImage, proved: AicoreCertificate
+    ) -> AicoreCertificate:
+        return attest(planned, image, job.target)
 
     def bind(self, job: Job[AicoreTarget], planned: AicorePlanned, image: AicoreImage) -> SimExecutable:
         inputs, outputs = len(planned.graph.inputs), len(planned.graph.outputs)

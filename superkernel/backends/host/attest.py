@@ -15,19 +15,17 @@ plan's then, and says so.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain
 from typing import Any
 
-from numpy.typing import NDArray
-
 from superkernel import _core
+from superkernel.backends.attested import digest, wrong_constants
 from superkernel.codegen.host.image import HOST_CALL, HostImage, KernelKey
 from superkernel.compilation.compiled import Planned
-from superkernel.core.errors import VerificationError, Violation, raise_all
-from superkernel.ir.body import Role
+from superkernel.core.errors import VerificationError, raise_all
 from superkernel.scheduler.memory_check import check_memory
 from superkernel.scheduler.schedule import MemoryAddress, Schedule, Space
 from superkernel.sync.plan import Plan, Set, Wait
@@ -48,13 +46,14 @@ def attest(planned: Planned[Plan], image: HostImage, proved: Certificate) -> Cer
         return replace(proved, emitted=Emitted("", "", "", _objects_digest(image)))
     symbols = _symbols(schedule)
     rebuilt = rebuild(recorded.program, schedule, planned.plan.tasks, symbols, sizes)
-    raise_all(VerificationError, [*rebuilt.wrong, *_constants(planned, rebuilt.addresses)])
+    constants = wrong_constants(schedule, planned.grouping.constants, rebuilt.addresses)
+    raise_all(VerificationError, [*rebuilt.wrong, *constants])
     check_memory(schedule.subops, rebuilt.addresses, planned.grouping.buffers)
     found = proved if _same_program(rebuilt.plan, planned.plan) else verify(rebuilt.plan, planned.units)
     emitted = Emitted(
         program=recorded.digest,
-        addresses=_digest(" ".join(map(str, row)) for row in rebuilt.addresses),
-        accesses=_digest(map(repr, sorted(rebuilt.touched.items()))),
+        addresses=digest(" ".join(map(str, row)) for row in rebuilt.addresses),
+        accesses=digest(map(repr, sorted(rebuilt.touched.items()))),
         objects=_objects_digest(image),
     )
     return replace(found, emitted=emitted)
@@ -65,17 +64,9 @@ def _same_program(one: Plan, other: Plan) -> bool:
     return (one.tasks, one.programs, one.sets) == (other.tasks, other.programs, other.sets)
 
 
-def _digest(parts: Iterable[str]) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part.encode())
-        digest.update(b"\n")
-    return digest.hexdigest()
-
-
 def _objects_digest(image: HostImage) -> str:
     """Of all object code, by what it was made from."""
-    return _digest(
+    return digest(
         f"{hashlib.sha256(key.encode()).hexdigest()} {hashlib.sha256(data).hexdigest()}"
         for key, data in sorted(image.objects.items())
     )
@@ -162,29 +153,4 @@ def _recorded(image: HostImage, schedule: Schedule, sizes: Mapping[tuple[Space, 
         return HostCall(row[1]) if row[0] == _HOST_CALL else Set(row[1])
 
     lines = (" ".join(map(str, row)) for core in rows for row in ((len(core),), *core))
-    return _Recorded(tuple(tuple(map(event, core)) for core in rows), _digest(chain(kernels, map(repr, places), lines)))
-
-
-def _constants(planned: Planned[Plan], addresses: tuple[tuple[MemoryAddress, ...], ...]) -> Iterator[Violation]:
-    """Whether every constant lies where a kernel was told, packed as its tiling wants it."""
-    schedule, arrays = planned.schedule, planned.grouping.constants
-    slots = {slot.offset: slot for slot in schedule.constants}
-    for sub, tiling, row in zip(schedule.subops, schedule.tilings, addresses, strict=True):
-        packs = tiling.packs(sub.body)
-        for i, (value, operand, address) in enumerate(zip(sub.values, sub.body.operands, row, strict=True)):
-            if operand.role is not Role.CONSTANT or not operand.type.nbytes:
-                continue
-            slot = slots.get(address.offset) if address.space is Space.CONSTANT else None
-            if slot is None or slot.pack != packs.get(i) or not _same(arrays, slot.value, value):
-                found = str(address) if slot is None else f"{slot.value!r}, pack {slot.pack}"
-                where = f"sub-operator {sub.index} ({sub.name}), operand {i}"
-                yield Violation("not its constant", where, f"{value!r}, pack {packs.get(i)}", found)
-
-
-def _same(arrays: Mapping[str, NDArray[Any]], name: str, other: str) -> bool:
-    if name == other:  # those of a saved kernel may not be at hand
-        return True
-    left, right = arrays[name], arrays[other]
-    return left is right or (
-        left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
-    )
+    return _Recorded(tuple(tuple(map(event, core)) for core in rows), digest(chain(kernels, map(repr, places), lines)))
