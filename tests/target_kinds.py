@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,10 +26,17 @@ def read_sources(root: Path) -> dict[str, ast.Module]:
     return {p.relative_to(root).as_posix(): ast.parse(p.read_text()) for p in found}
 
 
+@cache
+def nodes(tree: ast.Module) -> tuple[ast.AST, ...]:
+    """What tests ask about, of all that a walk over a source meets: one walk for all questions."""
+    asked_about = (ast.ClassDef, ast.arguments, ast.Call, ast.Compare, ast.MatchClass)
+    return tuple(node for node in ast.walk(tree) if isinstance(node, asked_about))
+
+
 def kinds(sources: Mapping[str, ast.Module]) -> frozenset[str]:
     """Names of all classes that belong to one kind of target: those of its backend, subclasses of `BASES`, and of
     these. Names that several classes share count where one of them belongs to a kind."""
-    classes = [(p, node) for p, tree in sources.items() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    classes = [(p, node) for p, tree in sources.items() for node in nodes(tree) if isinstance(node, ast.ClassDef)]
     found = {node.name for path, node in classes if path.startswith(BACKENDS)}
     while more := {n.name for _, n in classes if {_name(b) for b in n.bases} & (found | {*BASES})} - found:
         found |= more
@@ -52,7 +60,7 @@ def unknown_targets(sources: Mapping[str, ast.Module]) -> list[str]:
     return [
         f"{path}:{each.lineno}"
         for path, tree in sources.items()
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.arguments)
         for each in (*node.posonlyargs, *node.args, *node.kwonlyargs)
         if each.arg == "target" and each.annotation is not None and _name(each.annotation) in ("Any", "object")
@@ -61,7 +69,7 @@ def unknown_targets(sources: Mapping[str, ast.Module]) -> list[str]:
 
 def _tests(tree: ast.Module) -> Iterator[tuple[ast.expr | ast.pattern, str]]:
     """Names of classes that are tested for: in `isinstance` and `issubclass`, behind `type(x) is`, by `case`."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Call) and _name(node.func) in ("isinstance", "issubclass") and len(node.args) > 1:
             yield from ((node, _name(each)) for each in ast.walk(node.args[1]) if isinstance(each, ast.expr))
         elif isinstance(node, ast.Compare) and isinstance(node.left, ast.Call) and _name(node.left.func) == "type":

@@ -44,6 +44,7 @@ def case(request: pytest.FixtureRequest) -> Case:
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3
+    options.intra_op_num_threads = 1  # threads of its own would spin where other tests have the CPUs
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return Case(load_graph(model), inputs, session.run(None, dict(inputs)))
 

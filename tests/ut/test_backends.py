@@ -61,7 +61,7 @@ def stages(sources: Mapping[str, ast.Module]) -> Counter[tuple[str, str]]:
     return Counter(
         (path, ast.literal_eval(node.args[0]))
         for path, tree in sources.items()
-        for node in ast.walk(tree)
+        for node in target_kinds.nodes(tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "stage"
     )
 
