@@ -134,6 +134,8 @@ def _parser() -> argparse.ArgumentParser:
         help="the kernel's own (default): host, or sim for an accelerator; qemu: its program on an emulator; "
         "reference: NumPy",
     )
+    text = "cores, engines and signals are late where the seed says so; the bits are the same, or something is wrong"
+    sub.add_argument("--delays", type=int, default=0, metavar="SEED", help=text)
     sub = add("report", _report, "Show what synchronisation costs, and fused against one by one.")
     _input_arguments(sub)
     sub.add_argument("--rounds", type=int, default=100, help="alternating pairs of the comparison (default 100)")
@@ -156,6 +158,8 @@ def _parser() -> argparse.ArgumentParser:
     cli_analysis.add_ablate_arguments(add("ablate", _ablate, text))
     text = "Find the first sub-operator that computes something wrong, inside the fused kernel."
     cli_analysis.add_bisect_arguments(add("bisect", _bisect, text))
+    text = "Run a model with many seeds' delays; exit status 0 where all give the bits of the run without."
+    cli_analysis.add_explore_arguments(add("explore", _explore, text))
     text = "Record one run as a timeline of cores and engines: a page for a browser, or JSON for Perfetto."
     cli_analysis.add_trace_arguments(add("trace", _trace, text))
     text = "The kernel registry: what there is, why a kernel is chosen, which kernels models need."
@@ -260,7 +264,7 @@ def _run(args: argparse.Namespace) -> int:
     kernel = load_model(args)
     inputs = _inputs(args, kernel)
     start = time.perf_counter_ns()
-    result = kernel.run(inputs, executor=args.executor)
+    result = kernel.run(inputs, executor=args.executor, delays=args.delays)
     outputs = {**result.dumps, **result.outputs}
     elapsed_ns = time.perf_counter_ns() - start
     if args.outputs is not None:
@@ -349,6 +353,13 @@ def _bisect(args: argparse.Namespace) -> int:
     result = cli_analysis.run_bisect(args, _graph(args), parse_options(map(_pair, args.option)))
     _print(args, result.to_json(), result.text)
     return cli_analysis.WRONG if result.first is not None or result.placement else 0
+
+
+def _explore(args: argparse.Namespace) -> int:
+    result, again = cli_analysis.run_explore(args, _graph(args), parse_options(map(_pair, args.option)))
+    data = {**result.to_json(), "again": again}
+    _print(args, data, lambda: result.text() + (f"\nshow it again: {again}" if again else ""))
+    return 0 if result.difference is None else cli_analysis.WRONG
 
 
 def _crosscheck(args: argparse.Namespace) -> int:

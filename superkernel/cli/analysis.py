@@ -1,8 +1,9 @@
-"""`superkernel ablate`, `bisect`, `trace` and `crosscheck`: arguments in, results out."""
+"""`superkernel ablate`, `bisect`, `trace`, `crosscheck` and `explore`: arguments in, results out."""
 
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,11 +12,12 @@ if TYPE_CHECKING:
     from superkernel.analysis.ablate import Ablation
     from superkernel.analysis.bisection import Bisection
     from superkernel.analysis.crosscheck import CrossCheck
+    from superkernel.analysis.exploration import Exploration
     from superkernel.display.tracing import Trace
     from superkernel.ir.graph import Graph
     from superkernel.runtime.kernel import Kernel
 
-WRONG = 1  # exit status of `bisect` where it finds a cause, of `crosscheck` where runs disagree
+WRONG = 1  # exit status of `bisect` where it finds a cause, of `crosscheck` and `explore` where runs disagree
 SEEDS, TIMINGS, WATCHDOG_S = 3, "now,late,random", 120.0
 
 
@@ -52,6 +54,17 @@ def add_crosscheck_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plain", type=int, default=0, metavar="N", help=text)
     text = f"of a launch (default {WATCHDOG_S:g})"
     parser.add_argument("--watchdog", type=float, default=WATCHDOG_S, metavar="SECONDS", help=text)
+
+
+def add_explore_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `explore`."""
+    _add_inputs(parser)
+    parser.add_argument("--executor", choices=("host", "sim", "qemu"), help="the kernel's own by default")
+    parser.add_argument("--seeds", type=int, default=20, metavar="N", help="how many to try (default 20)")
+    parser.add_argument("--first-seed", type=int, default=1, metavar="SEED", help="the first of them (default 1)")
+    text = "where the smallest graph that shows a difference goes (default: explored.json)"
+    parser.add_argument("--out", default="explored.json", metavar="FILE.json", help=text)
+    parser.add_argument("--no-shrink", action="store_true", help="do not look for a smaller graph")
 
 
 def _add_inputs(parser: argparse.ArgumentParser) -> None:
@@ -91,6 +104,40 @@ def run_crosscheck(args: argparse.Namespace, graph: Graph, options: Mapping[str,
     return crosscheck(
         graph, _inputs(args, graph), target=target, options=options, runs=runs, mutants=args.mutants, plain=args.plain
     )
+
+
+def run_explore(args: argparse.Namespace, graph: Graph, options: Mapping[str, Any]) -> tuple[Exploration, str]:
+    """Carry `explore` out: its result, and the command that shows the difference again, "" where there is none."""
+    from superkernel.analysis.exploration import explore
+    from superkernel.core.errors import InputError
+    from superkernel.frontends.json_form import save_json
+    from superkernel.runtime.kernel import DELAYS_MAX
+
+    seeds = range(args.first_seed, args.first_seed + args.seeds)
+    if not (args.seeds > 0 and seeds.start > 0 and seeds[-1] <= DELAYS_MAX):
+        found = f"{args.seeds} seeds from {args.first_seed} on"
+        raise InputError("out of range", location="--seeds, --first-seed", expected=f"1 to {DELAYS_MAX}", found=found)
+    found_inputs = None if args.inputs is None else _inputs(args, graph)
+    target = "host" if args.target is None else args.target
+    result = explore(
+        graph, target, threads=args.threads, options=options, inputs=found_inputs, inputs_seed=args.random_inputs,
+        executor=args.executor, seeds=seeds, shrink=not args.no_shrink,
+    )  # fmt: skip
+    difference = result.difference
+    if difference is None:
+        return result, ""
+    words = ["superkernel", "explore", args.model, "--no-shrink", "--seeds", "1", "--first-seed", str(difference.seed)]
+    given = {"--inputs": args.inputs, "--random-inputs": args.random_inputs or None}
+    if difference.smallest is not None:
+        save_json(difference.smallest, args.out)
+        words[2], words[-1] = args.out, str(difference.smallest_seed)
+        del given["--inputs"]
+    else:
+        words += [word for name in ("dim", "shape") for each in getattr(args, name) for word in (f"--{name}", each)]
+    given |= {"--target": args.target, "--threads": args.threads, "--executor": args.executor}
+    words += [str(word) for pair in given.items() if pair[1] is not None for word in pair]
+    words += [word for each in args.option for word in ("--option", each)]
+    return result, shlex.join(words)
 
 
 def run_trace(args: argparse.Namespace, kernel: Kernel) -> Trace:

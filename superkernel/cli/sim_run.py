@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from superkernel.core.errors import InputError
+from superkernel.core.options import SIMULATION_LIMIT_S
 
 if TYPE_CHECKING:
     from superkernel.sim.accelerator import AcceleratorResult
     from superkernel.sim.program import ProgramResult
     from superkernel.target.aicore import AicoreTarget
 
-LIMIT_S = 600.0
 _PLAIN_ONLY = ("harts", "memory_bytes", "memory_base", "quantum", "icache")
 """Arguments that an accelerator's description answers."""
 
@@ -38,8 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser, parser_class: type[argparse.A
     verb.add_argument(
         "--max-instructions", type=int, default=None, metavar="N", help="give up after N (default: never)"
     )
-    text = f"give up after this time (default {LIMIT_S:g})"
-    verb.add_argument("--time-limit", type=float, default=LIMIT_S, metavar="SECONDS", help=text)
+    text = f"give up after this time (default {SIMULATION_LIMIT_S:g})"
+    verb.add_argument("--time-limit", type=float, default=SIMULATION_LIMIT_S, metavar="SECONDS", help=text)
     text = "on an accelerator: engines and signals are late at random; the seed repeats a run"
     verb.add_argument("--delays", type=int, default=0, metavar="SEED", help=text)
     verb.add_argument(

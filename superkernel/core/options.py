@@ -12,6 +12,9 @@ from typing import Any, Final, Literal
 from superkernel.core.errors import InputError, Violation, raise_all
 from superkernel.core.option import ACCELERATOR, HOST, TARGETS, declared_by, did_you_mean, option
 
+SIMULATION_LIMIT_S: Final = 600.0
+"""How long a run on the simulator may take unless told otherwise."""
+
 
 @dataclass(frozen=True, repr=False)
 class Options:
@@ -134,10 +137,11 @@ class Options:
     )
     watchdog_ms: float = option(
         0.0, "run",
-        "End a launch that takes longer. A WatchdogError names the boundary at which it hangs. 0: no watchdog.",
+        "End a launch that takes longer. A WatchdogError says which core waits for whom, for what, and where the chain "
+        "of waits ends; so does the error of kind `time_limit` of a run on the simulator. 0: no watchdog on the host, "
+        f"{SIMULATION_LIMIT_S:g} s for a run on the simulator, 120 s for a launch on the emulator.",
         high=1e12,  # about 30 years; the runtime counts ns in 64 bits
         unit="milliseconds",
-        idle={ACCELERATOR: "the simulator finds deadlocks by itself, and the emulator has a watchdog of its own"},
     )
     cache: bool = option(
         True, "run", "Keep compiled code and plans on disk. [SK_CACHE_DIR](command-line.md#environment) says where."

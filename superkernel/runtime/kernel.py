@@ -40,6 +40,7 @@ Reconstructor = tuple[Callable[..., "AnyCompilation"], tuple[Any, ...]]
 
 REFERENCE = "reference"
 ROUNDS_MAX = 10_000_000  # what a measurement keeps is 16 bytes per round
+DELAYS_MAX = 2**32 - 1  # the simulator's largest seed
 
 
 class Kernel(_core.DirectCall):
@@ -69,6 +70,10 @@ class Kernel(_core.DirectCall):
         self._executable.run(io)
         return None
 
+    def _launch_late(self, io: Io, seed: int) -> RunReport | None:
+        """As `_launch`, with delays: see `run`."""
+        raise self._unsupported("delays")
+
     def _measure(self, io: Io, rounds: int, warm: bool) -> RunReport:
         """See `report`; states change."""
         raise self._unsupported("reports")
@@ -81,8 +86,10 @@ class Kernel(_core.DirectCall):
         """See `trace`; states change."""
         raise self._unsupported("traces")
 
-    def _run_on(self, executor: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    def _run_on(self, executor: str, arrays: Mapping[str, Array], delays: int) -> dict[str, Array]:
         """Outputs, computed by one of the further `executors`."""
+        if delays:
+            raise InputError("nothing can be late", location="argument 'delays'", found=f"executor {executor!r}")
         return self._reference(arrays)
 
     def _reconstructor(self) -> Reconstructor:
@@ -172,12 +179,15 @@ class Kernel(_core.DirectCall):
         *,
         executor: str | None = None,
         profile: bool = False,
+        delays: int = 0,
         **named: Any,
     ) -> RunResult[RunReport]:
         """Run once and return outputs by name. Inputs: a mapping, a list, or by keyword (not what an argument here is
         called). `executor`: the kernel's own ("host", or "sim" for an accelerator; default), "qemu" (an accelerator's
         program on an emulator of its harts: outputs only) or "reference" (the NumPy reference; states as the kernel's).
-        `profile=True` adds a report of this kernel's synchronisation; a run on the simulator has one anyway."""
+        `profile=True` adds a report of this kernel's synchronisation; a run on the simulator has one anyway.
+        `delays`: a seed, 0 to 2^32 - 1; but for 0, cores, engines and signals are late where the seed says so, which
+        changes no bit of what a right program computes (docs/reliability.md)."""
         name = executor or self.executor
         if name not in self.executors:
             raise UnsupportedError(
@@ -186,11 +196,13 @@ class Kernel(_core.DirectCall):
                 expected=", ".join(self.executors),
                 found=repr(executor),
             )
+        seed = checked_count("delays", delays, 0, DELAYS_MAX)
         arrays = self._arrays(inputs_given(inputs, named))
         if name != self.executor:
-            return RunResult(self._run_on(name, arrays), self._profile(arrays, rounds=0) if profile else None)
+            return RunResult(self._run_on(name, arrays, seed), self._profile(arrays, rounds=0) if profile else None)
         results = self._new_outputs()
-        report = self._launch([*map(self._unaliased, arrays.values()), *results, *self._states.values()])
+        io = [*map(self._unaliased, arrays.values()), *results, *self._states.values()]
+        report = self._launch_late(io, seed) if seed else self._launch(io)
         outputs = dict(zip(self._output_types, results, strict=False))
         dumps = {name: results[slot] for name, slot in self._compiled.dumps.items()}
         more = self._profile(arrays, rounds=0) if profile and report is None else report
@@ -377,9 +389,9 @@ def _with_states(kernel: AnyKernel, contents: Mapping[str, Array]) -> AnyKernel:
     return kernel
 
 
-def checked_count(name: str, value: Any, least: int) -> int:
+def checked_count(name: str, value: Any, least: int, most: int = ROUNDS_MAX) -> int:
     """A count that somebody gave, checked."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value <= ROUNDS_MAX:
-        expected = f"an integer, {least} to {ROUNDS_MAX}"
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value <= most:
+        expected = f"an integer, {least} to {most}"
         raise InputError("bad count", location=f"argument {name!r}", expected=expected, found=repr(value))
     return int(value)

@@ -12,52 +12,27 @@ import models_small
 import numpy as np
 import pytest
 import soak
+from host_changes import X, chain, image_of, without
 from numpy.typing import NDArray
 from random_models import random_graph
 
 import superkernel as sk
 from superkernel.backends.host.compiled import HostCompiled
 from superkernel.backends.host.races import RaceExecutable
-from superkernel.codegen.cache import ObjectCache
-from superkernel.codegen.host.image import ImageBuilder
-from superkernel.core import settings
 from superkernel.core.errors import DataError, RaceError
 from superkernel.core.tensor import Region
 from superkernel.reference.random_inputs import random_inputs
 from superkernel.scheduler.schedule import MemoryAccess, MemoryAddress, Schedule, Space, Task
-from superkernel.sync.plan import Plan, Step, Wait
+from superkernel.sync.plan import Plan
 
 WATCHED = sk.Options(debug="races")
-
-
-def chain() -> sk.Graph:
-    """Products of rows, with a softmax between: cut differently, so that cores exchange rows at their borders."""
-    b = sk.GraphBuilder("chain")
-    rng = np.random.default_rng(0)
-    x = b.input("x", X.shape)
-    w = b.constant(rng.standard_normal((64, 64)).astype(np.float32) / 8)
-    y = b.softmax(b.gelu(x @ w), axis=1)
-    b.output(b.relu((y + x) @ w), "y")
-    return b.graph()
-
-
-X = np.random.default_rng(1).standard_normal((40, 64)).astype(np.float32)
 
 
 def changed(
     compiled: HostCompiled, *, emitted: Plan | None = None, schedule: Schedule | None = None, told: Plan | None = None
 ) -> RaceExecutable:
     """The program with another plan, or other addresses, than the one that it is held against."""
-    builder = ImageBuilder(
-        schedule or compiled.schedule,
-        emitted or compiled.plan,
-        compiled.target,
-        ObjectCache(settings.cache_directory()),
-        inputs=len(compiled.graph.inputs),
-        outputs=len(compiled.graph.outputs),
-        states=len(compiled.graph.states),
-    )
-    image = builder.build(compiled.grouping.constants)
+    image = image_of(compiled, emitted or compiled.plan, schedule)
     return RaceExecutable(image, compiled.schedule, told or compiled.plan, compiled.target, 0.0)
 
 
@@ -67,15 +42,6 @@ def findings(executable: RaceExecutable, io: Sequence[NDArray[Any]]) -> list[str
     except RaceError as error:
         return [str(violation) for violation in error.violations]
     return []
-
-
-def without(plan: Plan, index: int) -> Plan:
-    """The plan but for one of its waits."""
-
-    def kept(steps: Sequence[Step]) -> tuple[Step, ...]:
-        return tuple(s for s in steps if not isinstance(s, Wait) or s.index != index)
-
-    return replace(plan, programs=tuple(map(kept, plan.programs)))
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from superkernel.compilation.compiled import Job
 from superkernel.compilation.stages import Stages
 from superkernel.core.errors import Violation
 from superkernel.core.option import ACCELERATOR
-from superkernel.core.options import Options
+from superkernel.core.options import SIMULATION_LIMIT_S, Options
 from superkernel.scheduler.families.aicore import AICORE_KERNELS
 from superkernel.scheduler.kernel_table import KernelTable
 from superkernel.sync.aicore.verify import AicoreCertificate, verify_aicore
@@ -85,7 +85,8 @@ class AicoreBackend(Backend[AicoreTarget, AicorePlanned, AicoreCertificate, Aico
 
     def bind(self, job: Job[AicoreTarget], planned: AicorePlanned, image: AicoreImage) -> SimExecutable:
         inputs, outputs = len(planned.graph.inputs), len(planned.graph.outputs)
-        return SimExecutable(image, planned.schedule, job.target, inputs, outputs)
+        limit_s = job.options.watchdog_ms / 1000 or SIMULATION_LIMIT_S
+        return SimExecutable(image, planned.schedule, job.target, inputs, outputs, limit_s)
 
 
 BACKEND = AicoreBackend()

@@ -11,6 +11,7 @@ with the target's launch cost.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -24,6 +25,7 @@ from superkernel.codegen.aicore.boot import DONE, FIRMWARE
 from superkernel.codegen.aicore.image import AicoreImage
 from superkernel.codegen.aicore.program_spec import SINGLE
 from superkernel.core.errors import DataError, SimulationError, Violation
+from superkernel.core.options import SIMULATION_LIMIT_S
 from superkernel.core.tensor import Region
 from superkernel.ir.body import Role
 from superkernel.ops.grouped import STATUS_WORD, TILINGS
@@ -57,7 +59,8 @@ class SimRun:
 
 
 class SimExecutable:
-    """One compiled program, to be run on simulated devices. `io` tables are inputs, outputs, states, as on the host."""
+    """One compiled program, to be run on simulated devices, each time for `limit_s` at most. `io` tables are inputs,
+    outputs, states, as on the host."""
 
     def __init__(
         self,
@@ -66,7 +69,9 @@ class SimExecutable:
         target: AicoreTarget,
         inputs: int,
         outputs: int,
+        limit_s: float = SIMULATION_LIMIT_S,
     ) -> None:
+        self.limit_s = limit_s
         self.image, self.schedule, self.target = image, schedule, target
         self.slots = {Space.INPUT: 0, Space.OUTPUT: inputs, Space.STATE: inputs + outputs}
 
@@ -86,22 +91,24 @@ class SimExecutable:
     ) -> SimRun:
         """A run: fused, or with `single` one launch per sub-operator; with `warm` the second of two on one device, so
         that L2 holds what the first one left (instruction caches are cold at every launch). Where tilings depend on
-        data, mode `timing` computes it. Raises DataError where such data is out of range, SimulationError."""
+        data, mode `timing` computes it. Raises DataError where such data is out of range, SimulationError, of kind
+        `time_limit` where all of it takes longer than `limit_s`."""
         if mode == "timing" and self._tilings():
             mode = "both"
             options = {"races": False, **options}
         names = [sub.name for sub in self.schedule.subops]
         device = Device(self.target, self.image.elf, mode=mode, trace=trace, names=names, **options)
         self._declare(device)
+        end_s = time.monotonic() + self.limit_s
         for _ in range(2 if warm else 1):
             self.fill(device, io)
-            launches = self._launches(device, single)
+            launches = self._launches(device, single, end_s)
         check_finished(self.schedule, launches, counted=mode != "functional")
         if mode != "timing":
             self.collect(device, io)
         return SimRun(tuple(launches), device)
 
-    def _launches(self, device: Device, single: bool) -> list[LaunchResult]:
+    def _launches(self, device: Device, single: bool, end_s: float) -> list[LaunchResult]:
         """One run on a filled device."""
         launches: list[LaunchResult] = []
         calls = set(self.image.host_calls)
@@ -110,17 +117,17 @@ class SimExecutable:
                 if sub.index in calls:
                     self.host_call(device, sub.index)
                 elif self.image.calls[sub.index] is not None:
-                    launches.append(self._launch(device, SINGLE + sub.index))
+                    launches.append(self._launch(device, SINGLE + sub.index, end_s))
         else:
             for number in range(self.image.launches):
-                launches.append(self._launch(device, number))
+                launches.append(self._launch(device, number, end_s))
                 if number < len(self.image.between) and (call := self.image.between[number]) is not None:
                     self.host_call(device, call)
         return launches
 
-    def _launch(self, device: Device, number: int) -> LaunchResult:
+    def _launch(self, device: Device, number: int, end_s: float) -> LaunchResult:
         try:
-            return device.launch(number=number, cold=True)
+            return device.launch(number=number, cold=True, limit_s=max(0, end_s - time.monotonic()))
         except SimulationError as error:
             if error.kind == "program_failed":
                 self.report_data_error(device, error)

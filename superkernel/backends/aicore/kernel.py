@@ -45,7 +45,13 @@ class AicoreKernel(Kernel):
         def certificate(self) -> AicoreCertificate: ...
 
         def run(
-            self, inputs: Inputs = None, *, executor: str | None = None, profile: bool = False, **named: Any
+            self,
+            inputs: Inputs = None,
+            *,
+            executor: str | None = None,
+            profile: bool = False,
+            delays: int = 0,
+            **named: Any,
         ) -> RunResult[SimReport]: ...
 
         def report(
@@ -70,11 +76,10 @@ class AicoreKernel(Kernel):
         engine commands are carried out: at once, as late as legal, or at random; `log` keeps all commands, `count`
         counts instructions. Raises MachineError without an emulator, WatchdogError where the program does not end."""
         from superkernel.backends.aicore.qemu import QemuExecutable
-        from superkernel.backends.aicore.qemu_schedule import EngineSchedule
 
         results = self._new_outputs()
         io = [*map(self._unaliased, self._arrays(inputs).values()), *results, *self._states.values()]
-        run = QemuExecutable(self._executable).run(io, schedule or EngineSchedule(), log=log, count=count)
+        run = QemuExecutable(self._executable).run(io, schedule or self._emulated(0), log=log, count=count)
         return dict(zip(self._output_types, results, strict=False)), run
 
     def emulation(self, inputs: Mapping[str, Any] | Sequence[Any] | None = None) -> tuple[QemuExecutable, list[Array]]:
@@ -119,6 +124,11 @@ class AicoreKernel(Kernel):
     def _launch(self, io: Io) -> SimReport:
         return self._measure(io, 0, warm=False)
 
+    def _launch_late(self, io: Io, seed: int) -> SimReport:
+        from superkernel.backends.aicore.measure import measure
+
+        return measure(self._compiled, io, baseline=False, delays=seed)
+
     def _measure(self, io: Io, rounds: int, warm: bool) -> SimReport:
         """A fused run and, with `rounds` above 0, the baseline of single launches."""
         from superkernel.backends.aicore.measure import measure
@@ -145,8 +155,19 @@ class AicoreKernel(Kernel):
         compiled = self._compiled
         return compile_again, (compiled.source, compiled.target, compiled.options)
 
-    def _run_on(self, executor: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        return self.emulate(arrays)[0] if executor == EMULATOR else super()._run_on(executor, arrays)
+    def _run_on(self, executor: str, arrays: Mapping[str, Array], delays: int) -> dict[str, Array]:
+        if executor != EMULATOR:
+            return super()._run_on(executor, arrays, delays)
+        return self.emulate(arrays, self._emulated(delays))[0]
+
+    def _emulated(self, seed: int) -> EngineSchedule:
+        """How a run on the emulator goes, with delays of a seed."""
+        from superkernel.backends.aicore.qemu_schedule import WATCHDOG_S, EngineSchedule
+
+        target, watchdog_s = self._compiled.target, self._compiled.options.watchdog_ms / 1000 or WATCHDOG_S
+        if not seed:
+            return EngineSchedule(watchdog_s=watchdog_s)
+        return EngineSchedule.delayed(seed, target.cores + target.device.aicpu_harts, watchdog_s)
 
 
 def _needs_numpy(sub: SubOperator) -> Violation:

@@ -19,14 +19,16 @@ from superkernel.target.aicore import AicoreTarget
 _WAITS = ("cross_wait", "wait_memory")
 
 
-def measure(compiled: AicoreCompiled, io: Sequence[NDArray[Any]], *, baseline: bool, warm: bool = False) -> SimReport:
+def measure(
+    compiled: AicoreCompiled, io: Sequence[NDArray[Any]], *, baseline: bool, warm: bool = False, delays: int = 0
+) -> SimReport:
     """Run on the simulator and account for it. Outputs and states are those of the fused run. `warm`: as in
-    `SimExecutable.simulate`."""
+    `SimExecutable.simulate`; `delays`, of the fused run: as in `Device`."""
     executable, kept = compiled.executable, None
     states = io[len(compiled.graph.inputs) + len(compiled.graph.outputs) :]
     if baseline:
         kept = [state.copy() for state in states]
-    run = executable.simulate(io, warm=warm)
+    run = executable.simulate(io, warm=warm, delays=delays)
     report = replace(report_of(compiled, run.launches), warm=warm)
     if not baseline:
         return report

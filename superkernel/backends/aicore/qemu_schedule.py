@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, Literal
+from random import Random
+from typing import Final, Literal, TypeVar
 
 from superkernel.codegen.firmware.memory import TIMINGS
 from superkernel.core.errors import InputError
@@ -11,6 +13,8 @@ from superkernel.target.engines.model import Engine
 
 Timing = Literal["now", "late", "random"]
 WATCHDOG_S: Final = 120.0
+PAUSES_US: Final = (0, 50, 500)  # of what `EngineSchedule.delayed` draws: a hart may pause at each command
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,20 @@ class EngineSchedule:
             )  # fmt: skip
         if self.eager and self.timing != "late":
             raise InputError("eager engines need timing late", location="eager", found=self.timing)
+
+    @classmethod
+    def delayed(cls, seed: int, harts: int, watchdog_s: float = WATCHDOG_S) -> EngineSchedule:
+        """A schedule that a seed draws: engines late or at random, some eager, some harts slow, some patient."""
+        drawn = Random(seed)
+        chance = drawn.random()
+
+        def some(among: Iterable[T]) -> tuple[T, ...]:
+            return tuple(each for each in among if drawn.random() < chance)
+
+        timing: Timing = drawn.choice(("late", "random"))
+        eager = some((hart, engine) for hart in range(harts) for engine in Engine) if timing == "late" else ()
+        pause_us, patience_us = drawn.choice(PAUSES_US), drawn.choice(PAUSES_US)
+        return cls(timing, seed, watchdog_s, eager, some(range(harts)), pause_us, some(range(harts)), patience_us)
 
     def __str__(self) -> str:
         return f"{self.timing}:{self.seed}" if self.timing == "random" else self.timing

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
 import numpy as np
@@ -23,6 +23,9 @@ from superkernel.core.errors import WatchdogError
 from superkernel.core.tensor import TensorType
 from superkernel.scheduler.schedule import MemoryAddress, Schedule, Space
 from superkernel.sync.plan import Plan
+
+if TYPE_CHECKING:
+    from superkernel.backends.host.delays import DelayedProgram
 
 Array = NDArray[Any]
 T = TypeVar("T")
@@ -40,6 +43,8 @@ class HostExecutable:
         if calls:
             _calling.add(self)
         self._io: Sequence[Array] = ()
+        self._one_late = threading.Lock()
+        self._delayed: DelayedProgram | None = None
         code = image.code
         self._known = _core.KnownCode(self._names()) if settings.crash_reports() else None
         self._kernel = _core.Kernel(
@@ -91,6 +96,16 @@ class HostExecutable:
     def run(self, io: Sequence[Array]) -> None:
         """One launch on the arrays of the io table: inputs, outputs, states. Raises WatchdogError."""
         self._with_io(io, lambda: self._kernel.run(io, self.watchdog_ns))
+
+    def run_late(self, io: Sequence[Array], seed: int) -> None:
+        """One launch on the same, with cores that are late where the seed says so (`turns.py`). Raises WatchdogError
+        where no core can go on."""
+        from superkernel.backends.host.delays import DelayedProgram  # which LLVM comes with
+
+        with self._one_late:
+            if self._delayed is None:
+                self._delayed = DelayedProgram(self.image, self.schedule, self.plan)
+            self._delayed.run(io, seed)
 
     def profiled(self, io: Sequence[Array]) -> NDArray[np.uint64]:
         """One launch of the profiled entry: time stamps, ticks of `_core.tsc_hz()`, [cores, events_words]."""

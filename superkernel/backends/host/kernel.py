@@ -52,7 +52,13 @@ class HostKernel(Kernel):
         def certificate(self) -> Certificate: ...
 
         def run(
-            self, inputs: Inputs = None, *, executor: str | None = None, profile: bool = False, **named: Any
+            self,
+            inputs: Inputs = None,
+            *,
+            executor: str | None = None,
+            profile: bool = False,
+            delays: int = 0,
+            **named: Any,
         ) -> RunResult[Report]: ...
 
         def report(self, inputs: Inputs = None, *, rounds: int = 100, warm: bool = False, **named: Any) -> Report: ...
@@ -84,6 +90,9 @@ class HostKernel(Kernel):
 
         image = self._compiled.image
         save(self._compiled, image.objects, path, image.constants)
+
+    def _launch_late(self, io: Io, seed: int) -> None:
+        self._executable.run_late(io, seed)
 
     def _measure(self, io: Io, rounds: int, warm: bool) -> Report:
         """Runs are warm, whatever is asked for."""

@@ -1,8 +1,8 @@
 """A run that is watched: `debug="races"`.
 
-Model: the entries of the image, the very code of a normal launch, run on a thread per core, one at a time; the kernels
-are compiled once more, so that they record what they touch (`codegen/host/recording.py`), and tell when they begin and
-end. What the emitted code does is held against three things:
+Model: the entries of the image, the very code of a normal launch, run with cores that take turns (`turns.py`); the
+kernels are compiled once more, so that they record what they touch (`codegen/host/recording.py`). What the emitted code
+does is held against three things:
 
  - *declarations*: a task touches nothing but the bytes that the plan says it does;
  - *happens-before*: of two tasks of different cores that touch a byte, one of them writing it, the second knows of the
@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,11 +32,12 @@ from numpy.typing import NDArray
 
 from superkernel.backends.fallback import compute
 from superkernel.backends.host.executable import HostExecutable
+from superkernel.backends.host.hang import Waiting, who_waits
+from superkernel.backends.host.turns import ENTRY, HOST_CALL, TOLD, WAIT_SLOW, Turns, context_of, hooked_entries
 from superkernel.codegen.host import abi
 from superkernel.codegen.host.emitters import emit_ir
 from superkernel.codegen.host.image import HostImage
 from superkernel.codegen.host.loader import LoadedCode
-from superkernel.codegen.host.lower import compile_ir
 from superkernel.codegen.host.recording import PAGE_BYTES, READ, SPANNED, WRITTEN, MemoryWindow, compile_recorded
 from superkernel.core.errors import RaceError, Violation
 from superkernel.core.tensor import TensorType
@@ -49,12 +50,6 @@ Array = NDArray[Any]
 FINDINGS_MAX = 20
 _GUARD_BYTES = 4096  # between any two blocks of the window: an access beyond one meets nothing of another
 _TURNED = {Hazard.RAW: Hazard.WAR, Hazard.WAR: Hazard.RAW, Hazard.WAW: Hazard.WAW}
-_ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32)
-_WAIT = ctypes.CFUNCTYPE(
-    ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_uint64, ctypes.c_int32
-)
-_HOST_CALL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32)
-_TOLD = ctypes.CFUNCTYPE(None, ctypes.c_int32, ctypes.c_int64, ctypes.c_int64)
 
 
 class RaceExecutable(HostExecutable):
@@ -72,10 +67,14 @@ class RaceExecutable(HostExecutable):
 
     def run(self, io: Sequence[Array]) -> None:
         """One watched run. Raises RaceError with all that it found; what NumPy's part raises."""
+        self.run_late(io, 0)
+
+    def run_late(self, io: Sequence[Array], seed: int) -> None:
+        """One watched run with delays."""
         with self._one:
             if self._program is None:
                 self._program = _Program(self.image, self.schedule, self.plan, self.cpu, [a.nbytes for a in io])
-            self._program.run(io)
+            self._program.run(io, seed)
 
 
 class _Layout:
@@ -127,46 +126,25 @@ class _Program:
             if symbol is not None
         }
         self.symbols = list(kernels)
-        self.begin, self.end = _TOLD(self._begin), _TOLD(self._end)
+        self.begin, self.end = TOLD(self._begin), TOLD(self._end)
         texts = [emit_ir(sub.kernel, sub.body, t, cpu, f"{symbol}.recorded") for symbol, (sub, t) in kernels.items()]
-        objects = [compile_recorded(text, cpu, self.window) for text in texts]
-        objects.append(
-            compile_ir(self._hooks({symbol: len(sub.body.operands) for symbol, (sub, _) in kernels.items()}), cpu)
-        )
-        objects += [data for key, data in image.objects.items() if key.startswith("entries ")]
-        self.code = LoadedCode(objects)
-        self.entry = _ENTRY(self.code.address("sk_entry"))
+        self.recorded = LoadedCode([compile_recorded(text, cpu, self.window) for text in texts])
+        hooked = {
+            symbol: (self.recorded.address(f"{symbol}.recorded"), len(sub.body.operands))
+            for symbol, (sub, _) in kernels.items()
+        }
+        self.code = hooked_entries(image, hooked, self.begin, self.end, cpu)
+        self.entry = ENTRY(self.code.address("sk_entry"))
 
     def _begin(self, number: int, begin: int, end: int) -> None:
-        if self.watch is not None:
-            self.watch.guarded(lambda watch: watch.begin(self.symbols[number], begin, end))
+        if (watch := self.watch) is not None:
+            watch.guarded(lambda: watch.begin(self.symbols[number], begin, end))
 
     def _end(self, *_: int) -> None:
-        if self.watch is not None:
-            self.watch.guarded(_Watch.end)
+        if (watch := self.watch) is not None:
+            watch.guarded(watch.end)
 
-    def _hooks(self, kernels: Mapping[str, int]) -> str:
-        """Each kernel under its own name: tells that it begins, runs the recorded one, tells that it ends."""
-        begin, end = (ctypes.cast(f, ctypes.c_void_p).value for f in (self.begin, self.end))
-        lines: list[str] = []
-        for number, (symbol, operands) in enumerate(kernels.items()):
-            kinds = [*["ptr"] * (operands + 1), "i64", "i64"]
-            names = [f"{kind} %a{i}" for i, kind in enumerate(kinds)]
-            told = f"(i32 {number}, {names[-2]}, {names[-1]})"
-            lines += [
-                f'declare void @"{symbol}.recorded"({", ".join(kinds)})',
-                f"define void @{symbol}({', '.join(names)}) {{",
-                f"  %begin = inttoptr i64 {begin} to ptr",
-                f"  call void %begin{told}",
-                f'  call void @"{symbol}.recorded"({", ".join(names)})',
-                f"  %end = inttoptr i64 {end} to ptr",
-                f"  call void %end{told}",
-                "  ret void",
-                "}",
-            ]
-        return "\n".join(lines)
-
-    def run(self, io: Sequence[Array]) -> None:
+    def run(self, io: Sequence[Array], seed: int) -> None:
         """One watched run on the arrays of the io table."""
         layout, memory = self.layout, self.window.memory
         memory[:] = 0
@@ -174,9 +152,9 @@ class _Program:
         places = [memory[start:][: array.nbytes] for start, array in zip(layout.io, io, strict=True)]
         for place, array in zip(places, io, strict=True):
             place[:] = _bytes(array)
-        self.watch = _Watch(self)
+        self.watch = _Watch(self, seed)
         try:
-            self.watch.launch()
+            self.watch.run()
         finally:
             self.watch = None
         first = self.image.io_slots[Space.OUTPUT]
@@ -188,27 +166,21 @@ def _bytes(array: Array) -> Array:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
-class _Watch:
+class _Watch(Turns):
     """One launch. Tasks and what is known of them: by number, the index plus one; 0 is no task."""
 
-    def __init__(self, program: _Program) -> None:
+    def __init__(self, program: _Program, seed: int) -> None:
+        super().__init__(program.plan.cores, seed)
         self.program, self.layout, self.window = program, program.layout, program.window
         self.image, self.schedule, self.plan = program.image, program.schedule, program.plan
-        cores, tasks = self.plan.cores, self.plan.tasks
+        cores, tasks = self.cores, self.plan.tasks
         self.findings: list[Violation] = []
         self.races: set[tuple[Hazard, int, int]] = set()  # kind, earlier task, later task
         self.undefined: dict[int, Violation] = {}  # what tasks read that nobody had written
-        self.error: BaseException | None = None
-        # Threads: that of core `turn` runs, all others wait for their turn.
-        self.changed = threading.Condition()
-        self.turn = 0
-        self.stopped = False
-        self.finished = [False] * cores
-        self.blocked: list[tuple[int, int] | None] = [None] * cores
         # Synchronisation, by core.
         self.flags = [np.zeros(cores * abi.FLAG_STRIDE, np.uint64) for _ in range(cores)]
         self.clocks = np.zeros((cores, cores), np.int64)
-        self.released: list[list[Array]] = [[self.clocks[0].copy()] for _ in range(cores)]
+        self.sets: list[list[Array]] = [[self.clocks[0].copy()] for _ in range(cores)]
         self.left = [[s.task for s in steps if isinstance(s, TaskStep)][::-1] for steps in self.plan.programs]
         self.task: Task | None = None
         # Bytes.
@@ -218,17 +190,26 @@ class _Watch:
         self.readers = [np.zeros(self.layout.nbytes, np.int32) for _ in range(cores)]
         self.declared = np.zeros(self.layout.nbytes, np.uint8)
 
-    def launch(self) -> None:
+    def run(self) -> None:
         """Run all cores. Raises RaceError, and what the reference raised."""
         self.window.clear()
-        wait, call = _WAIT(self._wait), _HOST_CALL(self._host_call)
-        io = np.array([self.window.memory.ctypes.data + start for start in self.layout.io], np.uint64)
-        contexts = [self._context(core, io, wait, call) for core in range(self.plan.cores)]
-        threads = [threading.Thread(target=self._core, args=(c, context)) for c, context in enumerate(contexts)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        wait, call = WAIT_SLOW(self._wait), HOST_CALL(self._host_call)
+        base, layout = self.window.memory.ctypes.data, self.layout
+        io = np.array([base + start for start in layout.io], np.uint64)
+        contexts = [
+            context_of(
+                arena=base + layout.arena,
+                constants=base + layout.constants,
+                io=io.ctypes.data,
+                flags=flags.ctypes.data,
+                scratch=base + layout.scratch,
+                scratch_stride=self.image.scratch_bytes,
+                wait_slow=ctypes.cast(wait, ctypes.c_void_p).value or 0,
+                host_call=ctypes.cast(call, ctypes.c_void_p).value or 0,
+            )
+            for flags in self.flags
+        ]
+        self.launch(self.program.entry, contexts)
         raced = {later for _, _, later in self.races}  # they may have come too early
         undefined = [violation for task, violation in self.undefined.items() if task not in raced]
         if found := [*self.findings, *undefined]:
@@ -236,95 +217,39 @@ class _Watch:
         if self.error is not None:
             raise self.error
 
-    def guarded(self, step: Callable[[_Watch], None]) -> bool:
-        """Whether a step went well. C code that calls it would lose what it raises: the launch ends with that."""
-        try:
-            step(self)
-        except BaseException as error:
-            self.error, self.stopped = self.error or error, True
-            return False
-        return True
-
-    def _context(self, core: int, io: Array, wait: Any, call: Any) -> Array:
-        base, layout = self.window.memory.ctypes.data, self.layout
-        fields: dict[str, Any] = {
-            "arena": base + layout.arena,
-            "constants": base + layout.constants,
-            "io": io.ctypes.data,
-            "flags": self.flags[core].ctypes.data,
-            "scratch": base + layout.scratch,
-            "scratch_stride": self.image.scratch_bytes,
-            "wait_slow": ctypes.cast(wait, ctypes.c_void_p).value,
-            "host_call": ctypes.cast(call, ctypes.c_void_p).value,
-        }
-        context = np.zeros(abi.CONTEXT_BYTES, np.uint8)
-        for name, value in fields.items():
-            context[abi.OFFSET[name] :][:8].view(np.uint64)[0] = value
-        context[abi.OFFSET["spin_limit"] :][:4].view(np.uint32)[0] = 1
-        return context
-
-    # Threads ----------------------------------------------------------------------------------------------------------
-
-    def _core(self, core: int, context: Array) -> None:
-        with self.changed:
-            self.changed.wait_for(lambda: self.turn == core)
-        self.program.entry(context.ctypes.data, core)
-        self.guarded(lambda watch: watch._leave(core))
-        self.finished[core] = True
-        self._pass_on()
-
-    def _leave(self, core: int) -> None:
-        """A core's entry came to its end."""
+    def leave(self, core: int, _: int) -> None:
         self._publish(core)
         if self.left[core] and not self.stopped:
             names = ", ".join(self._name(self.plan.tasks[n]) for n in self.left[core][::-1])
             self._find("tasks of the plan are not run", f"core {core}", names, "the end of its entry")
 
-    def _pass_on(self) -> None:
-        """The turn goes to the first core that can go on; if there is none, all give up."""
-        with self.changed:
-            able = [core for core, done in enumerate(self.finished) if not done and self._is_able(core)]
-            if not able and not all(self.finished):
-                for core, awaited in enumerate(self.blocked):
-                    if awaited is not None and not self.finished[core]:
-                        producer, count = awaited
-                        found = f"it ends at set {len(self.released[producer]) - 1}"
-                        self._find("deadlock", f"core {core}", f"core {producer} reaches set {count}", found)
-                self.stopped = True
-                able = [core for core, done in enumerate(self.finished) if not done]
-            self.turn = able[0] if able else -1
-            self.changed.notify_all()
+    def released(self, waiting: Waiting) -> bool:
+        return len(self.sets[waiting.producer]) > waiting.count
 
-    def _is_able(self, core: int) -> bool:
-        awaited = self.blocked[core]
-        return self.stopped or awaited is None or len(self.released[awaited[0]]) > awaited[1]
+    def deadlock(self, waits: list[Waiting]) -> None:
+        self.findings += who_waits("deadlock: no core can go on", waits, self.plan, self.schedule)
 
     def _wait(self, _: int, core: int, producer: int, threshold: int, index: int) -> int:
         """The code waits for a count that it has not seen."""
-        if not self.guarded(lambda watch: watch._publish(core)):
+        if not self.guarded(lambda: self._publish(core)):
             return 1
-        self.blocked[core] = (producer, threshold)
-        if not self._is_able(core):
-            self._pass_on()
-            with self.changed:
-                self.changed.wait_for(lambda: self.turn == core)
-        self.blocked[core] = None
-        if self.stopped:
+        if not self.wait(Waiting(core, index, producer, threshold, len(self.sets[producer]) - 1)):
             return 1
-        self.clocks[core] = np.maximum(self.clocks[core], self.released[producer][threshold])
+        self.clocks[core] = np.maximum(self.clocks[core], self.sets[producer][threshold])
         self.flags[core][producer * abi.FLAG_STRIDE] = threshold
         return 0
 
     def _publish(self, core: int) -> None:
         """Sets that the core made since it was looked at last: nothing came to its knowledge in between."""
-        for count in range(len(self.released[core]), int(self.flags[core][core * abi.FLAG_STRIDE]) + 1):
+        for count in range(len(self.sets[core]), int(self.flags[core][core * abi.FLAG_STRIDE]) + 1):
             self.clocks[core, core] = count
-            self.released[core].append(self.clocks[core].copy())
+            self.sets[core].append(self.clocks[core].copy())
 
     # Tasks ------------------------------------------------------------------------------------------------------------
 
     def begin(self, symbol: str, begin: int, end: int) -> None:
         """A kernel function was called."""
+        self._pause()
         self._next(lambda task: (self.image.symbols[task.subop], task.begin, task.end), (symbol, begin, end))
 
     def _next(self, identity: Callable[[Task], Any], found: Any) -> None:
@@ -342,14 +267,20 @@ class _Watch:
         if self.task is not None:
             self._check(self.task)
         self.window.clear()
+        self._pause()
+
+    def _pause(self) -> None:
+        self._publish(self.turn)
+        self.pause()
 
     def _host_call(self, _: int, index: int) -> int:
         """NumPy computes a sub-operator, or says what a kernel found out of range."""
-        return 0 if self.guarded(lambda watch: watch._compute(index)) else 1
+        return 0 if self.guarded(lambda: self._compute(index)) else 1
 
     def _compute(self, index: int) -> None:
         sub = self.schedule.subops[index]
         if index in self.image.host_calls:
+            self._pause()
             self._next(lambda task: task.subop, index)
             for access in self.task.accesses if self.task else ():
                 self._mark(self.window.shadow, access, WRITTEN if access.write else READ)
@@ -386,7 +317,7 @@ class _Watch:
         before = (self.release >= 0) & (np.arange(len(self.release)) < number)
         ordered = before & (known | (self.owner == task.core))
         ordered[0] = True
-        self.release[number] = len(self.released[task.core])
+        self.release[number] = len(self.sets[task.core])
         for start, stop in self.window.touched():
             shadow, told = self.window.shadow[start:stop], declared[start:stop]
             for bit, what in ((WRITTEN, "undeclared store"), (READ, "undeclared load")):
