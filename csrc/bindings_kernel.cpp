@@ -58,15 +58,20 @@ const char* reason_name(sk::AbortReason reason) {
   return "unknown";
 }
 
-py::object abort_details(const sk::AbortInfo& info) {
+py::object abort_details(const sk::AbortInfo& info, const std::vector<sk::BlockedWait>& waits) {
   using namespace py::literals;
   if (info.reason == sk::AbortReason::kNone) return py::none();
+  py::list rows;
+  for (const sk::BlockedWait& each : waits) {
+    rows.append(py::dict("core"_a = each.core, "wait"_a = each.wait, "producer"_a = each.producer,
+                         "threshold"_a = each.threshold, "actual"_a = each.actual, "late"_a = each.late));
+  }
   return py::dict("reason"_a = reason_name(info.reason), "core"_a = info.core, "wait"_a = info.wait,
                   "producer"_a = info.producer, "threshold"_a = info.threshold, "actual"_a = info.actual,
-                  "epoch"_a = info.epoch, "elapsed_ns"_a = info.elapsed_ns);
+                  "epoch"_a = info.epoch, "elapsed_ns"_a = info.elapsed_ns, "waits"_a = rows);
 }
 
-[[noreturn]] void raise_watchdog(const sk::AbortInfo& info, const sk::KernelConfig& config) {
+[[noreturn]] void raise_watchdog(const sk::AbortInfo& info, const sk::KernelConfig& config, const py::object& details) {
   const auto producer = static_cast<std::size_t>(info.producer);
   std::string expected =
       "the counter of core " + std::to_string(info.producer) + " at " + std::to_string(info.threshold);
@@ -80,7 +85,7 @@ py::object abort_details(const sk::AbortInfo& info) {
          std::to_string(info.actual),
          "raise watchdog_ns if the machine is loaded; otherwise core " + std::to_string(info.producer) +
              " never came to that set"},
-        abort_details(info));
+        details);
 }
 
 }  // namespace
@@ -197,11 +202,13 @@ class KernelObject {
 
   py::object last_abort() {
     sk::AbortInfo info;
+    std::vector<sk::BlockedWait> waits;
     {
       const GilReleased released;
       info = kernel_->last_abort();
+      waits = kernel_->last_waits();
     }
-    return abort_details(info);
+    return abort_details(info, waits);
   }
 
   const sk::Kernel& kernel() const { return *kernel_; }
@@ -302,10 +309,10 @@ class KernelObject {
       raise("InputError", {"the bound kernel is closed", "", "", "", "bind the kernel again"});
     }
     const sk::AbortInfo info = kernel_->last_abort();
-    const py::object details = abort_details(info);
+    const py::object details = abort_details(info, kernel_->last_waits());
     switch (reason) {
       case sk::AbortReason::kWatchdog:
-        raise_watchdog(info, kernel_->config());
+        raise_watchdog(info, kernel_->config(), details);
       case sk::AbortReason::kHostCall:
         raise("InternalError", {"the kernel calls the host, but was made without host_call", "", "", "", ""}, details);
       case sk::AbortReason::kCounters:

@@ -18,6 +18,17 @@ ABI_VERSION: int
 class OversubscriptionWarning(RuntimeWarning):
     """A kernel has more threads than the process may use CPUs. Given once per process."""
 
+class BlockedWait(TypedDict):
+    """A wait that a core gave up when a launch ended early; numbers as in `AbortDetails`."""
+
+    core: int
+    wait: int
+    producer: int
+    threshold: int
+    actual: int
+    late: bool
+    """The core came to it when the launch had been given up already: before that it was at work."""
+
 class AbortDetails(TypedDict):
     """Why the last run of a kernel stopped early. Numbers are -1 or 0 where the reason does not have them."""
 
@@ -36,6 +47,8 @@ class AbortDetails(TypedDict):
     epoch: int
     """Launches done before this one: threshold - epoch * sets[producer] is the number of the set awaited."""
     elapsed_ns: int
+    waits: list[BlockedWait]
+    """All cores that waited."""
 
 class PoolInfo(TypedDict):
     threads: int

@@ -17,6 +17,8 @@
 namespace sk {
 namespace {
 
+constexpr std::uint64_t kPartBytes = 4096;  // no page is smaller
+
 struct Handled {
   int number;
   const char* name;
@@ -85,21 +87,32 @@ const CodeName* task_at(std::uint64_t address) noexcept {
   return found != nullptr && found->is_task ? found : nullptr;
 }
 
-// The task that called: the first return address on the stack that lies in one.
+// The task that called: the first return address on the stack that lies in one. A stack that is used up begins behind
+// pages that nobody can read.
 const CodeName* calling_task(const Place& place) noexcept {
   if (const CodeName* const found = task_at(place.pc); found != nullptr) return found;
   if (const CodeName* const found = task_at(place.caller); found != nullptr) return found;
-  constexpr std::uint64_t kFramesBytes = 256 << 10;
-  std::array<std::uint64_t, 512> words;
-  for (std::uint64_t at = place.stack & ~std::uint64_t{7}; at < place.stack + kFramesBytes; at += sizeof(words)) {
-    const iovec to{words.data(), sizeof(words)}, from{reinterpret_cast<void*>(at), sizeof(words)};
+  constexpr std::uint64_t kStackBytes = 64 << 20, kGuardBytes = 2 << 20;
+  std::array<std::uint64_t, kPartBytes / sizeof(std::uint64_t)> words;
+  bool begun = false;
+  for (std::uint64_t at = place.stack & ~std::uint64_t{7}; at < place.stack + kStackBytes;) {
+    const std::uint64_t bytes = kPartBytes - at % kPartBytes;
+    const iovec to{words.data(), bytes}, from{reinterpret_cast<void*>(at), bytes};
     const long got = syscall(SYS_process_vm_readv, getpid(), &to, 1, &from, 1, 0);
-    if (got <= 0) return nullptr;
-    for (std::size_t i = 0; i < static_cast<std::size_t>(got) / sizeof(words[0]); ++i) {
+    if (got <= 0 && (begun || at > place.stack + kGuardBytes)) return nullptr;
+    for (std::size_t i = 0; got > 0 && i < static_cast<std::size_t>(got) / sizeof(words[0]); ++i) {
       if (const CodeName* const found = task_at(words[i]); found != nullptr) return found;
     }
+    begun = begun || got > 0;
+    at += bytes;
   }
   return nullptr;
+}
+
+// Whether the fault is where the thread's stack ends: what lies next to the stack pointer can be had anywhere else.
+bool is_overflow(const Handled& handled, const siginfo_t& info, const Place& place) noexcept {
+  const auto address = reinterpret_cast<std::uint64_t>(info.si_addr);
+  return handled.number == SIGSEGV && address + kPartBytes > place.stack && address < place.stack + kPartBytes;
 }
 
 void tell(const Handled& handled, const siginfo_t& info, const Place& place, const CodeName& function) noexcept {
@@ -108,6 +121,7 @@ void tell(const Handled& handled, const siginfo_t& info, const Place& place, con
   line.add(handled.name);
   line.add(" at address ");
   line.add_hex(reinterpret_cast<std::uint64_t>(info.si_addr));
+  if (is_overflow(handled, info, place)) line.add(" (its stack is used up)");
   line.add(", in ");
   const CodeName* const task = calling_task(place);
   if (task != nullptr) line.add(task->text);

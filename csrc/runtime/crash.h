@@ -8,6 +8,7 @@
 // Invariants:
 //  - The handler calls nothing but what is safe in one: no heap, no locks, no stdio. The stack is read by a system call
 //    that fails where there is none.
+//  - It runs on a stack of its own: all threads that run kernels have one (`have_signal_stack`).
 //  - Signals from elsewhere (other code, `kill`) are handed on unseen. Nothing is installed before there is code.
 //  - Code is made known and forgotten by one thread at a time: who holds Python's lock.
 //  - A signal that comes while code is made known or forgotten is handed on, or told without names.

@@ -65,6 +65,8 @@ class Kernel::Running {
  public:
   Running(Kernel& kernel, std::span<std::uint8_t* const> io, const RunOptions& options) : kernel_(kernel) {
     if (kernel.running_here()) return;
+    if (!thread_state().has_signal_stack) [[unlikely]]
+      have_signal_stack();
     if (options.patient) {
       kernel.mutex_.lock();
     } else if (!kernel.mutex_.try_lock()) {
@@ -104,7 +106,10 @@ class Kernel::Running {
 // ---- life
 // ------------------------------------------------------------------------------------------------------------
 
-Kernel::Kernel(KernelConfig config) : config_(std::move(config)), io_(config_.io_count, nullptr) {}
+Kernel::Kernel(KernelConfig config)
+    : config_(std::move(config)), io_(config_.io_count, nullptr), waits_(static_cast<std::size_t>(config_.cores)) {
+  blocked_.reserve(waits_.size());  // no memory is asked for where a launch is given up
+}
 
 std::unique_ptr<Kernel> Kernel::create(KernelConfig config) {
   std::unique_ptr<Kernel> kernel(new Kernel(std::move(config)));
@@ -241,6 +246,12 @@ AbortInfo Kernel::last_abort() {
   return abort_;
 }
 
+std::vector<BlockedWait> Kernel::last_waits() {
+  if (running_here()) return blocked_;
+  const std::lock_guard guard(mutex_);
+  return blocked_;
+}
+
 bool Kernel::running_here() const noexcept { return owner_.load(std::memory_order_relaxed) == this_thread(); }
 
 AbortReason Kernel::launch_fused(SkEntry entry, bool check) {
@@ -266,6 +277,7 @@ AbortReason Kernel::single_round(std::int64_t* each_ns) {
 }
 
 AbortReason Kernel::launch(const Job& job) {
+  launch_ = launch_ + 1;
   started_ns_ = options_.watchdog_ns > 0 ? now_ns() : 0;
   const WaitHook hook{.call = options_.hooks.poll != nullptr ? on_join_wait : nullptr, .user = this};
   const LaunchStatus status = config_.cores == 1 ? (job.run(0) == 0 ? LaunchStatus::kDone : LaunchStatus::kEntryCode)
@@ -308,6 +320,11 @@ AbortReason Kernel::check_counters() {
 AbortReason Kernel::stop(AbortReason reason) noexcept {
   if (!abort_taken_.load(std::memory_order_relaxed)) request_abort(AbortInfo{.reason = reason});
   const AbortInfo info = abort_;
+  blocked_.clear();
+  for (const CoreWait& core : waits_) {
+    const SlowWait last = core.last;
+    if (last.launch == launch_ && last.given_up) blocked_.push_back(last.at);
+  }
   const RunHooks& hooks = options_.hooks;
   if (info.deferred >= 0 && hooks.host_call != nullptr) static_cast<void>(hooks.host_call(hooks.user, info.deferred));
   reset_counters();
@@ -358,14 +375,32 @@ std::int32_t Kernel::on_wait_slow(SkContext* ctx, std::int32_t core, std::int32_
   return reinterpret_cast<Frame*>(ctx)->kernel->wait_slow(core, producer, threshold, wait);
 }
 
+// Keeps where a core waits, for the report.
+void Kernel::note_wait(const BlockedWait& here, bool given_up) noexcept {
+  if (here.core < 0 || here.core >= config_.cores) return;
+  Plain<SlowWait>& mine = waits_[static_cast<std::size_t>(here.core)].last;
+  const SlowWait before = mine;
+  const bool again = before.launch == launch_ && before.at.wait == here.wait;
+  if (again && !given_up) return;
+  SlowWait now{.at = here, .launch = launch_, .given_up = given_up};
+  now.at.late = given_up && !again;
+  mine = now;
+}
+
 std::int32_t Kernel::wait_slow(std::int32_t core, std::int32_t producer, std::uint64_t threshold,
                                std::int32_t wait) noexcept {
   SkContext& ctx = frame_->ctx;
-  if (abort_of(ctx).load(std::memory_order_relaxed) != 0) return 1;
   const bool known = producer >= 0 && producer < config_.cores;
   const std::uint64_t actual =
       known ? counter_of(ctx, static_cast<std::size_t>(producer)).load(std::memory_order_relaxed) : 0;
-  if (known && actual >= threshold) return 0;
+  const bool reached = known && actual >= threshold;
+  const BlockedWait here{.core = core, .wait = wait, .producer = producer, .threshold = threshold, .actual = actual};
+  if (abort_of(ctx).load(std::memory_order_relaxed) != 0) {
+    if (!reached) note_wait(here, true);
+    return 1;
+  }
+  if (reached) return 0;
+  note_wait(here, false);
   yield();
   const bool polls = core == 0 && options_.hooks.poll != nullptr;
   const std::int64_t started = started_ns_;
@@ -378,9 +413,11 @@ std::int32_t Kernel::wait_slow(std::int32_t core, std::int32_t producer, std::ui
                             .producer = producer,
                             .threshold = threshold,
                             .actual = actual});
-    return 1;
+  } else if (!polls || !poll(now)) {
+    return 0;
   }
-  return polls && poll(now) ? 1 : 0;
+  note_wait(here, true);
+  return 1;
 }
 
 std::int32_t Kernel::on_host_call(SkContext* ctx, std::int32_t subop) noexcept {

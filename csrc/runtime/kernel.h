@@ -66,6 +66,16 @@ struct AbortInfo {
   std::int64_t elapsed_ns = 0;
 };
 
+// Where a core was when a launch was given up: in a wait for a count that had not come.
+struct BlockedWait {
+  std::int32_t core = -1;
+  std::int32_t wait = -1;
+  std::int32_t producer = -1;
+  std::uint64_t threshold = 0;
+  std::uint64_t actual = 0;
+  bool late = false;  // it came there behind that: it was at work before
+};
+
 // How a run reaches back to its caller. `host_call` returns non-zero to abort; `poll`, called every now and then on the
 // caller's thread while a run takes long, likewise.
 struct RunHooks {
@@ -109,6 +119,8 @@ class Kernel {
                       std::span<std::int64_t> fused, std::span<std::int64_t> single);
 
   AbortInfo last_abort();
+  // Who waited when the last run stopped early, by core.
+  std::vector<BlockedWait> last_waits();
   // True inside a run of this very thread: in its hooks.
   bool running_here() const noexcept;
 
@@ -123,6 +135,15 @@ class Kernel {
     Kernel* kernel;
   };
   class Running;
+  // A core's latest wait that took long.
+  struct SlowWait {
+    BlockedWait at;
+    std::uint64_t launch = 0;  // 0: none
+    bool given_up = false;
+  };
+  struct alignas(kApartBytes) CoreWait {
+    Plain<SlowWait> last;
+  };
 
   explicit Kernel(KernelConfig config);
   bool allocate();
@@ -135,6 +156,7 @@ class Kernel {
   AbortReason poll_between_rounds();
   void request_abort(const AbortInfo& info) noexcept;
   void reset_counters() noexcept;
+  void note_wait(const BlockedWait& here, bool given_up) noexcept;
   std::int32_t wait_slow(std::int32_t core, std::int32_t producer, std::uint64_t threshold, std::int32_t wait) noexcept;
   static std::int32_t on_wait_slow(SkContext* ctx, std::int32_t core, std::int32_t producer, std::uint64_t threshold,
                                    std::int32_t wait) noexcept;
@@ -155,10 +177,13 @@ class Kernel {
   Mutex mutex_;
   Atomic<std::uintptr_t> owner_{0};  // the thread that runs this kernel now, 0 for none
   RunOptions options_;
+  Plain<std::uint64_t> launch_ = 0;  // number of the latest
   Plain<std::int64_t> started_ns_ = 0;
   std::int64_t next_poll_ns_ = 0;
   Plain<AbortInfo> abort_;
   Atomic<bool> abort_taken_{false};
+  std::vector<CoreWait> waits_;       // by core, each its own
+  std::vector<BlockedWait> blocked_;  // of the last run that stopped early
 
   Kernel* next_ = nullptr;  // list of all kernels, for fork
   Kernel* previous_ = nullptr;

@@ -4,6 +4,7 @@
 #include <linux/membarrier.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -24,8 +25,40 @@ struct Start {
   void* argument;
 };
 
+// A thread's stack for handlers of signals, for as long as the thread lives.
+class SignalStack {
+ public:
+  SignalStack() noexcept {
+    stack_t present{};
+    if (sigaltstack(nullptr, &present) != 0 || (present.ss_flags & SS_DISABLE) == 0) return;  // somebody else's
+    void* const found = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (found == MAP_FAILED) return;
+    stack_t own{};
+    own.ss_sp = memory_ = found;
+    own.ss_size = kBytes;
+    sigaltstack(&own, nullptr);
+  }
+  ~SignalStack() {
+    if (memory_ == nullptr) return;
+    stack_t present{};
+    if (sigaltstack(nullptr, &present) == 0 && present.ss_sp == memory_) {
+      stack_t none{};
+      none.ss_flags = SS_DISABLE;
+      sigaltstack(&none, nullptr);
+    }
+    munmap(memory_, kBytes);
+  }
+  SignalStack(const SignalStack&) = delete;
+  SignalStack& operator=(const SignalStack&) = delete;
+
+ private:
+  static constexpr std::size_t kBytes = 64 << 10;  // registers take up to 12 KiB of it, handlers of others some more
+  void* memory_ = nullptr;
+};
+
 void* thread_main(void* argument) noexcept {
   const std::unique_ptr<Start> start(static_cast<Start*>(argument));
+  have_signal_stack();
   pthread_setname_np(pthread_self(), start->name);
   start->body(start->argument);
   return nullptr;
@@ -50,6 +83,12 @@ void futex_wake(Atomic<std::uint32_t>& word, std::uint32_t bits) noexcept {
 }
 
 void yield() noexcept { sched_yield(); }
+
+void have_signal_stack() noexcept {
+  static thread_local const SignalStack stack;
+  static_cast<void>(stack);
+  thread_state().has_signal_stack = true;
+}
 
 bool start_thread(ThreadHandle& handle, const char* name, void (*body)(void*) noexcept, void* argument) noexcept {
   auto start = std::make_unique<Start>(Start{{}, body, argument});

@@ -84,9 +84,14 @@ int current_cpu() noexcept;
 // Handlers round every fork of the process, null for none. Once per set of handlers.
 void on_fork(void (*before)() noexcept, void (*in_parent)() noexcept, void (*in_child)() noexcept);
 
-// What the pool keeps by calling thread. Without constructor and destructor: a look at it is a look at memory.
+// Gives the calling thread a stack for handlers of signals, if it has none: a handler needs one that tells of a thread
+// whose own is used up.
+void have_signal_stack() noexcept;
+
+// What the runtime keeps by calling thread. Without constructor and destructor: a look at it is a look at memory.
 struct ThreadState {
   bool inside_launch = false;
+  bool has_signal_stack = false;
   std::vector<int>* own_affinity = nullptr;  // had before option pin_caller narrowed it; null where it did not
 };
 

@@ -47,7 +47,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Exploration:
+class DelaySearch:
     """Results of `explore`."""
 
     graph: str
@@ -90,7 +90,7 @@ def explore(
     executor: str | None = None,
     seeds: range = range(1, 21),
     shrink: bool = True,
-) -> Exploration:
+) -> DelaySearch:
     """Run a graph with the delays of all seeds, up to the first that changes something. `inputs`: random ones of
     `inputs_seed` by default, which smaller graphs have anyway. Raises what the run without delays raises."""
     from superkernel.api import compile
@@ -121,7 +121,7 @@ def explore(
             shrunk(graph, shows)
             smallest, seed = last["graph"]
             difference = Difference(difference.seed, difference.problem, smallest, seed)
-    return Exploration(kernel.name, kernel.summary()["target"], name, seeds, difference)
+    return DelaySearch(kernel.name, kernel.summary()["target"], name, seeds, difference)
 
 
 def _differences(kernel: Kernel, arrays: Mapping[str, Array], executor: str, seeds: range) -> Iterator[tuple[int, str]]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from superkernel.analysis.ablate import Ablation
     from superkernel.analysis.bisection import Bisection
     from superkernel.analysis.crosscheck import CrossCheck
-    from superkernel.analysis.exploration import Exploration
+    from superkernel.analysis.exploration import DelaySearch
     from superkernel.display.tracing import Trace
     from superkernel.ir.graph import Graph
     from superkernel.runtime.kernel import Kernel
@@ -106,7 +106,7 @@ def run_crosscheck(args: argparse.Namespace, graph: Graph, options: Mapping[str,
     )
 
 
-def run_explore(args: argparse.Namespace, graph: Graph, options: Mapping[str, Any]) -> tuple[Exploration, str]:
+def run_explore(args: argparse.Namespace, graph: Graph, options: Mapping[str, Any]) -> tuple[DelaySearch, str]:
     """Carry `explore` out: its result, and the command that shows the difference again, "" where there is none."""
     from superkernel.analysis.exploration import explore
     from superkernel.core.errors import InputError

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::superkernel._core.Oversubscript
 
 @pytest.fixture(scope="module")
 def compiled() -> HostCompiled:
-    kernel = sk.compile(chain(), threads=3)
+    kernel = sk.compile(chain(), threads=3, options={"cost_placement": False})
     assert isinstance(kernel._compiled, HostCompiled)
     return kernel._compiled
 

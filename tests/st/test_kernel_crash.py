@@ -29,11 +29,57 @@ CUT_OFF = """
 os.truncate("values", 0)
 kernel.run({"x": ones, "y": mapped})
 """
+OVERFLOW = """
+import threading
+from superkernel import _core
+from superkernel.codegen.host.features import detect_cpu
+from superkernel.codegen.host.loader import LoadedCode
+from superkernel.codegen.host.lower import compile_ir
+text = '''
+define i32 @entry(ptr %ctx, i32 %core) {
+  %mine = icmp eq i32 %core, CORE
+  br i1 %mine, label %deep, label %done
+deep:
+  %r = call i64 @task(i64 0)
+  br label %done
+done:
+  ret i32 0
+}
+define i64 @task(i64 %n) noinline {
+  %r = call i64 @recurse(i64 %n)
+  %s = add i64 %r, 1
+  ret i64 %s
+}
+define i64 @recurse(i64 %n) noinline {
+  %frame = alloca [64 x i64]
+  store volatile i64 %n, ptr %frame
+  %seen = load volatile i64, ptr %frame
+  %ends = icmp eq i64 %seen, -1
+  br i1 %ends, label %done, label %deeper
+deeper:
+  %next = add i64 %seen, 1
+  %r = call i64 @recurse(i64 %next)
+  %again = load volatile i64, ptr %frame
+  %s = add i64 %r, %again
+  ret i64 %s
+done:
+  ret i64 0
+}'''
+code = LoadedCode([compile_ir(text, detect_cpu())])
+names = {"task": "sub-operator 7 ('deep') on core CORE"}
+known = _core.KnownCode([(b, b + n, names.get(f, f), f in names) for f, b, n in code.functions()])
+kernel = _core.Kernel(entry=code.address("entry"), single=0, profiled=0, cores=2, arena_bytes=64, scratch_bytes=64,
+                      constants=None, io_count=0, sets=[], subops=0, events_words=0, keepalive=code)
+threading.stack_size(1 << 20)
+caller = threading.Thread(target=lambda: kernel.run([]))
+caller.start()
+caller.join()
+"""
 
 
-def ended(tail: str, directory: Path, *words: str, **environment: str) -> tuple[int, str]:
+def ended(tail: str, directory: Path, *words: str, head: str = HEAD, **environment: str) -> tuple[int, str]:
     done = subprocess.run(
-        [sys.executable, *words, "-c", HEAD + tail], cwd=directory, capture_output=True, text=True, timeout=120,
+        [sys.executable, *words, "-c", head + tail], cwd=directory, capture_output=True, text=True, timeout=120,
         check=False, env={**os.environ, "PYTHONFAULTHANDLER": "", **environment},
     )  # fmt: skip
     return done.returncode, done.stderr
@@ -65,3 +111,14 @@ def test_who_had_the_signal_before_has_it_afterwards(tmp_path: Path) -> None:
 )
 def test_what_is_no_kernels_fault_is_not_told(tail: str, environment: dict[str, str], tmp_path: Path) -> None:
     assert ended(tail, tmp_path, **environment) == (-signal.SIGBUS, "")
+
+
+@pytest.mark.parametrize("words", [(), ("-X", "faulthandler")], ids=("alone", "chained"))
+@pytest.mark.parametrize("core", [0, 1], ids=("caller", "worker"))
+def test_a_stack_that_is_used_up_is_told_on_another_one(core: int, words: tuple[str, ...], tmp_path: Path) -> None:
+    """The task is as far away as the stack is large."""
+    status, said = ended(OVERFLOW.replace("CORE", str(core)), tmp_path, *words, head="")
+    assert status == -signal.SIGSEGV, said
+    assert said.count("a kernel ends the process: SIGSEGV at address 0x") == 1
+    assert f" (its stack is used up), in sub-operator 7 ('deep') on core {core}, recurse+0x" in said
+    assert ("Fatal Python error: Segmentation fault" in said) is bool(words)

@@ -49,6 +49,10 @@ def test_watchdog_names_the_wait_that_never_ended() -> None:
         101, 1, 6, 5, 5,
     )  # fmt: skip
     assert details["elapsed_ns"] >= SURELY_LATER_NS
+    expected = {"wait": 101, "producer": 1, "threshold": 6, "actual": 5}
+    rows = {row["core"]: row for row in details["waits"]}
+    assert not rows[details["core"]]["late"]
+    assert rows == {core: {"core": core, "late": rows[core]["late"], **expected} for core in (0, 1)}
 
 
 def test_after_an_abort_the_kernel_is_as_new() -> None:

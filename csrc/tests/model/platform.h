@@ -221,8 +221,11 @@ inline bool fork(Where where = Where::current()) {
   return child;
 }
 
+inline void have_signal_stack() noexcept {}
+
 struct ThreadState {
   bool inside_launch = false;
+  bool has_signal_stack = true;
   std::vector<int>* own_affinity = nullptr;
 };
 

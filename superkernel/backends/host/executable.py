@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel import _core
+from superkernel.backends.host.hang import Waiting, who_waits
 from superkernel.codegen.host.image import HostImage
 from superkernel.core import settings
 from superkernel.core.errors import WatchdogError
@@ -140,20 +141,13 @@ class HostExecutable:
             raise self._stuck(error) from error
 
     def _stuck(self, error: WatchdogError) -> WatchdogError:
-        """Which boundary a launch hangs at, from what the runtime saw."""
+        """Who waited for whom, from what the runtime saw."""
         details = self._kernel.last_abort()
-        if details is None or not 0 <= details["wait"] < len(self.plan.reasons):
+        if details is None or not details["waits"]:
             return error
-        reason = self.plan.reasons[details["wait"]]
-        subop = self.schedule.subops[reason.wait.subop]
-        first = error.violations[0]
-        return WatchdogError(
-            "the kernel did not finish within the watchdog time",
-            location=f"core {details['core']}, boundary {subop.index} ({subop.name!r})",
-            expected=f"core {details['producer']} at set {reason.wait.count}",
-            found=first.found or f"count {details['actual']}",
-            hint=str(reason.witness) if reason.witness is not None else first.hint,
-        )
+        message = f"the kernel did not finish within the watchdog time of {self.watchdog_ns / 1e6:g} ms"
+        waits = Waiting.of(details, self.image.spec.sets)
+        return WatchdogError(violations=who_waits(message, waits, self.plan, self.schedule))
 
     # Sub-operators on the reference -----------------------------------------------------------------------------------
 
