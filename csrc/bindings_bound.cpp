@@ -286,6 +286,7 @@ std::int32_t call_code(sk::AbortReason reason) {
   switch (reason) {
     case sk::AbortReason::kNone:
       return SK_CALL_OK;
+    case sk::AbortReason::kDeadlock:
     case sk::AbortReason::kWatchdog:
       return SK_CALL_WATCHDOG;
     case sk::AbortReason::kClosed:

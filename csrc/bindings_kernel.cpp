@@ -32,6 +32,8 @@ const char* reason_name(sk::AbortReason reason) {
   switch (reason) {
     case sk::AbortReason::kNone:
       return "none";
+    case sk::AbortReason::kDeadlock:
+      return "deadlock";
     case sk::AbortReason::kWatchdog:
       return "watchdog";
     case sk::AbortReason::kHostCall:
@@ -79,12 +81,14 @@ py::object abort_details(const sk::AbortInfo& info, const std::vector<sk::Blocke
     expected += " (its set " + std::to_string(info.threshold - info.epoch * config.sets[producer]) + " of " +
                 std::to_string(config.sets[producer]) + " in launch " + std::to_string(info.epoch) + ")";
   }
+  const bool deadlock = info.reason == sk::AbortReason::kDeadlock;
+  const std::string elapsed = std::to_string(info.elapsed_ns / 1000);
   raise("WatchdogError",
-        {"the kernel did not finish within the watchdog time of " + std::to_string(info.elapsed_ns / 1000) + " us",
+        {deadlock ? "no core can go on" : "the kernel did not finish within the watchdog time of " + elapsed + " us",
          "core " + std::to_string(info.core) + ", wait " + std::to_string(info.wait), expected,
          std::to_string(info.actual),
-         "raise watchdog_ns if the machine is loaded; otherwise core " + std::to_string(info.producer) +
-             " never came to that set"},
+         (deadlock ? "core " : "raise watchdog_ns if the machine is loaded; otherwise core ") +
+             std::to_string(info.producer) + " never came to that set"},
         details);
 }
 
@@ -311,6 +315,7 @@ class KernelObject {
     const sk::AbortInfo info = kernel_->last_abort();
     const py::object details = abort_details(info, kernel_->last_waits());
     switch (reason) {
+      case sk::AbortReason::kDeadlock:
       case sk::AbortReason::kWatchdog:
         raise_watchdog(info, kernel_->config(), details);
       case sk::AbortReason::kHostCall:

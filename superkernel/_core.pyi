@@ -33,7 +33,7 @@ class AbortDetails(TypedDict):
     """Why the last run of a kernel stopped early. Numbers are -1 or 0 where the reason does not have them."""
 
     reason: str
-    """watchdog, host_call, interrupt, entry_code, counters, nested, no_thread, forked or missing_entry."""
+    """deadlock, watchdog, host_call, interrupt, entry_code, counters, nested, no_thread, forked or missing_entry."""
     core: int
     """The core that gave up waiting, or whose counter is wrong."""
     wait: int

@@ -23,7 +23,7 @@ typedef int32_t (*SkCallFunction)(void* self);
 // What a call returns. After anything but SK_CALL_OK outputs and states are undefined; the kernel may run again.
 enum {
   SK_CALL_OK = 0,
-  SK_CALL_WATCHDOG = 1,      // option `watchdog_ms`: a core waited for longer
+  SK_CALL_WATCHDOG = 1,      // no core can go on, or option `watchdog_ms`: a core waited for longer
   SK_CALL_ABORTED = 2,       // the launch failed otherwise: a fault of SuperKernel, or the process was forked inside it
   SK_CALL_PYTHON_ERROR = 3,  // NumPy's part raised: the exception is BoundKernel.error
   SK_CALL_CLOSED = 4,        // BoundKernel.close() was called: nothing was run

@@ -1,6 +1,7 @@
 #include "runtime/kernel.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <mutex>
 #include <new>
@@ -16,6 +17,8 @@ namespace {
 constexpr std::uint32_t kSpinLimit = 4000;              // of pause: a few cache-line hand-overs under a time slice
 constexpr std::uint32_t kSpinLimitOversubscribed = 32;  // who waits holds the CPU that the awaited one needs
 constexpr std::int64_t kPollPeriodNs = 50'000'000;
+constexpr int kProducerBits = 8;
+static_assert(kMaxCores <= 1 << kProducerBits);
 
 Mutex list_mutex;  // held for moments only, never during a run: fork may take it
 Kernel* first_kernel = nullptr;
@@ -334,6 +337,7 @@ AbortReason Kernel::stop(AbortReason reason) noexcept {
 void Kernel::reset_counters() noexcept {
   for (std::size_t core = 0; core < static_cast<std::size_t>(config_.cores); ++core) {
     counter_of(frame_->ctx, core).store(0, std::memory_order_relaxed);
+    waits_[core].awaits.store(0, std::memory_order_relaxed);
   }
   abort_of(frame_->ctx).store(0, std::memory_order_relaxed);
   frame_->ctx.epoch = 0;
@@ -375,6 +379,25 @@ std::int32_t Kernel::on_wait_slow(SkContext* ctx, std::int32_t core, std::int32_
   return reinterpret_cast<Frame*>(ctx)->kernel->wait_slow(core, producer, threshold, wait);
 }
 
+// Whether nobody can go on: every core has left, or stands in a wait that is not reached. First all cores are looked
+// at, then all counters. Were one of the cores past the wait it was seen in, take the first that got past: what it
+// awaited was stored by a core before that one stood in its own wait or left, so that it is seen here. A wait of long
+// ago is reached: counters only grow.
+bool Kernel::is_stuck() const noexcept {
+  std::array<std::uint64_t, kMaxCores> awaits;
+  const auto cores = static_cast<std::size_t>(config_.cores);
+  for (std::size_t core = 0; core < cores; ++core) {
+    const bool left = cores > 1 && Pool::instance().has_left(static_cast<int>(core));
+    awaits[core] = left ? 0 : waits_[core].awaits.load(std::memory_order_acquire);
+    if (!left && awaits[core] == 0) return false;
+  }
+  return std::all_of(awaits.begin(), awaits.begin() + config_.cores, [this](std::uint64_t each) {
+    constexpr std::uint64_t kProducer = (1 << kProducerBits) - 1;
+    return each == 0 ||
+           counter_of(frame_->ctx, each & kProducer).load(std::memory_order_relaxed) < each >> kProducerBits;
+  });
+}
+
 // Keeps where a core waits, for the report.
 void Kernel::note_wait(const BlockedWait& here, bool given_up) noexcept {
   if (here.core < 0 || here.core >= config_.cores) return;
@@ -385,6 +408,9 @@ void Kernel::note_wait(const BlockedWait& here, bool given_up) noexcept {
   SlowWait now{.at = here, .launch = launch_, .given_up = given_up};
   now.at.late = given_up && !again;
   mine = now;
+  const auto producer = static_cast<std::uint64_t>(here.producer);
+  const std::uint64_t awaits = producer < waits_.size() ? here.threshold << kProducerBits | producer : 0;
+  waits_[static_cast<std::size_t>(here.core)].awaits.store(awaits, std::memory_order_release);
 }
 
 std::int32_t Kernel::wait_slow(std::int32_t core, std::int32_t producer, std::uint64_t threshold,
@@ -401,6 +427,16 @@ std::int32_t Kernel::wait_slow(std::int32_t core, std::int32_t producer, std::ui
   }
   if (reached) return 0;
   note_wait(here, false);
+  if (is_stuck()) {
+    request_abort(AbortInfo{.reason = AbortReason::kDeadlock,
+                            .core = core,
+                            .wait = wait,
+                            .producer = producer,
+                            .threshold = threshold,
+                            .actual = actual});
+    note_wait(here, true);
+    return 1;
+  }
   yield();
   const bool polls = core == 0 && options_.hooks.poll != nullptr;
   const std::int64_t started = started_ns_;

@@ -41,6 +41,7 @@ struct KernelConfig {
 
 enum class AbortReason {
   kNone,
+  kDeadlock,   // all cores that have not left wait for counts that none of them can bring
   kWatchdog,   // a wait outlasted the deadline: core, wait, producer, threshold, actual tell which
   kHostCall,   // the host callable raised
   kInterrupt,  // the poll hook asked to stop (Ctrl-C)
@@ -143,6 +144,7 @@ class Kernel {
   };
   struct alignas(kApartBytes) CoreWait {
     Plain<SlowWait> last;
+    Atomic<std::uint64_t> awaits{0};  // the same for others: threshold << 8 | producer; 0: none
   };
 
   explicit Kernel(KernelConfig config);
@@ -156,6 +158,7 @@ class Kernel {
   AbortReason poll_between_rounds();
   void request_abort(const AbortInfo& info) noexcept;
   void reset_counters() noexcept;
+  bool is_stuck() const noexcept;
   void note_wait(const BlockedWait& here, bool given_up) noexcept;
   std::int32_t wait_slow(std::int32_t core, std::int32_t producer, std::uint64_t threshold, std::int32_t wait) noexcept;
   static std::int32_t on_wait_slow(SkContext* ctx, std::int32_t core, std::int32_t producer, std::uint64_t threshold,

@@ -75,6 +75,7 @@ LaunchStatus Pool::launch(const Job& job, int cores, const WaitHook& hook, bool 
   thread_state().inside_launch = true;
   publish(job, cores);
   std::int32_t result = job.run(0);
+  lines_[0].done.store(ticket_, std::memory_order_release);
   join(cores, hook, generation);
   thread_state().inside_launch = false;
   if (fork_generation() != generation) return LaunchStatus::kForked;
@@ -123,6 +124,11 @@ void Pool::join(int cores, const WaitHook& hook, std::uint32_t generation) noexc
       next_hook_ns = now_ns() + kHookPeriodNs;
     }
   }
+}
+
+bool Pool::has_left(int core) const noexcept {
+  const std::uint64_t ticket = mailbox_.ticket.load(std::memory_order_relaxed);
+  return lines_[static_cast<std::size_t>(core)].done.load(std::memory_order_acquire) == ticket;
 }
 
 bool Pool::grow(int cores) {

@@ -95,6 +95,9 @@ class Pool {
   // `patient`: waits while another thread launches.
   LaunchStatus launch(const Job& job, int cores, const WaitHook& hook = {}, bool patient = true);
 
+  // Whether a core has left the present launch, with all that it stored there. Of who is inside that launch.
+  bool has_left(int core) const noexcept;
+
   PoolInfo info();
 
   // Puts changed pinning options into force.

@@ -152,7 +152,7 @@ class MachineError(SuperKernelError):
 
 
 class WatchdogError(SuperKernelError):
-    """A kernel did not finish within the watchdog time; names the boundary, the core and who never arrived."""
+    """A kernel did not finish within the watchdog time, or no core of it can go on; says who waits for whom."""
 
 
 def raise_all(kind: type[SuperKernelError], violations: Sequence[Violation]) -> None:

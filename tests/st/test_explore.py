@@ -4,27 +4,35 @@ again by the command that is printed; programs that are right mind none."""
 from __future__ import annotations
 
 import json
+import random
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import models
 import numpy as np
 import pytest
+import soak
+from firmware_bench import needs_qemu
 from host_changes import X, chain, without
+from random_models import random_graph
 from seeds import seeds
 
 import superkernel as sk
 from superkernel.analysis.exploration import explore
 from superkernel.analysis.shrinking import part_of, resized, shrunk
-from superkernel.backends.aicore import qemu_process
 from superkernel.backends.aicore.executable import SimExecutable
+from superkernel.backends.aicore.kernel import AicoreKernel
+from superkernel.backends.aicore.qemu_schedule import PAUSES_US, EngineSchedule, Fault
 from superkernel.backends.host.backend import HostBackend
 from superkernel.cli import main
 from superkernel.codegen.host.image import HostImage, ImageBuilder
-from superkernel.core.errors import MachineError, SimulationError
+from superkernel.core.errors import SimulationError, SuperKernelError
 from superkernel.core.tensor import TensorType
 from superkernel.frontends.json_form import load_json, save_json
+from superkernel.reference.random_inputs import random_inputs
 from superkernel.sync.plan import Hazard
 
 pytestmark = pytest.mark.filterwarnings("ignore::superkernel._core.OversubscriptionWarning")
@@ -79,6 +87,8 @@ def test_a_difference_is_found_cut_down_and_shown_again(
     assert told["difference"]["smallest"]["nodes"] == len(small.nodes) <= 3 < len(graph.nodes)
     assert any(node.op == "softmax" for node in small.nodes)
     assert sum(kind.size for kind in small.inputs.values()) < X.size
+    assert main(["run", "explored.json", "--threads", "1", "--random-inputs", "0", "--delays", "5"]) == 0
+    capsys.readouterr()
     program, *again = shlex.split(told["again"])
     assert program == "superkernel"
     assert "explored.json" in again
@@ -92,11 +102,16 @@ def test_a_difference_is_found_cut_down_and_shown_again(
 @pytest.mark.parametrize("target", ["host", "mini"])
 @pytest.mark.parametrize("seed", seeds(1))
 def test_right_programs_mind_no_seed(target: str, seed: int) -> None:
-    first = 1 + seed % 1_000_000_007
-    done = explore(chain(), target, threads=3 if target == "host" else None, seeds=range(first, first + 3))
-    assert done.difference is None, done.text()
-    assert "3 seeds from" in done.text()
-    assert done.to_json()["difference"] is None
+    first, graphs, count = 1 + seed % 1_000_000_007, [chain()], 3
+    if soak.enabled:
+        graphs += [models.decode_step(layers=1), *(random_graph(random.Random(seed + n)) for n in range(20))]
+        count = 30
+    for graph in graphs:
+        seeds = range(first, first + count)
+        done = explore(graph, target, threads=3 if target == "host" else None, seeds=seeds)
+        assert done.difference is None, done.text()
+        assert f"{count} seeds from" in done.text()
+        assert done.to_json()["difference"] is None
 
 
 def test_an_error_of_a_delayed_run_is_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,16 +134,50 @@ def test_an_error_of_a_delayed_run_is_a_difference(monkeypatch: pytest.MonkeyPat
     assert found.smallest_seed == 2
 
 
-def test_delays_on_the_emulator_change_nothing() -> None:
-    try:
-        qemu_process.find_qemu()
-    except MachineError as error:
-        pytest.skip(str(error))
+def small() -> sk.Graph:
     b = sk.GraphBuilder("small")
     x = b.input("x", (64, 64))
     b.output(b.relu(x @ x) + x, "y")
-    done = explore(b.graph(), "mini", executor="qemu", seeds=range(1, 6))
+    return b.graph()
+
+
+@needs_qemu
+def test_delays_on_the_emulator_change_nothing() -> None:
+    done = explore(small(), "mini", executor="qemu", seeds=range(1, 6))
     assert done.difference is None, done.text()
+
+
+@needs_qemu
+def test_a_flag_that_is_forgotten_shows_on_the_emulator_with_some_seed() -> None:
+    """Between the engines of one hart, which nobody else's pace can hide."""
+    kernel = sk.compile(small(), target="mini")
+    assert isinstance(kernel, AicoreKernel)
+    executable, io = kernel.emulation(random_inputs(kernel.inputs, 0))
+    target = kernel._compiled.target
+    harts = target.cores + target.device.aicpu_harts
+    flags = executable.run(io, EngineSchedule.delayed(1, harts)).flags
+    want = io[-1].tobytes()
+    hart, found = next((hart, found) for hart, found in enumerate(flags) if found)
+
+    def shows(seed: int, fault: Fault) -> bool:
+        try:
+            executable.run(io, replace(EngineSchedule.delayed(seed, harts, watchdog_s=60), fault=fault))
+        except SuperKernelError:
+            return True
+        return io[-1].tobytes() != want
+
+    assert any(shows(seed, Fault(hart, forget=flag)) for flag in found for seed in range(1, 6))
+
+
+def test_schedules_of_the_emulator_are_drawn_by_seed() -> None:
+    drawn = [EngineSchedule.delayed(seed, 5) for seed in range(1, 60)]
+    assert drawn == [EngineSchedule.delayed(seed, 5) for seed in range(1, 60)]
+    assert {schedule.timing for schedule in drawn} == {"late", "random"}
+    for field in ("eager", "slow", "patient"):
+        sizes = {len(getattr(schedule, field)) for schedule in drawn}
+        assert 0 in sizes
+        assert max(sizes) >= 4, field
+    assert {schedule.pause_us for schedule in drawn} == set(PAUSES_US)
 
 
 def by_op(*ops: str) -> Callable[[sk.Graph], bool]:

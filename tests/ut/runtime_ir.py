@@ -84,15 +84,22 @@ entry:
   %threshold = add i64 %epoch, 1
   %mode.value = load i64, ptr %mode
   %is1 = icmp eq i32 %core, 1
-  %broken = icmp eq i64 %mode.value, 1
-  %skip = and i1 %is1, %broken
-  br i1 %skip, label %loop, label %publish
+  %special = select i1 %is1, i64 %mode.value, i64 0
+  switch i64 %special, label %publish [
+    i64 1, label %at.work
+    i64 2, label %loop
+  ]
+at.work:
+  %abort.at = getelementptr i8, ptr %ctx, i64 {OFFSET["abort"]}
+  %given.up = load atomic i32, ptr %abort.at monotonic, align 4
+  %stays = icmp eq i32 %given.up, 0
+  br i1 %stays, label %at.work, label %loop
 publish:
   call void @set(ptr %ctx, i32 %core, i64 %threshold)
   br label %loop
 loop:
-  %p = phi i64 [0, %entry], [0, %publish], [%p.next, %add]
-  %sum = phi i64 [0, %entry], [0, %publish], [%sum.next, %add]
+  %p = phi i64 [0, %entry], [0, %at.work], [0, %publish], [%p.next, %add]
+  %sum = phi i64 [0, %entry], [0, %at.work], [0, %publish], [%sum.next, %add]
   %end = icmp uge i64 %p, %cores
   br i1 %end, label %finish, label %body
 body:

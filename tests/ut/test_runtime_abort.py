@@ -31,7 +31,7 @@ def test_watchdog_names_the_wait_that_never_ended() -> None:
     exchange = make_exchange(2)
     for _ in range(5):
         exchange.run(watchdog_ns=FAR_NS)
-    exchange.mode[0] = 1  # core 1 keeps its counter
+    exchange.mode[0] = 1  # core 1 is at work for ever
     start = time.monotonic()
     with pytest.raises(WatchdogError) as caught:
         exchange.kernel.run(exchange.io, watchdog_ns=SURELY_LATER_NS)
@@ -51,8 +51,26 @@ def test_watchdog_names_the_wait_that_never_ended() -> None:
     assert details["elapsed_ns"] >= SURELY_LATER_NS
     expected = {"wait": 101, "producer": 1, "threshold": 6, "actual": 5}
     rows = {row["core"]: row for row in details["waits"]}
-    assert not rows[details["core"]]["late"]
-    assert rows == {core: {"core": core, "late": rows[core]["late"], **expected} for core in (0, 1)}
+    assert rows == {core: {"core": core, "late": core == 1, **expected} for core in (0, 1)}
+
+
+@pytest.mark.parametrize("cores", [2, 3])
+@pytest.mark.filterwarnings("ignore::superkernel._core.OversubscriptionWarning")
+def test_a_launch_in_which_no_core_can_go_on_ends_without_a_watchdog(cores: int) -> None:
+    exchange = make_exchange(cores)
+    for _ in range(3):
+        exchange.run()
+        exchange.mode[0] = 2  # core 1 keeps its counter
+        with pytest.raises(WatchdogError, match="no core can go on") as caught:
+            exchange.kernel.run(exchange.io)
+        exchange.runs += 1
+        exchange.mode[0] = 0
+        details = exchange.kernel.last_abort()
+        assert details is not None
+        assert details["reason"] == "deadlock"
+        assert caught.value.details == details  # type: ignore[attr-defined]
+        rows = [(row["core"], row["wait"], row["producer"], row["late"]) for row in details["waits"]]
+        assert rows == [(core, 101, 1, False) for core in range(cores)]
 
 
 def test_after_an_abort_the_kernel_is_as_new() -> None:
@@ -70,11 +88,10 @@ def test_after_an_abort_the_kernel_is_as_new() -> None:
         assert exchange.kernel.last_abort() is None
 
 
-def test_watchdog_of_a_single_core() -> None:
-    """A plan in which a core waits for itself."""
+def test_a_core_that_waits_for_itself_is_told_at_once() -> None:
     exchange = make_exchange(1, entry=ADDRESS["self_wait"])
     with pytest.raises(WatchdogError, match="core 0, wait 9"):
-        exchange.kernel.run(exchange.io, watchdog_ns=SOON_NS)
+        exchange.kernel.run(exchange.io)
 
 
 @pytest.mark.parametrize("cores", [1, 2])

@@ -146,6 +146,8 @@ class HostExecutable:
         if details is None or not details["waits"]:
             return error
         message = f"the kernel did not finish within the watchdog time of {self.watchdog_ns / 1e6:g} ms"
+        if details["reason"] == "deadlock":
+            message = "no core can go on"
         waits = Waiting.of(details, self.image.spec.sets)
         return WatchdogError(violations=who_waits(message, waits, self.plan, self.schedule))
 
