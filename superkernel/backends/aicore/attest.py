@@ -211,7 +211,8 @@ class _Program:
         assert isinstance(tiling, AicoreTiling)
         fences: dict[int, Use] = {}
         flags: dict[int, list[int]] = {}
-        for operand, mask in zip(tiling.dependent_operands(body), arguments[_LEADING:], strict=False):
+        waits = (*tiling.dependent_operands(body), *([WORKSPACE] if tiling.scratch_bytes else []))
+        for operand, mask in zip(waits, arguments[_LEADING:], strict=False):
             if uses.get(operand, Use(0, 0)).waits is not None:
                 continue
             entries = [arguments[4] >> ENTRY_BITS * n & (1 << ENTRY_BITS) - 1 for n in range(ENTRIES) if mask >> n & 1]
