@@ -1,11 +1,15 @@
 """Are the checkers checked? Mutants of their own code, and whether the tests beside them notice.
 
-    python bench/mutants.py [--sample N] [--seed N] [--only PATTERN] [--list]
+    python bench/mutants.py [--sample N] [--seed N] [--only PATTERN] [--rest] [--quick] [--list]
 
 A mutant is one checker with one change: a comparison, a sum or a product, `and` for `or`, a constant, a condition that
-is dropped or turned round, a statement left out. The tests named beside the checker run on a copy of the tree; a mutant
-that they pass is *alive*, and printed: either a test is missing, or the change is one that nobody can see (a shortcut
-that is not taken, say). Runs of one seed draw the same mutants.
+is dropped or turned round, a statement left out. The tests named beside the checker run on it, up to two minutes of
+CPU time; a mutant that they pass is *alive*. Those that no test can see stand in `mutants_equivalent.toml` with the
+reason. Any other one that is alive, and any entry that fits no mutant or one that tests kill, is an error: the exit
+status is 1. Without `--sample` all mutants run, those of the list included; a sample leaves them out.
+
+`--rest` draws from the rest of scheduler/ and codegen/ instead, where tests are those that import the module, and only
+the score counts: below `REST_SCORE` the exit status is 1. Runs of one seed draw the same mutants.
 """
 
 from __future__ import annotations
@@ -13,34 +17,38 @@ from __future__ import annotations
 import argparse
 import ast
 import copy
-import os
 import random
-import shutil
-import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
+import mutant_runs
+
 ROOT = Path(__file__).resolve().parents[1]
-HOST = ("tests/ut/test_verify.py", "tests/ut/test_verify_pairs.py", "tests/ut/test_sync_planner.py")
-AICORE = ("tests/ut/test_aicore_explore.py", "tests/ut/test_aicore_sync.py")
+EQUIVALENT = Path(__file__).with_name("mutants_equivalent.toml")
+HOST = ("test_verify", "test_verify_pairs", "test_sync_planner")
 CHECKERS: dict[str, tuple[str, ...]] = {
     "sync/verify.py": HOST,
-    "sync/verify_tasks.py": (*HOST, *AICORE),
-    "sync/verify_pairs.py": (*HOST, *AICORE),
+    "sync/verify_tasks.py": HOST,
+    "sync/verify_pairs.py": HOST,
+    "sync/verify_program.py": ("test_attest",),
     "sync/hazards.py": HOST,
-    "sync/aicore/verify.py": AICORE,
-    "sync/aicore/verify_form.py": AICORE,
-    "sync/aicore/verify_replay.py": AICORE,
-    "sync/aicore/verify_order.py": AICORE,
-    "sync/aicore/verify_service.py": AICORE,
-    "sync/aicore/verify_copies.py": AICORE,
-    "sync/explore.py": ("tests/ut/test_sync_explore.py",),
-    "sync/aicore/explore.py": ("tests/ut/test_aicore_explore.py",),
+    "sync/aicore/verify.py": ("test_aicore_explore", "test_aicore_sync"),
+    "sync/aicore/verify_form.py": ("test_aicore_verify_form",),
+    "sync/aicore/verify_replay.py": ("test_aicore_explore", "test_aicore_sync"),
+    "sync/aicore/verify_order.py": ("test_aicore_explore", "test_aicore_sync"),
+    "sync/aicore/verify_service.py": ("test_aicore_verify_service",),
+    "sync/aicore/verify_copies.py": ("test_aicore_verify_copies",),
+    "sync/explore.py": ("test_sync_explore",),
+    "sync/aicore/explore.py": ("test_aicore_explore",),
 }
-TEST_SECONDS = 120
+"""The tests beside each checker, in tests/ut."""
+REST_SCORE = 0.85
+SECONDS = 120  # CPU time of the tests of one mutant
 
 COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.Lt: (ast.LtE, ast.GtE),
@@ -67,59 +75,108 @@ OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
 
 @dataclass(frozen=True)
 class Mutant:
-    """A changed checker: `line` of the original, `what` became of it."""
+    """A file with one change. `was` and `now`: the first line of `function` that differs, as Python prints it; the
+    `nth` of those that look the same. `node`, `change`: the place of the changed node in a walk over the file, and
+    which of its changes."""
 
+    root: Path
     file: str
-    number: int
-    line: str
-    what: str
-    source: str
+    function: str
+    was: str
+    now: str
+    nth: int
+    line: int  # of the file
+    last: int
+    node: int
+    change: int
+
+    @property
+    def key(self) -> tuple[str, str, str, str, int]:
+        """What tells it from the others of all files, without regard to where in the file it is."""
+        return self.file, self.function, self.was, self.now, self.nth
+
+    @property
+    def path(self) -> Path:
+        """Of the changed file."""
+        return self.root / self.file
+
+    def tree(self) -> ast.Module:
+        """The file's code with the change."""
+        tree = ast.parse(self.path.read_text())
+        nodes = list(ast.walk(tree))
+        changed = list(_changes(nodes[self.node]))[self.change]
+        _Places(tree).replace(nodes[self.node], changed)
+        return tree
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.number}: {self.what}    | {self.line}"
+        again = f" ({self.nth})" if self.nth > 1 else ""
+        return f"{self.file}:{self.line} in {self.function}{again}\n    {self.was}\n    {self.now}"
 
 
-def mutants(file: str) -> Iterator[Mutant]:
-    """All mutants of one file. Texts, annotations and what is raised as a message stay as they are."""
-    source = (ROOT / file).read_text()
-    tree = ast.parse(source)
-    lines = source.splitlines()
+def mutants(root: Path, file: str) -> list[Mutant]:
+    """All mutants of one file. Texts, annotations, decorators and `strict=` of zip, which is an assertion, stay as they
+    are."""
+    tree = ast.parse((root / file).read_text())
+    places = _Places(tree)
+    seen: Counter[tuple[str, str, str]] = Counter()
+    made = []
     for index, node in enumerate(ast.walk(tree)):
-        for what, changed in _changes(node):
-            other = copy.deepcopy(tree)
-            _replace(other, index, changed)
-            number = node.lineno  # type: ignore[attr-defined]
-            yield Mutant(file, number, lines[number - 1].strip(), what, ast.unparse(ast.fix_missing_locations(other)))
+        if places.is_declaration(node):
+            continue
+        for number, changed in enumerate(_changes(node)):
+            statement, scope, function = places.around(node)
+            before = _text(scope)
+            places.replace(node, changed)
+            after = _text(scope) if scope is not node else _text(changed)
+            places.replace(changed, node)
+            different = (pair for pair in zip(before, after, strict=False) if pair[0] != pair[1])
+            was, now = next(different, (before[-1], "(left out)"))
+            seen[function, was, now] += 1
+            last = _last_line(statement)
+            key = (function, was, now)
+            made.append(Mutant(root, file, *key, seen[key], statement.lineno, last, index, number))
+    return made
 
 
-def _changes(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+def _text(node: ast.AST) -> list[str]:
+    return [line.strip() for line in ast.unparse(node).splitlines()]
+
+
+def _last_line(statement: ast.stmt) -> int:
+    """Of the statement's own part: a compound one without its body."""
+    body: list[ast.stmt] | None = getattr(statement, "body", None)
+    return max(statement.lineno, body[0].lineno - 1) if body else statement.end_lineno or statement.lineno
+
+
+def _changes(node: ast.AST) -> Iterator[ast.AST]:
     """The node changed in each way."""
+    for changed in _changed(node):
+        yield ast.fix_missing_locations(ast.copy_location(changed, node))
 
-    def told(new: ast.AST) -> tuple[str, ast.AST]:
-        return f"{ast.unparse(node)} -> {ast.unparse(ast.fix_missing_locations(new))}", new
 
+def _changed(node: ast.AST) -> Iterator[ast.AST]:
     if isinstance(node, ast.Compare):
         for n, op in enumerate(node.ops):
             for other in COMPARISONS[type(op)]:
-                yield told(ast.Compare(node.left, [*node.ops[:n], other(), *node.ops[n + 1 :]], node.comparators))
+                yield ast.Compare(node.left, [*node.ops[:n], other(), *node.ops[n + 1 :]], node.comparators)
     elif isinstance(node, ast.BoolOp):
-        yield told(ast.BoolOp(ast.Or() if isinstance(node.op, ast.And) else ast.And(), node.values))
+        yield ast.BoolOp(ast.Or() if isinstance(node.op, ast.And) else ast.And(), node.values)
         for n in range(len(node.values)):
             left = [*node.values[:n], *node.values[n + 1 :]]
-            yield told(left[0] if len(left) == 1 else ast.BoolOp(node.op, left))
+            yield ast.BoolOp(node.op, left) if len(left) > 1 else copy.deepcopy(left[0])
     elif isinstance(node, ast.BinOp) and type(node.op) in OPERATORS and not _is_type(node):
-        yield told(ast.BinOp(node.left, OPERATORS[type(node.op)](), node.right))
+        yield ast.BinOp(node.left, OPERATORS[type(node.op)](), node.right)
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.Not, ast.Invert)):
-        yield told(node.operand)
+        yield copy.deepcopy(node.operand)
     elif isinstance(node, ast.Constant) and isinstance(node.value, int):
-        yield told(ast.Constant(not node.value if isinstance(node.value, bool) else node.value + 1))
+        yield ast.Constant(not node.value if isinstance(node.value, bool) else node.value + 1)
     elif isinstance(node, ast.If):
-        yield f"if {ast.unparse(node.test)} -> if True", ast.If(ast.Constant(True), node.body, node.orelse)
-        yield f"if {ast.unparse(node.test)} -> if False", ast.If(ast.Constant(False), node.body, node.orelse)
+        yield ast.If(ast.Constant(True), node.body, node.orelse)
+        yield ast.If(ast.Constant(False), node.body, node.orelse)
     elif isinstance(node, (ast.AugAssign, ast.Continue)) or (
         isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant)
     ):
-        yield f"{ast.unparse(node).splitlines()[0]} -> pass", ast.Pass()
+        yield ast.Pass()
 
 
 def _is_type(node: ast.BinOp) -> bool:
@@ -129,62 +186,152 @@ def _is_type(node: ast.BinOp) -> bool:
     )
 
 
-def _replace(tree: ast.AST, index: int, new: ast.AST) -> None:
-    """Put a node in the place of the one that comes `index`-th in a walk."""
-    old = next(node for n, node in enumerate(ast.walk(tree)) if n == index)
-    for parent in ast.walk(tree):
-        for name, value in ast.iter_fields(parent):
-            if value is old:
-                setattr(parent, name, new)
-                return
-            if isinstance(value, list) and any(item is old for item in value):
-                value[[item is old for item in value].index(True)] = new
-                return
+class _Places:
+    """Where the nodes of a tree stand."""
 
+    def __init__(self, tree: ast.Module) -> None:
+        self._of: dict[ast.AST, tuple[ast.AST, str, int | None]] = {}
+        for parent in ast.walk(tree):
+            for name, value in ast.iter_fields(parent):
+                for n, item in enumerate(value) if isinstance(value, list) else ((None, value),):
+                    if isinstance(item, ast.AST):
+                        self._of[item] = (parent, name, n)
 
-def survives(mutant: Mutant, tree: Path) -> bool:
-    """Whether all tests beside the checker pass."""
-    path = tree / mutant.file
-    original = path.read_text()
-    path.write_text(mutant.source)
-    options = ("-x", "-q", "-p", "no:cacheprovider", "-m", "not serial")
-    command = [sys.executable, "-m", "pytest", *options, *CHECKERS[mutant.file]]
-    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1", "SK_TEST_SEED": "0"}
-    try:
-        done = subprocess.run(
-            command, cwd=tree, env=environment, capture_output=True, timeout=TEST_SECONDS, check=False
+    def replace(self, old: ast.AST, new: ast.AST) -> None:
+        """Put a node in the place of another."""
+        parent, name, n = self._of[new] = self._of[old]
+        if n is None:
+            setattr(parent, name, new)
+        else:
+            getattr(parent, name)[n] = new
+
+    def _above(self, node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+        """The node and what it stands in, each with the field's name."""
+        while node in self._of:
+            parent, name, _ = self._of[node]
+            yield node, name
+            node = parent
+
+    def is_declaration(self, node: ast.AST) -> bool:
+        """Whether it stands where nothing is computed."""
+        return any(
+            name in ("annotation", "returns", "decorator_list")
+            or (isinstance(one, ast.keyword) and one.arg == "strict")
+            or isinstance(one, (ast.Import, ast.ImportFrom))
+            for one, name in self._above(node)
         )
-    except subprocess.TimeoutExpired:
-        return False
-    finally:
-        path.write_text(original)
-    return done.returncode == 0
+
+    def around(self, node: ast.AST) -> tuple[ast.stmt, ast.AST, str]:
+        """The statement that it stands in, what is printed to show it, and the name of that function."""
+        above = [one for one, _ in self._above(node)]
+        statements = [one for one in above if isinstance(one, ast.stmt)]
+        named = [one for one in above if isinstance(one, (ast.FunctionDef, ast.ClassDef))]
+        scope = next((one for one in named if isinstance(one, ast.FunctionDef)), statements[-1])
+        return statements[0], scope, ".".join(one.name for one in reversed(named)) or "(module)"
+
+
+def equivalent() -> dict[tuple[str, str, str, str, int], str]:
+    """Mutants that no test can tell from the original, each with the reason."""
+    entries = tomllib.loads(EQUIVALENT.read_text())["equivalent"]
+    return {
+        (entry["file"], entry["function"], was, now, *(nth or [1])): entry["reason"]
+        for entry in entries
+        for was, now, *nth in entry["changes"]
+    }
+
+
+def tests_of(root: Path, file: str) -> list[str]:
+    """The tests that are near a file: those beside a checker, else those whose module imports it."""
+    if file in CHECKERS:
+        return [f"tests/ut/{name}.py" for name in CHECKERS[file]]
+    module = "superkernel." + file.removesuffix(".py").replace("/", ".")
+    return sorted(test for test, modules in _imports(root).items() if module in modules)
+
+
+@cache
+def _imports(root: Path) -> dict[str, set[str]]:
+    """By test module of tests/ut, what it imports, its helpers' imports included."""
+    direct: dict[str, set[str]] = {}
+    for path in [*(root / "tests").glob("*.py"), *(root / "tests/ut").glob("*.py")]:
+        found = direct.setdefault(path.stem, set())
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                found.add(node.module)
+                found.update(f"{node.module}.{alias.name}" for alias in node.names)
+
+    def all_of(name: str, seen: set[str]) -> set[str]:
+        seen.add(name)
+        helpers = [m for m in direct[name] if m in direct and m not in seen]
+        return direct[name].union(*(all_of(helper, seen) for helper in helpers))
+
+    return {f"tests/ut/{p.name}": all_of(p.stem, set()) for p in (root / "tests/ut").glob("test_*.py")}
+
+
+def rest(root: Path) -> list[str]:
+    """The files of scheduler/ and codegen/, which some test imports."""
+    paths = sorted([*(root / "scheduler").rglob("*.py"), *(root / "codegen").rglob("*.py")])
+    files = [path.relative_to(root).as_posix() for path in paths]
+    return [file for file in files if tests_of(root, file)]
+
+
+def _draw(made: Sequence[Mutant], number: int | None, seed: int) -> list[Mutant]:
+    return list(made) if number is None else random.Random(seed).sample(made, min(number, len(made)))
+
+
+def tell(results: Iterable[tuple[Mutant, mutant_runs.Result]], listed: set[tuple[str, str, str, str, int]]) -> int:
+    """Print the score by file and what is wrong: the number of mutants that are alive and not listed, or listed and
+    killed."""
+    total: Counter[str] = Counter()
+    killed: Counter[str] = Counter()
+    wrong = 0
+    for mutant, result in results:
+        if mutant.key in listed:
+            if result.killed_by:
+                wrong += 1
+                print(f"listed as equivalent, but killed by {result.killed_by}: {mutant}", flush=True)
+            continue
+        total[mutant.file] += 1
+        killed[mutant.file] += bool(result.killed_by)
+        if not result.killed_by:
+            wrong += 1
+            print(f"alive after {result.tests} tests, {result.seconds:.0f} s: {mutant}", flush=True)
+    for file in total:
+        print(f"{killed[file]:5} of {total[file]:5} killed  {file}")
+    score = killed.total() / max(1, total.total())
+    print(f"{killed.total()} of {total.total()} killed, {100 * score:.1f} %; {len(listed)} are listed as equivalent")
+    return wrong
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sample", type=int, default=40, help="mutants drawn, over all checkers; 0: all")
+    parser.add_argument("--sample", type=int, help="mutants drawn, over all files (default: all; with --rest, 100)")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 31))
-    parser.add_argument("--only", default="", help="checkers whose path has this in it")
+    parser.add_argument("--only", default="", help="files whose path has this in it")
+    parser.add_argument("--rest", action="store_true", help="the rest of scheduler/ and codegen/")
     parser.add_argument("--list", action="store_true", help="print the mutants and run none")
+    parser.add_argument("--quick", action="store_true", help="no more than 10 s of tests per mutant")
     arguments = parser.parse_args()
-    made = [mutant for file in CHECKERS if arguments.only in file for mutant in mutants(file)]
-    number = min(arguments.sample or len(made), len(made))
-    drawn = random.Random(arguments.seed).sample(made, number)
-    print(f"{len(made)} mutants, {len(drawn)} drawn (--seed {arguments.seed})")
+    files = [file for file in (rest(ROOT) if arguments.rest else CHECKERS) if arguments.only in file]
+    made = [mutant for file in files for mutant in mutants(ROOT, file)]
+    listed = {} if arguments.rest else {key: why for key, why in equivalent().items() if key[0] in files}
+    stale = set(listed) - {mutant.key for mutant in made}
+    for key in sorted(stale):
+        print(f"listed as equivalent, but there is no such mutant: {key}")
+    number = arguments.sample or (100 if arguments.rest else None)
+    drawn = _draw([m for m in made if number is None or m.key not in listed], number, arguments.seed)
+    print(f"{len(made)} mutants, {len(drawn)} drawn" + (f" (--seed {arguments.seed})" if number else ""), flush=True)
     if arguments.list:
         print("\n".join(map(str, drawn)))
-        return 0
-    alive = 0
-    with tempfile.TemporaryDirectory() as folder:
-        tree = Path(folder) / "tree"
-        shutil.copytree(ROOT, tree, symlinks=True, ignore=shutil.ignore_patterns(".*", "build", "__pycache__"))
-        for mutant in drawn:
-            if survives(mutant, tree):
-                alive += 1
-                print(f"alive: {mutant}", flush=True)
-    print(f"{len(drawn) - alive} of {len(drawn)} killed")
-    return 0
+        return bool(stale)
+    budget_s = 10 if arguments.quick else SECONDS
+    tests = {mutant: tests_of(ROOT, mutant.file) for mutant in drawn}
+    results = mutant_runs.run(ROOT, tests, budget_s=budget_s, sure=not arguments.quick)
+    wrong = tell(results, {m.key for m in drawn} & set(listed))
+    if arguments.rest:
+        return wrong > (1 - REST_SCORE) * len(drawn)
+    return bool(wrong or stale)
 
 
 if __name__ == "__main__":

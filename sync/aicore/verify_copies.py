@@ -59,7 +59,7 @@ def _check_reads(copies: Copies, of_subop: Mapping[int, list[Task]]) -> Iterator
                 yield from _check_read(copies, task, access, written, low)
         for _, access in mine:
             for region in access.regions if access.write else ():
-                for at in _runs(region, low, high):
+                for at in _runs(region, low):
                     written[at] = subop
 
 
@@ -67,7 +67,7 @@ def _check_read(
     copies: Copies, task: Task, access: MemoryAccess, written: NDArray[np.int64], low: int
 ) -> Iterator[Violation]:
     for region in access.regions:
-        for at in _runs(region, low, low + len(written)):
+        for at in _runs(region, low):
             strange = np.flatnonzero(written[at] != copies.subop)
             if len(strange):
                 byte, who = low + at.start + int(strange[0]), int(written[at][strange[0]])
@@ -80,9 +80,8 @@ def _check_read(
                 return
 
 
-def _runs(region: Region, low: int, high: int) -> Iterator[slice]:
-    """A region's runs inside [low, high), relative to `low`."""
+def _runs(region: Region, low: int) -> Iterator[slice]:
+    """A region's runs from byte `low` on, relative to it."""
     for n in range(region.count):
-        start = region.start + n * region.stride
-        if start < high and start + region.length > low:
-            yield slice(max(start, low) - low, min(start + region.length, high) - low)
+        start = region.start + n * region.stride - low
+        yield slice(max(start, 0), max(start + region.length, 0))

@@ -32,12 +32,11 @@ def check_form(plan: AicorePlan, units: Mapping[int, int]) -> list[Violation]:
 
 
 def _check_runs(plan: AicorePlan) -> Iterator[Violation]:
-    paused = {s.subop for program in plan.programs.values() for s in program if isinstance(s, Pause)}
     needed: dict[HartKind, set[int]] = {kind: set() for kind in plan.programs}
     for index, task in enumerate(plan.tasks):
         if not 0 <= task.core < plan.harts:
             yield Violation("no such core", f"task {index}", f"0 to {plan.harts - 1}", str(task.core))
-        elif task.subop not in paused:
+        else:
             needed[plan.kind(task.core)].add(task.subop)
     for kind, program in plan.programs.items():
         runs = [s.subop for s in program if isinstance(s, (Run, Pause))]

@@ -77,7 +77,7 @@ def _check(plan: AicorePlan, launch: int, progress: _Progress) -> Iterator[Viola
                 yield Violation("awaits what it has awaited", where, f"at least {last[step.kind]}", str(step.count))
             last[step.kind] = step.count
             reached = max(reached, behind[step.count - 1])
-        elif isinstance(step, Prefetch):
+        else:
             if progress.launch_of.get(step.subop) != launch:
                 found = f"launch {progress.launch_of.get(step.subop)}"
                 yield Violation("a prefetch for another launch", where, f"launch {launch}", found)
@@ -103,7 +103,7 @@ def _is_read(plan: AicorePlan, step: Prefetch) -> bool:
     first = last = False
     for task in plan.tasks:
         for access in task.accesses if task.subop == step.subop else ():
-            if access.space is Space.CONSTANT and not access.write:
+            if access.space is Space.CONSTANT:
                 for region in access.regions:
                     first |= region.start < begin + LINE_BYTES and begin < region.stop
                     last |= region.start < end and end - LINE_BYTES < region.stop

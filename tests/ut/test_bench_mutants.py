@@ -5,31 +5,128 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import mutant_runs
 import mutants
 import pytest
 
+CHECKER = """\
+LIMIT = 3
 
-def test_each_mutant_is_another_program_that_parses() -> None:
-    original = ast.unparse(ast.parse((mutants.ROOT / "sync/verify_tasks.py").read_text()))
-    made = list(mutants.mutants("sync/verify_tasks.py"))
-    assert len({mutant.source for mutant in made}) > 50
-    assert all(mutant.source != original for mutant in made)
-    assert any(mutant.what == "a.start >= b.stop -> a.start > b.stop" for mutant in made)
+
+def count_up_to(limit):
+    number = 0
+    while number < limit:
+        number += 1
+    return number
+
+
+def is_few(number):
+    return number < LIMIT or number < 0
+"""
+TESTS = """\
+import checker
+
+
+def test_counting():
+    assert checker.count_up_to(2) == 2
+
+
+def test_few():
+    assert checker.is_few(2)
+    assert not checker.is_few(3)
+"""
+
+
+def test_each_mutant_is_another_program_with_a_name_of_its_own() -> None:
+    file = "sync/verify_tasks.py"
+    original = ast.unparse(ast.parse((mutants.ROOT / file).read_text()))
+    made = mutants.mutants(mutants.ROOT, file)
+    assert len(made) > 50
+    assert len({mutant.key for mutant in made}) == len(made)
+    sources = [ast.unparse(mutant.tree()) for mutant in made]
+    assert original not in sources
+    assert len({*sources}) > 0.9 * len(sources)
+    assert any(
+        mutant.was == "if a.start >= b.stop or b.start >= a.stop:"
+        and mutant.now == "if a.start > b.stop or b.start >= a.stop:"
+        and mutant.function == "_share_byte"
+        for mutant in made
+    )
+
+
+def test_declarations_are_left_alone(tmp_path: Path) -> None:
+    source = "import a.b\n@d(1 < 2)\ndef f(x: 1 < 2 = 3) -> 1 < 2:\n    zip(x, strict=True)\n"
+    (tmp_path / "one.py").write_text(source)
+    made = mutants.mutants(tmp_path, "one.py")
+    assert {(m.was, m.now) for m in made} == {
+        ("def f(x: 1 < 2=3) -> 1 < 2:", "def f(x: 1 < 2=4) -> 1 < 2:"),
+        ("zip(x, strict=True)", "pass"),
+    }
 
 
 @pytest.mark.parametrize("file", mutants.CHECKERS)
 def test_checkers_and_the_tests_beside_them_are_there(file: str) -> None:
     assert (mutants.ROOT / file).is_file()
-    assert all((mutants.ROOT / test).is_file() for test in mutants.CHECKERS[file])
+    assert all((mutants.ROOT / test).is_file() for test in mutants.tests_of(mutants.ROOT, file))
+
+
+def test_all_checkers_are_looked_at() -> None:
+    paths = [*(mutants.ROOT / "sync").rglob("verify*.py"), *(mutants.ROOT / "sync").rglob("explore.py")]
+    assert {path.relative_to(mutants.ROOT).as_posix() for path in paths} <= set(mutants.CHECKERS)
+
+
+def test_tests_of_other_files_are_those_that_import_them() -> None:
+    tests = mutants.tests_of(mutants.ROOT, "scheduler/memory_check.py")
+    assert "tests/ut/test_memory.py" in tests
+    assert "tests/ut/test_verify.py" not in tests
+
+
+def test_equivalent_mutants_have_reasons_and_are_of_checkers() -> None:
+    entries = mutants.equivalent()
+    assert all(reason for reason in entries.values())
+    assert {key[0] for key in entries} <= set(mutants.CHECKERS)
 
 
 def test_a_mutant_that_tests_pass_is_alive_and_one_that_they_fail_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "checker.py").write_text("LIMIT = 3\n")
-    (tmp_path / "test_checker.py").write_text("def test_it():\n    import checker\n    assert checker.LIMIT < 5\n")
-    monkeypatch.setattr(mutants, "CHECKERS", {"checker.py": ("test_checker.py",)})
-    for value, alive in ((4, True), (5, False)):
-        mutant = mutants.Mutant("checker.py", 1, "LIMIT = 3", f"3 -> {value}", f"LIMIT = {value}\n")
-        assert mutants.survives(mutant, tmp_path) is alive
-    assert (tmp_path / "checker.py").read_text() == "LIMIT = 3\n"
+    (tmp_path / "checker.py").write_text(CHECKER)
+    (tmp_path / "test_checker.py").write_text(TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\nmarkers = serial\n")
+    monkeypatch.setattr(mutant_runs, "SLACK_S", 0)
+    made = {(mutant.was, mutant.now): mutant for mutant in mutants.mutants(tmp_path, "checker.py")}
+    few, counting = "test_checker.py::test_few", "test_checker.py::test_counting"
+    right = "return number < LIMIT or number < 0"
+    expected = {
+        ("LIMIT = 3", "LIMIT = 4"): few,  # outside of functions
+        ("while number < limit:", "while number <= limit:"): counting,
+        ("number += 1", "pass"): counting,  # it would never end
+        (right, "return number >= LIMIT or number < 0"): few,
+        (right, "return number < LIMIT"): "",
+        (right, "return number < LIMIT or number <= 0"): "",
+    }
+    drawn = {made[key]: ["test_checker.py"] for key in expected}
+    found = {(m.was, m.now): result.killed_by for m, result in mutant_runs.run(tmp_path, drawn, budget_s=60)}
+    assert found == expected
+    assert (tmp_path / "checker.py").read_text() == CHECKER
+
+
+def test_tests_that_fail_without_a_mutant_are_an_error(tmp_path: Path) -> None:
+    (tmp_path / "checker.py").write_text(CHECKER)
+    (tmp_path / "test_checker.py").write_text(TESTS + "    assert checker.is_few(3)\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\nmarkers = serial\n")
+    made = mutants.mutants(tmp_path, "checker.py")[:1]
+    with pytest.raises(RuntimeError, match="test_few fails without any mutant"):
+        list(mutant_runs.run(tmp_path, {m: ["test_checker.py"] for m in made}, budget_s=60))
+
+
+def test_what_is_alive_or_listed_wrongly_is_an_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "checker.py").write_text(CHECKER)
+    first, second, *_ = mutants.mutants(tmp_path, "checker.py")
+    killed, alive = mutant_runs.Result("test_few", 1, 0), mutant_runs.Result("", 1, 0)
+    assert mutants.tell([(first, killed), (second, alive)], set()) == 1
+    assert "alive after 1 tests" in capsys.readouterr().out
+    assert mutants.tell([(first, killed), (second, alive)], {second.key}) == 0
+    assert "1 of 1 killed, 100.0 %; 1 are listed" in capsys.readouterr().out
+    assert mutants.tell([(first, killed), (second, alive)], {first.key, second.key}) == 1
+    assert "listed as equivalent, but killed by test_few" in capsys.readouterr().out

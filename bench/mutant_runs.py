@@ -1,0 +1,405 @@
+"""Tests run on mutants of Python files, thousands of them: nothing is imported twice.
+
+Model: one process collects the tests. A fork of it runs each once on the code as it is, and notes which lines of the
+files each runs, and how long that takes. Then each mutant has a fork of its own, in which the code of the changed
+functions is exchanged; it runs the tests that come by the changed lines, those first that killed the most mutants per
+second so far, until one fails. A test that takes ten times as long as before and some seconds more, in CPU time, fails;
+so does one that needs several GB more memory.
+
+What is changed outside of functions, or cannot be exchanged, is run by a fork that imports and collects anew, with the
+changed file in the place of the original. So is a mutant that stayed alive: what was computed at import may have hidden
+it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib.abc
+import importlib.machinery
+import os
+import pickle
+import resource
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType, FrameType, FunctionType
+from typing import Any, Protocol
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+SLACK_S = 5  # CPU time beyond ten times what a test took before
+HANG_S = 180  # wall time of one test
+MEMORY_BYTES_MAX = 6 << 30  # beyond what the process has
+
+
+_KNOWN, _FAILED = -1, -2  # in the place of a mutant's number: what is known of the tests; an error
+
+
+class Mutant(Protocol):
+    """A changed file: `tree()` is its code, lines `line` to `last` of the original come by the change."""
+
+    line: int
+    last: int
+
+    @property
+    def path(self) -> Path: ...
+
+    def tree(self) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Result:
+    """`killed_by`: the test that failed; empty: none of `tests` did."""
+
+    killed_by: str
+    tests: int
+    seconds: float
+    ran: bool = True
+
+
+@dataclass
+class _Baseline:
+    """What is known of a test."""
+
+    seconds: float
+    passed: bool
+    lines: dict[str, set[int]]  # that it runs, by file
+    kills: int = 0
+    runs: int = 0
+
+    @property
+    def promise(self) -> float:
+        """Mutants that it may kill per second."""
+        return (self.kills + 1) / (self.runs + 2) / (self.seconds + 0.002)
+
+
+def run(
+    root: Path, tests: Mapping[Any, Sequence[str]], *, budget_s: float, sure: bool = True
+) -> Iterator[tuple[Any, Result]]:
+    """Run each mutant's tests (paths below `root`, as pytest takes them), `budget_s` seconds of CPU time long, and tell
+    how it went. `sure`: run what stays alive anew. Raises RuntimeError where tests cannot be collected, or one fails on
+    the code as it is."""
+    paths = sorted({test for mine in tests.values() for test in mine})
+    sys.setswitchinterval(0.005)
+    with tempfile.TemporaryDirectory() as folder:
+        work = _Work(root, Path(folder), tests, paths, budget_s)
+        child, results = _forked(work.collect_and_run)
+        told = 0
+        with results:
+            while True:
+                try:
+                    number, result = pickle.load(results)
+                except EOFError:
+                    break
+                if isinstance(result, Exception):
+                    raise result
+                if number == _KNOWN:
+                    work.known = result
+                    continue
+                told += 1
+                mutant = work.mutants[number]
+                if not result.killed_by and (sure or not result.ran):
+                    result = work.run_anew(mutant, result)
+                yield mutant, result
+        os.waitpid(child, 0)
+        if told < len(work.mutants):
+            raise RuntimeError("the process that runs the tests has died")
+
+
+def _forked(body: Callable[[Callable[[object], None]], None]) -> tuple[int, Any]:
+    """Run in a fork. It is given what sends objects to the file that is returned; the fork ends with its body."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(writing)
+        return child, os.fdopen(reading, "rb")
+    status = 1
+    try:
+        os.close(reading)
+        with os.fdopen(writing, "wb") as out:
+
+            def send(thing: object) -> None:
+                pickle.dump(thing, out)
+                out.flush()
+
+            try:
+                body(send)
+                status = 0
+            except BaseException as error:
+                with contextlib.suppress(Exception):
+                    send((_FAILED, RuntimeError(f"{type(error).__name__}: {error}")))
+    finally:
+        os._exit(status)
+    raise AssertionError
+
+
+@dataclass
+class _Work:
+    root: Path
+    folder: Path
+    tests: Mapping[Any, Sequence[str]]
+    paths: Sequence[str]
+    budget_s: float
+    mutants: list[Any] = field(init=False)
+    known: dict[str, _Baseline] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.mutants = list(self.tests)
+
+    def collect_and_run(self, send: Callable[[object], None]) -> None:
+        """In a fork: all mutants."""
+        self._pytest(self.paths, lambda items: self._run_all(items, send))
+
+    def _pytest(self, paths: Sequence[str], loop: Callable[[Sequence[pytest.Item]], None]) -> None:
+        """Collect, and give the tests to `loop`."""
+        os.chdir(self.root)
+        os.environ["SK_TEST_SEED"] = "0"
+        ran: list[Exception | None] = []
+
+        class Loop:
+            @pytest.hookimpl(tryfirst=True)
+            def pytest_runtestloop(self, session: pytest.Session) -> bool:
+                try:
+                    if session.testsfailed:
+                        raise RuntimeError("tests cannot be collected")
+                    loop(session.items)
+                    ran.append(None)
+                except Exception as error:
+                    ran.append(error)
+                return True
+
+        options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "timeout=0", "-m", "not serial", "--tb=line"]
+        options += ["--basetemp", str(self.folder / "base"), f"--rootdir={self.root}"]
+        with open(os.devnull, "w") as nothing, contextlib.redirect_stdout(nothing), contextlib.redirect_stderr(nothing):
+            status = pytest.main([*options, *paths], plugins=[Loop()])
+        if not ran:
+            raise RuntimeError(f"tests cannot be collected: pytest gives {status} for {' '.join(paths)}")
+        if ran[0] is not None:
+            raise ran[0]
+
+    def _run_all(self, items: Sequence[pytest.Item], send: Callable[[object], None]) -> None:
+        files = {os.path.realpath(mutant.path): mutant.path for mutant in self.mutants}
+        child, results = _forked(lambda tell: _run_once(items, set(files), tell))
+        with results:
+            while len(self.known) < len(items):
+                name, baseline = pickle.load(results)
+                if isinstance(baseline, Exception):
+                    raise baseline
+                if not baseline.passed:
+                    raise RuntimeError(f"{name} fails without any mutant")
+                self.known[name] = baseline
+        os.waitpid(child, 0)
+        send((_KNOWN, self.known))
+        functions = _functions(files)
+        for number, mutant in enumerate(self.mutants):
+            exchanged = _exchanged(mutant, functions)
+            if exchanged is None:
+                send((number, Result("", 0, 0, ran=False)))
+                continue
+            path = os.path.realpath(mutant.path)
+            lines = range(mutant.line, mutant.last + 1)
+            mine = [item for item in items if not self.known[item.nodeid].lines[path].isdisjoint(lines)]
+            mine = [item for item in mine if item.nodeid.split("::")[0] in self.tests[mutant]]
+            send((number, self._run(mine, exchanged)))
+
+    def _run(self, items: Sequence[pytest.Item], exchanged: Mapping[FunctionType, CodeType]) -> Result:
+        """A mutant, in a fork."""
+        items = sorted(items, key=lambda item: -self.known[item.nodeid].promise)
+
+        def body(tell: Callable[[object], None]) -> None:
+            for function, code in exchanged.items():
+                function.__code__ = code
+            self.run_until_failure(items, tell)
+
+        return self.outcome(body)
+
+    def outcome(self, body: Callable[[Callable[[object], None]], None]) -> Result:
+        """Of a fork that tells the name of each test ahead of it, then whether it passed."""
+        start = time.monotonic()
+        child, told = _forked(body)
+        name, passed, count = "", True, 0
+        with told:
+            while True:
+                try:
+                    name, passed = pickle.load(told)
+                except EOFError:
+                    break
+                if name == _FAILED:
+                    name, passed = "(collection)", False
+                    break
+                count += passed is None
+        os.waitpid(child, 0)
+        killed = passed is not True
+        if name in self.known:
+            self.known[name].kills += killed
+        return Result(name if killed else "", count, time.monotonic() - start)
+
+    def run_until_failure(self, items: Sequence[pytest.Item], tell: Callable[[object], None]) -> None:
+        """In a fork: up to the first test that fails, within the limits of time and memory."""
+        spent = time.process_time()
+        with open("/proc/self/statm") as statm:
+            memory = int(statm.read().split()[0]) * resource.getpagesize() + MEMORY_BYTES_MAX
+        with contextlib.suppress(ValueError):
+            resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            if time.process_time() - spent > self.budget_s:
+                break
+            known = self.known.get(item.nodeid)
+            limit = time.process_time() + SLACK_S + (10 * known.seconds if known else self.budget_s)
+            resource.setrlimit(resource.RLIMIT_CPU, (int(limit) + 1, hard))
+            signal.alarm(HANG_S)
+            tell((item.nodeid, None))
+            passed = _passes(item, following)
+            tell((item.nodeid, passed))
+            if not passed:
+                break
+
+    def run_anew(self, mutant: Any, before: Result) -> Result:
+        """A mutant in a process that imports the changed file."""
+        path = os.path.realpath(mutant.path)
+        lines = range(mutant.line, mutant.last + 1)
+        order = {
+            name: -known.promise
+            for name, known in self.known.items()
+            if name.split("::")[0] in self.tests[mutant] and (not before.ran or not known.lines[path].isdisjoint(lines))
+        }
+
+        def body(tell: Callable[[object], None]) -> None:
+            def loop(items: Sequence[pytest.Item]) -> None:
+                mine = [item for item in items if item.nodeid in order]
+                self.run_until_failure(sorted(mine, key=lambda item: order[item.nodeid]), tell)
+
+            code = compile(mutant.tree(), str(mutant.path), "exec", dont_inherit=True)
+            sys.meta_path.insert(0, _Changed(path, code))
+            self._pytest(sorted({name.split("::")[0] for name in order}), loop)
+
+        return self.outcome(body) if order else before
+
+
+def _passes(item: pytest.Item, following: pytest.Item | None) -> bool:
+    return not any(report.failed for report in runtestprotocol(item, log=False, nextitem=following))
+
+
+def _run_once(items: Sequence[pytest.Item], files: set[str], tell: Callable[[object], None]) -> None:
+    """In a fork: each test on the code as it is."""
+    real: dict[str, str | None] = {}
+    lines: dict[str, set[int]] = {}
+
+    def of_file(name: str) -> str | None:
+        if name not in real:
+            path = os.path.realpath(name)
+            real[name] = path if path in files else None
+        return real[name]
+
+    def enter(frame: FrameType, event: str, argument: object) -> Any:
+        path = of_file(frame.f_code.co_filename)
+        if path is None:
+            return None
+        add = lines[path].add
+
+        def at_line(frame: FrameType, event: str, argument: object) -> Any:
+            if event == "line":
+                add(frame.f_lineno)
+            return at_line
+
+        add(frame.f_lineno)
+        return at_line
+
+    for item, following in zip(items, [*items[1:], None], strict=True):
+        lines = {file: set() for file in files}
+        start = time.process_time()
+        sys.settrace(enter)
+        passed = _passes(item, following)
+        sys.settrace(None)
+        tell((item.nodeid, _Baseline(time.process_time() - start, passed, {f: set(n) for f, n in lines.items()})))
+
+
+# Exchange of code -----------------------------------------------------------------------------------------------------
+
+
+def _functions(files: Mapping[str, Path]) -> dict[tuple[str, str, int], list[FunctionType]]:
+    """The functions of files, by file, name and first line."""
+    found: dict[tuple[str, str, int], list[FunctionType]] = {}
+    real = {name: os.path.realpath(name) for name in _filenames()}
+    for function in gc.get_objects():
+        if type(function) is FunctionType:
+            code = function.__code__
+            path = real.get(code.co_filename, code.co_filename)
+            if path in files:
+                found.setdefault((path, code.co_qualname, code.co_firstlineno), []).append(function)
+    return found
+
+
+def _filenames() -> set[str]:
+    return {f.__code__.co_filename for f in gc.get_objects() if type(f) is FunctionType}
+
+
+def _exchanged(
+    mutant: Mutant, functions: Mapping[tuple[str, str, int], Sequence[FunctionType]]
+) -> dict[FunctionType, CodeType] | None:
+    """The functions whose code is another in the mutant, with that code; None where that is not all."""
+    path = os.path.realpath(mutant.path)
+    codes = []
+    for source in (mutant.path.read_text(), mutant.tree()):
+        try:
+            codes.append(compile(source, str(mutant.path), "exec", dont_inherit=True))
+        except (SyntaxError, ValueError):
+            return None
+    pairs = _changed_functions(*codes)
+    if not pairs:
+        return None
+    found: dict[FunctionType, CodeType] = {}
+    for old, new in pairs:
+        mine = [f for f in functions.get((path, old.co_qualname, old.co_firstlineno), ()) if f.__code__ == old]
+        if not mine or old.co_freevars != new.co_freevars:
+            return None
+        found.update(dict.fromkeys(mine, new))
+    return found
+
+
+def _changed_functions(old: CodeType, new: CodeType) -> list[tuple[CodeType, CodeType]]:
+    """Of a module or class: its functions that differ; none where something else does."""
+    left = [c for c in old.co_consts if isinstance(c, CodeType)]
+    right = [c for c in new.co_consts if isinstance(c, CodeType)]
+    others = [[c for c in code.co_consts if not isinstance(c, CodeType)] for code in (old, new)]
+    same = (old.co_code, old.co_names, others[0]) == (new.co_code, new.co_names, others[1])
+    if not same or [type(c) for c in others[0]] != [type(c) for c in others[1]] or len(left) != len(right):
+        return []
+    pairs = []
+    for a, b in zip(left, right, strict=True):
+        if a != b:
+            is_function = a.co_flags & 2  # it has local variables of its own
+            inside = [(a, b)] if is_function else _changed_functions(a, b)
+            if not inside:
+                return []
+            pairs += inside
+    return pairs
+
+
+class _Changed(importlib.abc.MetaPathFinder):
+    """Finds one file's module, with other code."""
+
+    def __init__(self, path: str, code: CodeType) -> None:
+        self.path, self.code = path, code
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.origin and os.path.realpath(spec.origin) == self.path:
+            code = self.code
+
+            class Loader(importlib.machinery.SourceFileLoader):
+                def get_code(self, fullname: str) -> CodeType:
+                    return code
+
+            spec.loader = Loader(name, spec.origin)
+            return spec
+        return None
