@@ -148,8 +148,7 @@ class Replay:
             return False
         self._find_under_way(str(steps[0]))
         for kind in self.plan.programs:
-            if isinstance(steps[0], Pause):
-                self.step_of[kind, steps[0].subop] = self.at[kind] + 1
+            self.step_of[kind, steps[0].subop] = self.at[kind] + 1  # what stands behind a `LaunchEnd` changes its own
             self.at[kind] += 1
             self.known[:, self.mine[kind]] = self.at[kind]
             self.fenced[self.mine[kind]] = self.at[kind]
