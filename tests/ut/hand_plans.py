@@ -40,10 +40,10 @@ def tasks_of(*rows: Row) -> tuple[Task, ...]:
 
 def plan_of(
     tasks: Sequence[Task],
-    cube: Iterable[Step] = (),
-    vector: Iterable[Step] = (),
+    cube: Iterable[Any] = (),
+    vector: Iterable[Any] = (),
     events: Iterable[tuple[Any, ...]] = (),
-    aicpu: Iterable[Step] | None = None,
+    aicpu: Iterable[Any] | None = None,
     **more: Any,
 ) -> AicorePlan:
     """`events`: mode, setters, flag, and to whom."""
