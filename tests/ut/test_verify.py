@@ -211,6 +211,7 @@ def test_it_imports_nothing_of_the_planner() -> None:
     assert own <= {
         "superkernel.core.errors",
         "superkernel.scheduler.schedule",
+        "superkernel.scheduler.tiling",
         "superkernel.sync.plan",
         "superkernel.sync.verify_pairs",
         "superkernel.sync.verify_tasks",
