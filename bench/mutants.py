@@ -30,13 +30,13 @@ import mutant_runs
 
 ROOT = Path(__file__).resolve().parents[1]
 EQUIVALENT = Path(__file__).with_name("mutants_equivalent.toml")
-HOST = ("test_verify", "test_verify_pairs", "test_sync_planner")
+HOST = ("test_verify", "test_verify_pairs")
 CHECKERS: dict[str, tuple[str, ...]] = {
     "sync/verify.py": HOST,
     "sync/verify_tasks.py": HOST,
     "sync/verify_pairs.py": HOST,
     "sync/verify_program.py": ("test_attest",),
-    "sync/hazards.py": HOST,
+    "sync/hazards.py": ("test_hazards", "test_sync_planner"),
     "sync/aicore/verify.py": ("test_aicore_verify",),
     "sync/aicore/verify_form.py": ("test_aicore_verify_form",),
     "sync/aicore/verify_replay.py": ("test_aicore_verify_replay", "test_aicore_verify_order"),

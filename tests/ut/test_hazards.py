@@ -1,0 +1,179 @@
+"""Conflicts of tasks: found by byte, and enough of them to imply all others."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from random_plans import bytes_of, random_accesses, random_schedule, read, write
+from seeds import seeds
+
+from superkernel.core.tensor import Region
+from superkernel.scheduler.schedule import MemoryAccess, Space, Task
+from superkernel.sync.hazards import Conflict, find_conflicts
+from superkernel.sync.plan import Hazard
+
+
+def tasks_of(*rows: tuple[int, tuple[MemoryAccess, ...]]) -> list[Task]:
+    """Tasks from (sub-operator, accesses)."""
+    return [Task(n, subop, n, 0, 1, accesses) for n, (subop, accesses) in enumerate(rows)]
+
+
+def conflicts(tasks: list[Task]) -> list[Conflict]:
+    rows = list(find_conflicts(tasks))
+    assert len(rows) == len(tasks)
+    assert all(conflict.later == task.index for task, row in zip(tasks, rows, strict=True) for conflict in row)
+    return [conflict for row in rows for conflict in row]
+
+
+def pairs(tasks: list[Task]) -> list[tuple[int, int]]:
+    return sorted((conflict.earlier, conflict.later) for conflict in conflicts(tasks))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "hazard"),
+    [(write, read, Hazard.RAW), (read, write, Hazard.WAR), (write, write, Hazard.WAW), (read, read, None)],
+)
+def test_a_conflict_says_what_it_is_and_where(first: object, second: object, hazard: Hazard | None) -> None:
+    tasks = tasks_of((0, (first(8, 8),)), (1, (second(12, 8),)))  # type: ignore[operator]
+    found = conflicts(tasks)
+    if hazard is None:
+        assert found == []
+        return
+    assert found == [Conflict(0, 1, hazard, (Space.ARENA, 0), Region(8, 8), Region(12, 8))]
+    assert str(found[0].witness) == f"{hazard.value}: task 0 bytes 8+8 and task 1 bytes 12+8 of arena0"
+
+
+@pytest.mark.parametrize(("start", "meets"), [(0, False), (1, True), (15, True), (16, False)])
+def test_ranges_meet_where_they_share_a_byte(start: int, meets: bool) -> None:
+    assert pairs(tasks_of((0, (write(8, 8),)), (1, (write(start, 8),)))) == ([(0, 1)] if meets else [])
+
+
+def test_memories_are_told_apart() -> None:
+    def of(space: Space, slot: int, written: bool = True) -> MemoryAccess:
+        return MemoryAccess(space, slot, written, (Region(0, 8),))
+
+    rows = [(n, (of(space, slot),)) for n, (space, slot) in enumerate(
+        [(Space.ARENA, 0), (Space.ARENA, 1), (Space.OUTPUT, 0), (Space.ARENA, 1)])]  # fmt: skip
+    assert pairs(tasks_of(*rows)) == [(1, 3)]
+    for space in (Space.CONSTANT, Space.INPUT):
+        assert pairs(tasks_of((0, (of(space, 0),)), (1, (of(space, 0, False),)))) == [], "which nobody writes"
+
+
+def test_accesses_of_no_bytes_conflict_with_nobody() -> None:
+    nothing = MemoryAccess(Space.ARENA, 0, True, ())
+    assert pairs(tasks_of((0, (write(0, 8),)), (1, (nothing,)), (2, (read(0, 8),)))) == [(0, 2)]
+
+
+def test_a_task_has_one_conflict_per_earlier_task_and_operand() -> None:
+    def at(operand: int | None, *accesses: MemoryAccess) -> tuple[MemoryAccess, ...]:
+        return tuple(MemoryAccess(a.space, a.slot, a.write, a.regions, operand) for a in accesses)
+
+    reads = (read(0, 4), read(4, 4))
+    for later, count in ((at(None, *reads), 1), (at(1, *reads), 1), ((*at(0, reads[0]), *at(1, reads[1])), 2)):
+        found = conflicts(tasks_of((0, (write(0, 8),)), (1, later)))
+        assert len(found) == count
+        assert {c.operand for c in found} == {a.operand for a in later}
+
+
+def test_writers_retire_what_they_cover_whole() -> None:
+    old = [(0, (write(0, 16),)), (1, (read(0, 16),))]
+    whole = tasks_of(*old, (2, (write(0, 8),)), (2, (write(8, 8),)), (3, (write(0, 16),)))
+    assert pairs(whole) == [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 4), (3, 4)]
+    part = tasks_of(*old, (2, (write(0, 8),)), (3, (write(0, 16),)))
+    assert pairs(part) == [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
+    gap = tasks_of(*old[:1], (1, (write(0, 8, 16, 2), write(8, 4, 16, 2))), (2, (read(0, 16),)))
+    assert pairs(gap) == [(0, 1), (0, 2), (1, 2)]
+    columns = tasks_of(*old[:1], (1, (write(0, 4, 8, 2),)), (1, (write(4, 4, 8, 2),)), (2, (read(0, 16),)))
+    assert pairs(columns) == [(0, 1), (0, 2), (1, 3), (2, 3)]
+
+
+def test_what_a_write_leaves_on_either_side_stays() -> None:
+    start = [(0, (write(0, 24),)), (1, (read(0, 24),)), (2, (write(8, 8),))]
+    for at, length, expected in ((0, 8, [0, 1]), (16, 8, [0, 1]), (8, 8, [2]), (7, 2, [0, 1, 2]), (15, 2, [0, 1, 2])):
+        found = [a for a, b in pairs(tasks_of(*start, (3, (write(at, length),)))) if b == 3]
+        assert found == expected, (at, length)
+
+
+def test_reads_of_a_sub_operator_are_not_retired_by_its_own_writes() -> None:
+    tasks = tasks_of((0, (write(0, 8),)), (1, (read(0, 8), write(0, 8))), (2, (write(0, 8),)))
+    assert pairs(tasks) == [(0, 1), (1, 2)]
+    others = tasks_of((0, (write(0, 8),)), (1, (read(0, 8),)), (1, (write(0, 8),)), (2, (write(0, 8),)))
+    assert pairs(others) == [(0, 1), (0, 2), (1, 2), (1, 3), (2, 3)]
+
+
+def test_parts_of_one_sub_operator_that_collide() -> None:
+    tasks = tasks_of((0, (write(0, 8),)), (0, (write(4, 8),)), (0, (read(10, 8),)), (0, (read(0, 2),)))
+    assert pairs(tasks) == [(0, 1), (0, 3), (1, 2)]
+    reads = tasks_of((0, (read(0, 8),)), (0, (read(0, 8),)), (1, (write(0, 4),)))
+    assert pairs(reads) == [(0, 2), (1, 2)]
+
+
+def of_all(tasks: list[Task]) -> None:
+    """Each conflict is one by bytes, and every pair of tasks that conflict has a chain of listed ones."""
+    listed: dict[int, set[int]] = {task.index: set() for task in tasks}
+    for conflict in conflicts(tasks):
+        listed[conflict.later].add(conflict.earlier)
+        left, right = ({r.start + i * r.stride + j for i in range(r.count) for j in range(r.length)}
+                       for r in (conflict.left, conflict.right))  # fmt: skip
+        exact = conflict.left.count == 1 or conflict.right.count == 1 or conflict.left.stride == conflict.right.stride
+        assert left & right or not exact, conflict
+        for number, region, write_ in (
+            (conflict.earlier, conflict.left, conflict.hazard is not Hazard.WAR),
+            (conflict.later, conflict.right, conflict.hazard is not Hazard.RAW),
+        ):
+            assert any(
+                (a.space, a.slot) == conflict.key and a.write is write_ and region in a.regions
+                for a in tasks[number].accesses
+            ), conflict
+    before: list[set[int]] = []
+    for task in tasks:
+        before.append(listed[task.index].union(*(before[a] for a in listed[task.index])))
+    for later in tasks:
+        for earlier in tasks[: later.index]:
+            meet = any(
+                (a.space, a.slot) == (b.space, b.slot) and (a.write or b.write) and bytes_of(a) & bytes_of(b)
+                for a in earlier.accesses
+                for b in later.accesses
+            )
+            assert not meet or earlier.index in before[later.index], (earlier.index, later.index)
+
+
+@pytest.mark.parametrize("seed", seeds(20))
+def test_every_conflict_is_implied(seed: int) -> None:
+    of_all(list(random_schedule(seed, 4, 12).tasks))
+
+
+@pytest.mark.parametrize("seed", seeds(6))
+def test_many_tasks_are_compared_as_few_are(seed: int) -> None:
+    """Sub-operators of many parts, by rows and by columns, of one and of several strides."""
+    rng = random.Random(seed)
+    rows: list[tuple[int, tuple[MemoryAccess, ...]]] = []
+    for subop in range(6):
+        stride, parts = rng.choice([(64, 16), (64, 32), (32, 8)])
+        width = stride // parts
+        for part in range(parts):
+            shift = rng.choice([0, 0, width]) if subop else 0
+            source = read((width * part + shift) % stride, width, stride, 512 // stride)
+            whole = read(rng.randrange(500), rng.randint(1, 12))
+            target = write(512 + width * part, width, stride, 512 // stride)
+            straight = write(512 + 512 // parts * part, 512 // parts)
+            mine = (source, whole, rng.choice([target, straight]) if subop % 3 == 2 else target)
+            to, back = (512, -512) if subop % 2 else (0, 0)  # from one half of the memory to the other and back
+            shifts = ((access, back if access.write else to) for access in mine)
+            rows.append((subop, tuple(replace(a, regions=(a.regions[0].shifted(n),)) for a, n in shifts)))
+    of_all(tasks_of(*rows))
+
+
+def test_accesses_are_kept_short() -> None:
+    """A chain that writes the same bytes again and again: each task conflicts with its neighbours only."""
+    tasks = tasks_of(*((n, (read(64 * (n % 2), 64), write(64 * ((n + 1) % 2), 64))) for n in range(40)))
+    assert len(conflicts(tasks)) < 3 * len(tasks)
+
+
+@pytest.mark.parametrize("seed", seeds(8))
+def test_any_bytes(seed: int) -> None:
+    """Even of tilings that nobody makes, each conflict is one."""
+    for conflict in conflicts(list(random_accesses(seed).tasks)):
+        assert conflict.earlier < conflict.later
