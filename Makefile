@@ -104,7 +104,7 @@ test: check emulator $(if $(filter 1,$(SK_REQUIRE_TORCH)),$(VENV)/.torch-tools)
 soak: $(VENV)/.test-tools $(VENV)/.built
 	$(BIN)/python -m pytest --soak -n $(TEST_JOBS) --dist worksteal -q -m 'not serial' tests/ut/test_kernels_*.py \
 	  tests/st/test_races.py tests/st/test_explore.py tests/st/test_endurance.py tests/ut/test_packaging.py $(TEST_FLAGS)
-	$(BIN)/python bench/mutants.py
+	$(BIN)/python bench/mutants.py --sample 60
 
 # In a run of its own: following every line makes the tests slower, most of all where Python has no sys.monitoring
 # (3.11).

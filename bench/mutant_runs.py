@@ -185,7 +185,7 @@ class _Work:
 
     def _run_all(self, items: Sequence[pytest.Item], send: Callable[[object], None]) -> None:
         files = {os.path.realpath(mutant.path): mutant.path for mutant in self.mutants}
-        child, results = _forked(lambda tell: _run_once(items, set(files), tell))
+        child, results = _forked(lambda send: _run_once(items, set(files), send))
         with results:
             while len(self.known) < len(items):
                 name, baseline = pickle.load(results)
@@ -212,10 +212,10 @@ class _Work:
         """A mutant, in a fork."""
         items = sorted(items, key=lambda item: -self.known[item.nodeid].promise)
 
-        def body(tell: Callable[[object], None]) -> None:
+        def body(send: Callable[[object], None]) -> None:
             for function, code in exchanged.items():
                 function.__code__ = code
-            self.run_until_failure(items, tell)
+            self.run_until_failure(items, send)
 
         return self.outcome(body)
 
@@ -240,7 +240,7 @@ class _Work:
             self.known[name].kills += killed
         return Result(name if killed else "", count, time.monotonic() - start)
 
-    def run_until_failure(self, items: Sequence[pytest.Item], tell: Callable[[object], None]) -> None:
+    def run_until_failure(self, items: Sequence[pytest.Item], send: Callable[[object], None]) -> None:
         """In a fork: up to the first test that fails, within the limits of time and memory."""
         spent = time.process_time()
         with open("/proc/self/statm") as statm:
@@ -257,9 +257,9 @@ class _Work:
             limit = time.process_time() + SLACK_S + (10 * known.seconds if known else self.budget_s)
             resource.setrlimit(resource.RLIMIT_CPU, (int(limit) + 1, hard))
             signal.alarm(HANG_S)
-            tell((item.nodeid, None))
+            send((item.nodeid, None))
             passed = _passes(item, following)
-            tell((item.nodeid, passed))
+            send((item.nodeid, passed))
             if not passed:
                 break
 
@@ -273,10 +273,10 @@ class _Work:
             if name.split("::")[0] in self.tests[mutant] and (not before.ran or not known.lines[path].isdisjoint(lines))
         }
 
-        def body(tell: Callable[[object], None]) -> None:
+        def body(send: Callable[[object], None]) -> None:
             def loop(items: Sequence[pytest.Item]) -> None:
                 mine = [item for item in items if item.nodeid in order]
-                self.run_until_failure(sorted(mine, key=lambda item: order[item.nodeid]), tell)
+                self.run_until_failure(sorted(mine, key=lambda item: order[item.nodeid]), send)
 
             code = compile(mutant.tree(), str(mutant.path), "exec", dont_inherit=True)
             sys.meta_path.insert(0, _Changed(path, code))
@@ -289,7 +289,7 @@ def _passes(item: pytest.Item, following: pytest.Item | None) -> bool:
     return not any(report.failed for report in runtestprotocol(item, log=False, nextitem=following))
 
 
-def _run_once(items: Sequence[pytest.Item], files: set[str], tell: Callable[[object], None]) -> None:
+def _run_once(items: Sequence[pytest.Item], files: set[str], send: Callable[[object], None]) -> None:
     """In a fork: each test on the code as it is."""
     real: dict[str, str | None] = {}
     lines: dict[str, set[int]] = {}
@@ -320,7 +320,7 @@ def _run_once(items: Sequence[pytest.Item], files: set[str], tell: Callable[[obj
         sys.settrace(enter)
         passed = _passes(item, following)
         sys.settrace(None)
-        tell((item.nodeid, _Baseline(time.process_time() - start, passed, {f: set(n) for f, n in lines.items()})))
+        send((item.nodeid, _Baseline(time.process_time() - start, passed, {f: set(n) for f, n in lines.items()})))
 
 
 # Exchange of code -----------------------------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ CHECKERS: dict[str, tuple[str, ...]] = {
     "sync/aicore/verify_order.py": ("test_aicore_verify_order",),
     "sync/aicore/verify_service.py": ("test_aicore_verify_service",),
     "sync/aicore/verify_copies.py": ("test_aicore_verify_copies",),
+    "sync/aicore/verify_program.py": ("test_attest_aicore",),
     "sync/explore.py": ("test_sync_explore",),
     "sync/aicore/explore.py": ("test_aicore_explore",),
 }
@@ -280,7 +281,7 @@ def _draw(made: Sequence[Mutant], number: int | None, seed: int) -> list[Mutant]
     return list(made) if number is None else random.Random(seed).sample(made, min(number, len(made)))
 
 
-def tell(results: Iterable[tuple[Mutant, mutant_runs.Result]], listed: set[tuple[str, str, str, str, int]]) -> int:
+def report(results: Iterable[tuple[Mutant, mutant_runs.Result]], listed: set[tuple[str, str, str, str, int]]) -> int:
     """Print the score by file and what is wrong: the number of mutants that are alive and not listed, or listed and
     killed."""
     total: Counter[str] = Counter()
@@ -328,7 +329,7 @@ def main() -> int:
     budget_s = 10 if arguments.quick else SECONDS
     tests = {mutant: tests_of(ROOT, mutant.file) for mutant in drawn}
     results = mutant_runs.run(ROOT, tests, budget_s=budget_s, sure=not arguments.quick)
-    wrong = tell(results, {m.key for m in drawn} & set(listed))
+    wrong = report(results, {m.key for m in drawn} & set(listed))
     if arguments.rest:
         return wrong > (1 - REST_SCORE) * len(drawn)
     return bool(wrong or stale)

@@ -124,9 +124,9 @@ def test_what_is_alive_or_listed_wrongly_is_an_error(capsys: pytest.CaptureFixtu
     (tmp_path / "checker.py").write_text(CHECKER)
     first, second, *_ = mutants.mutants(tmp_path, "checker.py")
     killed, alive = mutant_runs.Result("test_few", 1, 0), mutant_runs.Result("", 1, 0)
-    assert mutants.tell([(first, killed), (second, alive)], set()) == 1
+    assert mutants.report([(first, killed), (second, alive)], set()) == 1
     assert "alive after 1 tests" in capsys.readouterr().out
-    assert mutants.tell([(first, killed), (second, alive)], {second.key}) == 0
+    assert mutants.report([(first, killed), (second, alive)], {second.key}) == 0
     assert "1 of 1 killed, 100.0 %; 1 are listed" in capsys.readouterr().out
-    assert mutants.tell([(first, killed), (second, alive)], {first.key, second.key}) == 1
+    assert mutants.report([(first, killed), (second, alive)], {first.key, second.key}) == 1
     assert "listed as equivalent, but killed by test_few" in capsys.readouterr().out
