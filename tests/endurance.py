@@ -99,12 +99,12 @@ def compilations(count: int) -> list[str]:
         saved = Path(folder) / "kernel.skm"
         sk.compile(models.transformer(tokens=8, width=32, heads=2), threads=2).save(saved)
         kinds: list[Callable[[int], object]] = [
-            lambda i: run(sk.compile(chain(3 + i % 61, 16 + i), threads=2, options=UNCACHED)),
+            lambda i: run(sk.compile(chain(3 + i // 499, 16 + i % 499), threads=2, options=UNCACHED)),
             lambda i: run(sk.compile(chain(64, 48), threads=2, options=UNCACHED)),
-            lambda i: run(sk.compile(models.mlp((8, 8 + i % 4000, 4)), threads=2, options=UNCACHED)),
+            lambda i: run(sk.compile(models.mlp((8 + i // 499, 8 + i % 499, 4)), threads=2, options=UNCACHED)),
             lambda i: run(sk.compile(chain(8 + i % 8, 32), threads=2)),
             lambda i: run(sk.load(saved)),
-            lambda i: sk.compile(chain(3 + i % 61, 16 + i), target="mini", options=UNCACHED),
+            lambda i: sk.compile(chain(3 + i // 499, 16 + i % 499), target="mini", options=UNCACHED),
             refused,
         ]
         return watched(count, lambda i: kinds[i % len(kinds)](i))

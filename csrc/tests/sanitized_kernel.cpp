@@ -7,14 +7,23 @@
 #include <superkernel_abi.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <random>
+#include <thread>
 #include <vector>
 
 #include "runtime/kernel.h"
 
 extern "C" std::int32_t sk_entry(SkContext* ctx, std::int32_t core);
+
+// Ahead of each wait and set: threads get apart and meet in ever new ways, also where they share one CPU.
+extern "C" void sk_delay() {
+  thread_local std::minstd_rand random{std::random_device{}()};
+  if (random() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 50));
+}
 
 namespace {
 
