@@ -88,7 +88,7 @@ def _turn_bytes(strides: tuple[int, ...], p_dim: int, q_dim: int, p: int, q: int
     return q * turn_stride(p, item, block) if along == 1 or p == 1 else p * q * block
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=8192)
 def buffers_of(body: Body, p: int, q: int, stride: int, fold: bool, block: int) -> RowBuffers:
     """What a kernel allocates for tiles of p rows of q elements, `stride` apart; `block`: `memory.block_bytes`."""
     space = space_of(body)
