@@ -77,6 +77,7 @@ def part_of(graph: Graph, nodes: Sequence[Node]) -> Graph | None:
     outputs = [value for value in graph.outputs if value in made]
     ends = [value for node in nodes for value in node.outputs if value not in read and value not in updates.values()]
     outputs += [value for value in ends if value not in outputs]
+    outputs = outputs or list(dict.fromkeys(updates.values()))
     if not nodes or not outputs:
         return None
     states = {name: array for name, array in graph.states.items() if name in read or name in updates}
