@@ -37,6 +37,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import machine
 import numpy as np
 from cores import OwnCores
 from document import DOCS, boundary_lines, write_docs
@@ -119,7 +120,7 @@ def one_round(runners: Sequence[Callable[[int], float]], launches: int) -> tuple
 
 def round_trip_ns() -> float:
     """Of a cache line: the median of some measurements, as `machine.py` takes it."""
-    return 2 * statistics.median(_core.measure_core_to_core_ns() for _ in range(TRIPS))
+    return 2 * statistics.median(machine.core_to_core_ns() for _ in range(TRIPS))
 
 
 def steady(rounds: Sequence[tuple[float, ...]]) -> list[tuple[float, ...]]:

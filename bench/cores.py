@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from superkernel import _core
+import machine
 
 T = TypeVar("T")
 
@@ -30,8 +30,8 @@ def are_apart(threads: int) -> bool:
     """Whether so many CPUs are cores of their own now."""
     if threads < 2:
         return True
-    one = _core.measure_read_bandwidth(BYTES, 1)
-    return _core.measure_read_bandwidth(BYTES * threads, threads) >= SHARE_MIN * threads * one
+    one = machine.read_gb_per_s(BYTES, 1)
+    return machine.read_gb_per_s(BYTES * threads, threads) >= SHARE_MIN * threads * one
 
 
 @dataclass

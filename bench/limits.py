@@ -19,10 +19,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import machine
 import numpy as np
 
 import superkernel as sk
-from superkernel import _core
 
 N = 1024
 GEMV = 4096
@@ -108,18 +108,18 @@ def measure(rounds: int) -> dict[str, Any]:
     """All figures, plain data."""
     flops, weights = 2 * N**3, GEMV * GEMV * 4
     one, two, narrow, wide = matmul_kernel(1), matmul_kernel(2), gemv_kernel(1), gemv_kernel(2)
-    peak, gflops_1, share = ratios(_core.measure_fma_peak_f32, lambda: flops / median_ns(one, 7), rounds)
+    peak, gflops_1, share = ratios(machine.fma_peak_gflops, lambda: flops / median_ns(one, 7), rounds)
     _, gflops_2, scaling = ratios(lambda: flops / median_ns(one, 5), lambda: flops / median_ns(two, 5), rounds)
     read_1, gemv_1, gemv_share_1 = ratios(
-        lambda: _core.measure_read_bandwidth(BANDWIDTH_BYTES, 1), lambda: weights / median_ns(narrow, 7), rounds
+        lambda: machine.read_gb_per_s(BANDWIDTH_BYTES, 1), lambda: weights / median_ns(narrow, 7), rounds
     )
     read_2, gemv_2, gemv_share_2 = ratios(
-        lambda: _core.measure_read_bandwidth(BANDWIDTH_BYTES, 2), lambda: weights / median_ns(wide, 7), rounds
+        lambda: machine.read_gb_per_s(BANDWIDTH_BYTES, 2), lambda: weights / median_ns(wide, 7), rounds
     )
     return {
         "fma_peak_gflops_per_core": peak,
         "read_gb_per_s": {"1 core": read_1, "2 cores": read_2},
-        "core_to_core_ns": _core.measure_core_to_core_ns(),
+        "core_to_core_ns": machine.core_to_core_ns(),
         "matmul_1024": {"gflops_1": gflops_1, "share_of_peak_1": share, "gflops_2": gflops_2, "scaling_2": scaling},
         "gemv_4096": {
             "gb_per_s_1": gemv_1,

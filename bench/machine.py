@@ -15,10 +15,12 @@ Lower bound of a workload: the best over the number of cores it may use (one, or
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -67,16 +69,32 @@ class Limits:
         return {**asdict(self), "read_gb_per_s": bandwidth}
 
 
+@cache
+def probe() -> _core.Probe:
+    """Of this process; its threads sleep while nothing is measured."""
+    return _core.Probe(_core.allowed_cpus())
+
+
+def fma_peak_gflops() -> float:
+    """f32 multiply-adds of one core, an FMA counted as two."""
+    return max(probe().rate(kind) for kind in ("avx512", "avx2", "plain"))
+
+
+def core_to_core_ns() -> float:
+    """One-way hand-over of a flag between two cores; NaN on one CPU."""
+    return probe().handover_ns() if probe().cores > 1 else math.nan
+
+
 def measure(threads: int) -> Limits:
     """Median of several peaks: the machine's speed drifts."""
-    peaks = [_core.measure_fma_peak_f32() for _ in range(5)]
-    hand_over = [_core.measure_core_to_core_ns() for _ in range(5)]
+    peaks = [fma_peak_gflops() for _ in range(5)]
+    hand_over = [core_to_core_ns() for _ in range(5)]
     return Limits(threads, float(np.median(peaks)), float(np.median(hand_over)))
 
 
 def read_gb_per_s(nbytes: int, threads: int) -> float:
     """Bandwidth of `threads` cores that read `nbytes` together, again and again: the best of a few short trials."""
-    return _core.measure_read_bandwidth(max(nbytes, BYTES_MIN), threads)
+    return probe().read(max(nbytes, BYTES_MIN) // threads, threads)
 
 
 def bytes_moved(graph: Graph, inputs: Mapping[str, Any]) -> int:

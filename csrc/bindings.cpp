@@ -5,6 +5,7 @@
 // typed errors of superkernel.core.errors. The stub with the public documentation is superkernel/_core.pyi.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +13,6 @@
 #include <string>
 #include <vector>
 
-#include "bench/limits.h"
 #include "bindings_gil.h"
 #include "bindings_parts.h"
 #include "runtime/clock.h"
@@ -84,34 +84,10 @@ py::dict abi_layout() {
                    "host_call"_a = offsetof(SkContext, host_call), "clock"_a = offsetof(SkContext, clock)));
 }
 
-double read_bandwidth(std::size_t bytes, int threads) {
-  if (threads < 1 || threads > sk::kMaxCores) {
-    raise("InputError", {"impossible number of threads", "measure_read_bandwidth",
-                         "1 to " + std::to_string(sk::kMaxCores), std::to_string(threads), ""});
-  }
-  double gigabytes_per_s;
-  {
-    const GilReleased released;
-    gigabytes_per_s = sk::measure_read_bandwidth(bytes, threads);
-  }
-  if (gigabytes_per_s < 0.0) raise("MachineError", {"memory or threads refused", "measure_read_bandwidth", "", "", ""});
-  return gigabytes_per_s;
-}
-
-double core_to_core_ns() {
-  double ns;
-  {
-    const GilReleased released;
-    ns = sk::measure_core_to_core_ns();
-  }
-  if (ns < 0.0) raise("MachineError", {"the system refuses another thread", "measure_core_to_core_ns", "", "", ""});
-  return ns;
-}
-
 }  // namespace
 
 PYBIND11_MODULE(_core, m) {
-  m.doc() = "Host runtime: worker pool, kernels, clock and machine limits. See _core.pyi.";
+  m.doc() = "Host runtime: worker pool, kernels, clock and probe of the machine. See _core.pyi.";
   register_kernel(m);
   register_crash(m);
   register_calls(m);
@@ -120,6 +96,7 @@ PYBIND11_MODULE(_core, m) {
   register_device(m);
   register_recorder(m);
   register_program(m);
+  register_probe(m);
   m.attr("OversubscriptionWarning") = py::reinterpret_steal<py::object>(PyErr_NewExceptionWithDoc(
       "superkernel._core.OversubscriptionWarning", "A kernel has more threads than the process may use CPUs.",
       PyExc_RuntimeWarning, nullptr));
@@ -129,10 +106,8 @@ PYBIND11_MODULE(_core, m) {
   m.def("tsc_is_native", sk::ticks_are_native);
   m.def("tsc_now", sk::ticks);
   m.def("available_cpus", [] { return sk::allowed_cpus().size(); });
+  m.def("allowed_cpus", sk::allowed_cpus);
   m.def("abi_layout", abi_layout);
   m.def("set_option", set_option, py::arg("name"), py::arg("value"));
   m.def("pool_info", pool_info);
-  m.def("measure_fma_peak_f32", sk::measure_fma_peak_f32, py::arg("ms") = 20.0, py::call_guard<GilReleased>());
-  m.def("measure_read_bandwidth", read_bandwidth, py::arg("bytes"), py::arg("threads") = 1);
-  m.def("measure_core_to_core_ns", core_to_core_ns);
 }

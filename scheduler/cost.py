@@ -1,7 +1,8 @@
 """What a sub-operator costs on so many cores by itself: candidate partitions, their work and what their ranges read.
 
-Model: a `Partition` is a tiling with one contiguous unit range per core that takes part. Figures come from `CpuTarget`;
-they rank choices, no correctness rests on them. What waiting for other cores costs is for `place` to say.
+Model: a `Partition` is a tiling with one contiguous unit range per core that takes part. Figures come from `CpuTarget`,
+those of caches and memory that cores share as they are while all of the partition's cores read; they rank choices, no
+correctness rests on them. What waiting for other cores costs is for `place` to say.
 
 Accesses and costs are asked of the tiling once per distinct (body, tiling, range): equal layers of a model cost
 nothing the second time.
@@ -87,6 +88,7 @@ class CostBook:
     _partitions: dict[tuple[str, int], list[Partition]] = field(default_factory=dict)
     _accesses: dict[tuple[int, int, int, int], tuple[Access, ...]] = field(default_factory=dict)
     _reads: dict[tuple[int, int, int, int], tuple[OperandBytes, ...]] = field(default_factory=dict)
+    _reading: dict[int, CpuTarget] = field(default_factory=dict)
     _alive: list[object] = field(default_factory=list)  # ids stay valid as long as their objects are held
 
     def tilings(self, sub: SubOperator) -> tuple[CostedTiling[CpuTarget], ...]:
@@ -134,7 +136,10 @@ class CostBook:
     def cut(self, body: Body, tiling: CostedTiling[CpuTarget], cuts: Sequence[int]) -> Partition:
         """The partition with the given boundaries."""
         ranges = tuple((a, b) for a, b in pairwise(cuts) if a < b)
-        work = tuple(tiling.cost_ns(body, a, b, self.target) for a, b in ranges)
+        target = self._reading.get(len(ranges))
+        if target is None:
+            target = self._reading[len(ranges)] = self.target.reading(max(1, len(ranges)))
+        work = tuple(tiling.cost_ns(body, a, b, target) for a, b in ranges)
         return Partition(tiling, ranges, work)
 
     def accesses(self, body: Body, tiling: Tiling, part: Range) -> tuple[Access, ...]:

@@ -37,7 +37,6 @@ from superkernel.target.cpu import CpuTarget
 HANDOVER_FACTOR = 1.5
 WORTH_CORES = 0.95  # more cores must bring the whole at least below this share of one core's time
 SIDE_GAIN = 0.9  # side by side must be so much better: split work often needs no exchange at all with what follows
-LINE_NS = 13.0  # one cache line from another core's L2, measured; little of it overlaps
 LINE_BYTES = 64
 
 
@@ -257,7 +256,7 @@ class _Placer:
                     if source.core != core and (count := read.shared_bytes(source.extent)):
                         start = max(start, source.finish_ns + self.handover_ns)
                         moved += count
-            times.append(start + work + moved / LINE_BYTES * LINE_NS)
+            times.append(start + work + moved / LINE_BYTES * self.book.target.line_ns)
         return times
 
     def _commit(self, i: int, placement: Placement) -> None:

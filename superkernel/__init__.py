@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from superkernel.core.tensor import TensorType
     from superkernel.display.tracing import Trace
     from superkernel.ir.graph import Graph, KernelType, Node
+    from superkernel.machine import MachineWarning
     from superkernel.runtime.kernel import Kernel
     from superkernel.target.aicore import load_target
 
@@ -82,6 +83,7 @@ _MODULES = {
     "HostKernel": "backends.host.kernel",
     "Options": "core.options",
     "FallbackWarning": "compilation.stages",
+    "MachineWarning": "machine",
     "Report": "backends.host.report",
     "ScopeWarning": "compilation.scoping",
     "SimReport": "backends.aicore.report",
@@ -106,6 +108,7 @@ __all__ = [
     "Kernel",
     "KernelType",
     "MachineError",
+    "MachineWarning",
     "Node",
     "Options",
     "OversubscriptionWarning",

@@ -291,6 +291,9 @@ def tsc_now() -> int:
 def available_cpus() -> int:
     """CPUs the calling thread may use."""
 
+def allowed_cpus() -> list[int]:
+    """Their numbers, in the order in which workers take them."""
+
 def abi_layout() -> AbiLayout:
     """SkContext as the C++ compiler lays it out."""
 
@@ -303,14 +306,40 @@ def set_option(name: str, value: int) -> None:
     """
 
 def pool_info() -> PoolInfo: ...
-def measure_fma_peak_f32(ms: float = 20.0) -> float:
-    """Multiply-adds of one core in GFLOP/s, with its widest vectors."""
 
-def measure_read_bandwidth(bytes: int, threads: int = 1) -> float:
-    """Sequential reads of `threads` cores together over `bytes` in all, GB/s."""
+class Probe:
+    """Measures the machine with a thread per CPU, pinned there; what figures mean stands in csrc/probe/probe.h. Raises
+    InputError on cores that there are not, MachineError where the system refuses threads or memory."""
 
-def measure_core_to_core_ns() -> float:
-    """One-way hand-over of a cache line between two cores in ns; NaN on one CPU."""
+    def __init__(self, cpus: Sequence[int]) -> None: ...
+    def read(self, nbytes: int, cores: int = 1, same: bool = False) -> float:
+        """Sequential reads of the first `cores` together, each of `nbytes` of its own or all of the same, in bytes per
+        ns."""
+
+    def rate(self, kind: str) -> float:
+        """Operations per ns of the first core: f32 multiply-adds (two each) of a tier ("avx512", "avx2", "plain"), dot
+        products ("bf16", "int8"), tiles ("amx_bf16", "amx_int8"); 0 where it has none."""
+
+    def handover_ns(self, first: int = 0, second: int = 1) -> float:
+        """A flag from one core to the other, one way."""
+
+    def line_ns(self, writer: int = 0, reader: int = 1) -> float:
+        """A cache line of data that another core wrote, one of many."""
+
+    def wake_ns(self, count: int) -> float:
+        """Until so many sleeping threads are all awake."""
+
+    def code_line_ns(self, nbytes: int) -> float:
+        """A line of straight-line code of so many bytes that runs over and over; negative where memory cannot be made
+        executable, 0 on other instruction sets than x86-64 and AArch64."""
+
+    @property
+    def cores(self) -> int: ...
+    @property
+    def trials(self) -> int: ...
+    @property
+    def disturbed(self) -> int:
+        """Trials in which a thread was not on its CPU all the time."""
 
 class SimCacheStats(TypedDict):
     """Counts of a simulated instruction cache."""

@@ -31,6 +31,10 @@ def _seed() -> None:
     np.random.seed(SEED)  # noqa: NPY002 (tests that use the old interface by way of a library)
 
 
+os.environ["SK_MACHINE"] = str(Path(__file__).parent / "machines" / "two-cores.json")
+"""Which kernels and tilings are tested does not depend on the machine."""
+
+
 @pytest.fixture
 def rng() -> np.random.Generator:
     """A generator that gives every test the same numbers on every run."""

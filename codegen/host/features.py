@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import os
 import re
@@ -11,6 +10,7 @@ from functools import cache
 from typing import Any
 
 from superkernel.core.errors import InputError, MachineError
+from superkernel.machine import machine_profile
 from superkernel.target.cpu import AVX2, AVX512, TIERS, CpuTarget, cpu_target
 
 
@@ -21,15 +21,20 @@ def detect_cpu(tier: str | None = None) -> CpuTarget:
 
 
 def told(cpu: CpuTarget) -> dict[str, Any]:
-    """What `recalled` takes: the CPU at hand as plain data, nothing of another one."""
-    return {"mark": _mark(), **dataclasses.asdict(cpu)} if _mark() and cpu == detect_cpu() else {}
+    """What `recalled` takes: what code for the CPU at hand is made for, as plain data; nothing of another one."""
+    if not _mark() or cpu.identity() != detect_cpu().identity():
+        return {}
+    return {"mark": _mark(), "triple": cpu.triple, "tier": cpu.tier, "features": cpu.features}
 
 
 def recalled(told: Mapping[str, Any]) -> CpuTarget | None:
     """The CPU at hand, where it was told on its like: LLVM, which takes a hundred times as long to import and ask,
     would say the same. Else None. Raises TypeError on what nobody told."""
     fields = dict(told)
-    return CpuTarget(**fields) if fields.pop("mark", "") == _mark() != "" else None
+    if fields.pop("mark", "") != _mark() or not _mark():
+        return None
+    triple, tier, features = (str(fields.pop(name)) for name in ("triple", "tier", "features"))
+    return cpu_target(triple, tier, features.replace("+", "").split(","), machine_profile())
 
 
 @cache
@@ -58,4 +63,4 @@ def _detect(wanted: str) -> CpuTarget:
     best = "avx512" if available.issuperset(AVX2 + AVX512) else "avx2" if available.issuperset(AVX2) else "plain"
     if wanted and TIERS.index(wanted) < TIERS.index(best):
         raise MachineError(f"this CPU has no {wanted}", location="SK_CPU", expected=f"{best} or below", found=wanted)
-    return cpu_target(llvm.get_process_triple(), wanted or best, available)
+    return cpu_target(llvm.get_process_triple(), wanted or best, available, machine_profile())

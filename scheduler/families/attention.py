@@ -47,7 +47,7 @@ _ROWS_PER_BLOCK = 56
 _KEYS_PER_BLOCK = {"avx512": 128, "avx2": 64, "plain": 32}
 _STREAMED_ROWS = 8  # with so few rows keys come straight from memory: smaller blocks keep both panel and values near
 _STREAMED_KEYS = 64
-_NATIVE_RATE = 1.9  # of products in bf16 by the CPU's own instructions, per f32 multiply-add
+_NATIVE_SHARE = 0.95  # of the format's rate
 Span = tuple[int, int]
 
 
@@ -257,7 +257,7 @@ class AttentionTiling(HostTiling):
         if not self.format.is_reduced:
             return products
         copies = keys * form.value_depth / self.lanes * 2.0
-        return products / (_NATIVE_RATE if self.format.native else self.format.rate) + copies
+        return products / (_NATIVE_SHARE * self.format.native_rate if self.format.native else self.format.rate) + copies
 
 
 class AttentionFamily(FormatFamily):

@@ -202,8 +202,8 @@ class ConvTiling(HostTiling):
         fill = min(1.0, self.tile_rows * self.vectors / 8)
         compute = 2.0 * positions * channels * form.channels * form.taps / (target.flops_per_ns * 0.93 * fill)
         weights = 4.0 * channels * form.channels * form.taps
-        near = weights < target.l2_bytes // 2
-        speed = target.l2_bytes_per_ns if near else target.l3_bytes_per_ns
+        far = target.l3_same_bytes_per_ns if self.axis == PIXELS else target.l3_bytes_per_ns
+        speed = target.l2_bytes_per_ns if weights < target.l2_bytes // 2 else far
         passes = form.images * self.blocks
         per_core = share if self.axis == CHANNELS else 1.0
         stream = weights * max(1.0, passes * (share if self.axis == PIXELS else 1.0)) * per_core / speed

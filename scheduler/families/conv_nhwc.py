@@ -250,8 +250,8 @@ class NhwcTiling(ConvTiling):
         outputs = float(form.images * self.groups * form.out_channels * form.pixels)
         finish = elements_ns(outputs, program_weight(form.epilogue) + 1.0, target) + rows * 4.0
         weights = 4.0 * self.groups * self.channel_tiles * self.filter_elements(form)
-        near = weights < target.l2_bytes // 2
-        speed = target.l2_bytes_per_ns if near else target.l3_bytes_per_ns
+        far = target.l3_same_bytes_per_ns if self.axis == PIXELS else target.l3_bytes_per_ns
+        speed = target.l2_bytes_per_ns if weights < target.l2_bytes // 2 else far
         passes = form.images * self.blocks / max(1, self.lines)
         stream = weights * (max(1.0, passes * share) if self.axis == PIXELS else max(1.0, passes) * share) / speed
         per_ns = _QUANTISED_PER_NS if self.format.scales_rows else _COPIED_PER_NS

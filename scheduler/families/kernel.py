@@ -96,7 +96,8 @@ class FormatFamily(KernelFamily[CpuTarget]):
 
     def format_on(self, target: CpuTarget) -> NumberFormat:
         """The number format on a CPU."""
-        return choose(self.numbers, target.has) if self.numbers else F32
+        found = choose(self.numbers, target.has) if self.numbers else F32
+        return found.paced(target.dots_of(found.feature))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

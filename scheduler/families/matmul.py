@@ -337,8 +337,9 @@ class MatmulTiling(HostTiling):
         if size < target.l2_bytes // 2:
             return size / target.l2_bytes_per_ns
         kept = self.right != PACKED or target.constants_bytes <= _KEPT_SHARE * target.l3_bytes
-        near = size < target.l3_bytes // 2 and kept
-        return size / gain / (target.l3_bytes_per_ns if near else target.dram_bytes_per_ns)
+        if size < target.l3_bytes // 2 and kept:
+            return size / gain / (target.l3_same_bytes_per_ns if self.axis == ROWS else target.l3_bytes_per_ns)
+        return size / gain / (target.dram_same_bytes_per_ns if self.axis == ROWS else target.dram_bytes_per_ns)
 
     def _copy_ns(self, form: MatmulForm, share: float, target: CpuTarget) -> float:
         """Copies that a core makes for its range: what lies across the unit axis is copied by every core."""

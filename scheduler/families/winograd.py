@@ -59,7 +59,7 @@ OUTPUT_INSTRUCTIONS = {2: 50.0, 4: 170.0}
 _CALL_NS = 60.0
 _RATE = 0.9
 _WEIGHT_LOADS = 3, 12  # a vector of weights costs so many broadcasts: from the first-level cache, from others
-_L3_SPEED, _DRAM_SPEED = 40.0, 20.0  # bytes per ns of what streams past while other cores do the same
+_L3_SHARE, _DRAM_SHARE = 2 / 3, 5 / 6  # of a core's reads: transformed inputs and products are written beside them
 _LOST = 0.2  # share of loads that computing does not hide
 _STEP = 0.5  # cycles of a step of depth beside its multiply-adds and loads
 _PAD = 16  # elements between planes, so that they do not share sets of the first-level cache
@@ -220,7 +220,10 @@ class WinogradTiling(ConvTiling):
         nbytes = 4.0 * self.channel_tiles * self.filter_elements(form)
         if nbytes < target.l2_bytes // 2:
             return nbytes / target.l2_bytes_per_ns
-        return nbytes / (_L3_SPEED if nbytes < target.l3_bytes // 2 else _DRAM_SPEED)
+        same = self.axis == PIXELS
+        if nbytes < target.l3_bytes // 2:
+            return nbytes / (_L3_SHARE * (target.l3_same_bytes_per_ns if same else target.l3_bytes_per_ns))
+        return nbytes / (_DRAM_SHARE * (target.dram_same_bytes_per_ns if same else target.dram_bytes_per_ns))
 
     def _reread_ns(self, target: CpuTarget) -> float:
         """Of reading transformed inputs for each panel and products once: what is too much to stay near comes from
@@ -228,7 +231,9 @@ class WinogradTiling(ConvTiling):
         planes, near = self.side * self.side, 4 * near_elements(target)
         inputs, products = self.item_bytes * planes * self.input_plane, 4 * planes * self.output_plane
         far = min(inputs, max(0, inputs + products - near)) + 3 * max(0, products - near)
-        return self.channel_tiles * (far / _L3_SPEED + _LOST * inputs / target.l2_bytes_per_ns)
+        return self.channel_tiles * (
+            far / (_L3_SHARE * target.l3_bytes_per_ns) + _LOST * inputs / target.l2_bytes_per_ns
+        )
 
 
 class WinogradFamily(ConvFamily):

@@ -55,7 +55,7 @@ from superkernel.core.typed_form import ALIGNMENT, decode, encode
 from superkernel.core.version import sources_digest
 from superkernel.ir.graph import Graph
 from superkernel.scheduler.schedule import MADE, PackedConstants
-from superkernel.target.base import Target
+from superkernel.target.base import Target, identity_of
 from superkernel.target.cpu import THREADS_MAX, CpuTarget
 
 Array = NDArray[Any]
@@ -183,7 +183,7 @@ def _plan_members(compiled: AnyCompilation, backend: AnyBackend) -> dict[str, by
 
 def _plan_key(backend: AnyBackend, target: Target) -> str:
     """What must be the same where a plan and its packed constants are used as they are."""
-    return f"{sources_digest(*backend.generator)} {target!r}"
+    return f"{sources_digest(*backend.generator)} {identity_of(target)!r}"
 
 
 def by_digest(objects: Mapping[str, bytes]) -> dict[str, bytes]:

@@ -28,6 +28,7 @@ import numpy as np
 
 from superkernel.cli import analysis as cli_analysis
 from superkernel.cli import kernels as cli_kernels
+from superkernel.cli import machine as cli_machine
 from superkernel.cli import sim as cli_sim
 from superkernel.cli import sim_run as sim_command
 from superkernel.cli import target as cli_target
@@ -167,6 +168,10 @@ def _parser() -> argparse.ArgumentParser:
     cli_kernels.add_commands(kernels, _Parser, add_model_arguments, load_model)
     text = "Descriptions of the accelerator: presets, and files of one's own."
     cli_target.add_commands(commands.add_parser("target", help=text, description=text), _Parser)
+    text = "What this machine can do, measured once and kept: what kernels for the host are compiled against."
+    machine = commands.add_parser("machine", help=text, description=text)
+    machine.set_defaults(command=_machine)
+    cli_machine.add_arguments(machine)
     text = "The simulator: run a bare-metal RV64GC program."
     sim = commands.add_parser("sim", help=text, description=text)
     sim.set_defaults(command=_sim)
@@ -177,7 +182,9 @@ def _parser() -> argparse.ArgumentParser:
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments that say which model is compiled, and how."""
     parser.add_argument("model", help="an .onnx, .pt2 or node-link .json file, or a saved kernel")
-    text = "host, a3, a2, mini or a target file (default: host; ablate: a3, crosscheck: mini)"
+    text = (
+        "host, a machine's profile (.json), a3, a2, mini or a target file (default: host; ablate: a3, crosscheck: mini)"
+    )
     parser.add_argument("--target", default=None, help=text)
     parser.add_argument("--threads", type=int, default=None, help="worker threads (default: all allowed CPUs)")
     parser.add_argument(
@@ -370,6 +377,12 @@ def _crosscheck(args: argparse.Namespace) -> int:
 
 def _lines(data: dict[str, Any]) -> str:
     return "\n".join(f"{key}: {value}" for key, value in data.items())
+
+
+def _machine(args: argparse.Namespace) -> int:
+    data, text = cli_machine.run(args)
+    _print(args, data, lambda: text)
+    return 0
 
 
 def _sim(args: argparse.Namespace) -> int:

@@ -8,7 +8,8 @@ multiplies one word of a row by a vector of words of weights.
 Kernels take a format as a value of their tilings: block sizes, packing, copies of rows and costs follow from its
 fields, the code from `codegen/host/arithmetic.py`. A new format is one value here and its arithmetic there.
 
-Rates are multiply-adds per f32 multiply-add of the same CPU, measured on register tiles that hide all latencies.
+Rates are multiply-adds per f32 multiply-add of the same CPU, measured on register tiles that hide all latencies; those
+of native formats on a CPU that makes a dot product in the time of a multiply-add (`paced` tells of others).
 """
 
 from __future__ import annotations
@@ -115,6 +116,13 @@ class NumberFormat:
     def panel_bytes(self, depth: int, columns: int) -> int:
         """Size of so many packed columns."""
         return columns * (self.words(depth) * self.word_bytes + self.column_bytes)
+
+    def paced(self, dots: float) -> NumberFormat:
+        """The format on a CPU that makes so many of its dot products in the time of a multiply-add, both of whole
+        vectors."""
+        if not self.native or dots == 1.0:
+            return self
+        return replace(self, native_rate=self.native_rate * dots, native_word=self.native_word / dots)
 
     def on(self, has: Callable[[str], bool]) -> NumberFormat:
         """The format on a CPU that has some features: native where it can be."""

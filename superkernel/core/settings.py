@@ -4,6 +4,7 @@ SK_DUMP       comma-separated stages to print to stderr: graph, simplified, subo
 SK_TRACE      a file to which the compilation writes its stages with times (Chrome trace format, opens in Perfetto)
 SK_CACHE_DIR  where compiled objects and plans are kept (default: the user's cache directory, where there is no home one
               of the user's own among the temporary files); "off" keeps nothing
+SK_MACHINE    a profile file (docs/machine.md) to go by in place of the measured one; "default": the documented defaults
 SK_CRASH_REPORTS  "off": a process that a kernel ends says nothing of it (by default a line on stderr)
 SK_CPU        avx512 | avx2 | plain: generate code for at most this tier (read by codegen.host.features)
 """
@@ -42,6 +43,22 @@ def trace_file() -> Path | None:
     """Where SK_TRACE wants the compilation's trace, or None."""
     name = os.environ.get("SK_TRACE")
     return Path(name) if name else None
+
+
+def machine_file() -> str | None:
+    """The profile that SK_MACHINE names: a file, or "default"; None where it names none."""
+    return os.environ.get("SK_MACHINE") or None
+
+
+def data_directory() -> Path | None:
+    """Where the machine's profile is kept; None where the user has no such place."""
+    from platformdirs import user_data_path
+
+    try:
+        directory = user_data_path("superkernel")
+    except RuntimeError:  # nobody knows a home directory
+        return None
+    return directory if directory.is_absolute() else None
 
 
 def cache_directory() -> Path | None:

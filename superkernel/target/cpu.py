@@ -1,19 +1,18 @@
 """The host CPU as a compilation target: features, vector width, cache sizes, and the numbers the cost model needs.
 
 Plain data: `superkernel.codegen.host.features.detect_cpu()` asks LLVM what the machine at hand has and calls
-`cpu_target`. Every number has a default that is only a starting point for the cost model; `make bench` prints
-measured ones.
+`cpu_target` with the machine's profile (`target/machine.py`), from which all numbers are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from superkernel.core.dtypes import DType
 from superkernel.target.base import Target
+from superkernel.target.machine import DEFAULT, MachineProfile
 
 TIERS = ("avx512", "avx2", "plain")
 THREADS_MAX = 64
@@ -36,15 +35,35 @@ class CpuTarget(Target):
     features: str
     vector_bytes: int  # widest useful vector register
     vector_registers: int
-    l1_bytes: int = 32 * 1024
-    l2_bytes: int = 1024 * 1024
-    l3_bytes: int = 32 * 1024 * 1024
+    l1_bytes: int = DEFAULT.l1_bytes
+    l2_bytes: int = DEFAULT.l2_bytes
+    l3_bytes: int = DEFAULT.l3_bytes
     flops_per_ns: float = 100.0  # f32 multiply-add peak of one core, 2 flops each
-    l2_bytes_per_ns: float = 80.0
-    l3_bytes_per_ns: float = 60.0
-    dram_bytes_per_ns: float = 24.0
+    bf16_dots: float = 1.0  # dot products per f32 multiply-add, both of whole vectors
+    int8_dots: float = 1.0
+    # Bytes that a core reads per ns, while as many read as `reading` says: of its own, and of what all of them read.
+    l2_bytes_per_ns: float = DEFAULT.l2_bytes_per_ns
+    l3_bytes_per_ns: float = DEFAULT.l3_own[0]
+    dram_bytes_per_ns: float = DEFAULT.memory_own[0]
+    l3_same_bytes_per_ns: float = DEFAULT.l3_same[0]
+    dram_same_bytes_per_ns: float = DEFAULT.memory_same[0]
     constants_bytes: int = 0  # while tilings are chosen: constants that a launch of the program reads
     handover_ns: float = 100.0  # one flag from one core to another, producer's store to consumer's exit from the wait
+    line_ns: float = DEFAULT.line_ns  # one cache line of data from another core's cache, one of many
+    profile: MachineProfile = DEFAULT
+
+    def reading(self, cores: int) -> CpuTarget:
+        """As it is for each of so many cores at once, which share the third-level cache and the memory."""
+        if cores == 1:
+            return self
+        of = self.profile.reading
+        return replace(
+            self,
+            l3_bytes_per_ns=of("l3_own", cores),
+            dram_bytes_per_ns=of("memory_own", cores),
+            l3_same_bytes_per_ns=of("l3_same", cores),
+            dram_same_bytes_per_ns=of("memory_same", cores),
+        )
 
     def lanes(self, dtype: DType) -> int:
         """Elements of a full vector register."""
@@ -53,6 +72,10 @@ class CpuTarget(Target):
     def has(self, feature: str) -> bool:
         """True where code may use the LLVM feature, e.g. "avx512vnni"."""
         return f"+{feature}" in self.features.split(",")
+
+    def dots_of(self, feature: str) -> float:
+        """Dot products of an LLVM feature per f32 multiply-add, both of whole vectors."""
+        return {"avx512bf16": self.bf16_dots, "avx512vnni": self.int8_dots}.get(feature, 1.0)
 
     def identity(self) -> tuple[str, str, str]:
         return self.triple, self.tier, self.features
@@ -67,7 +90,7 @@ class CpuTarget(Target):
         return {"cpu.tier": self.tier, "cpu.features": self.extensions()}
 
 
-def cpu_target(triple: str, tier: str, available: Collection[str]) -> CpuTarget:
+def cpu_target(triple: str, tier: str, available: Collection[str], profile: MachineProfile = DEFAULT) -> CpuTarget:
     """The target of a tier on a machine with the `available` LLVM features."""
     names: tuple[str, ...] = ()
     if tier != "plain":
@@ -77,27 +100,30 @@ def cpu_target(triple: str, tier: str, available: Collection[str]) -> CpuTarget:
     x86 = triple.startswith("x86_64")
     features = ",".join(sorted("+" + n for n in names))
     width, registers = {"avx512": (64, 32), "avx2": (32, 16), "plain": (16, 16 if x86 else 32)}[tier]
-    l1, l2, l3 = (_cache_bytes(level) for level in (1, 2, 3))
+    flops = {"avx512": profile.f32_avx512, "avx2": profile.f32_avx2}.get(tier) or profile.f32_plain
     return CpuTarget(
         triple=triple,
         tier=tier,
         features=features,
         vector_bytes=width,
         vector_registers=registers,
-        l1_bytes=l1 or 32 * 1024,
-        l2_bytes=l2 or 1024 * 1024,
-        l3_bytes=l3 or 16 * 1024 * 1024,
-        flops_per_ns={"avx512": 110.0, "avx2": 110.0, "plain": 25.0}[tier],
+        l1_bytes=profile.l1_bytes,
+        l2_bytes=profile.l2_bytes,
+        l3_bytes=profile.l3_bytes,
+        flops_per_ns=flops,
+        bf16_dots=(profile.bf16_dot or 2 * flops) / (2 * flops),
+        int8_dots=(profile.int8_dot or 4 * flops) / (4 * flops),
+        l2_bytes_per_ns=profile.l2_bytes_per_ns,
+        l3_bytes_per_ns=profile.reading("l3_own", 1),
+        dram_bytes_per_ns=profile.reading("memory_own", 1),
+        l3_same_bytes_per_ns=profile.reading("l3_same", 1),
+        dram_same_bytes_per_ns=profile.reading("memory_same", 1),
+        handover_ns=profile.typical_handover_ns(),
+        line_ns=profile.line_ns,
+        profile=profile,
     )
 
 
-def _cache_bytes(level: int) -> int:
-    """Size of the data cache of a level of CPU 0, 0 where the system does not tell."""
-    for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
-        try:
-            level_text, kind, text = ((index / name).read_text("ascii").strip() for name in ("level", "type", "size"))
-            if int(level_text) == level and kind != "Instruction":
-                return int(text[:-1]) * {"K": 1024, "M": 1024**2}[text[-1]]
-        except (OSError, ValueError, KeyError):
-            continue
-    return 0
+def profiled(cpu: CpuTarget, profile: MachineProfile) -> CpuTarget:
+    """The same instruction set on a machine with another profile."""
+    return cpu_target(cpu.triple, cpu.tier, cpu.extensions(), profile)

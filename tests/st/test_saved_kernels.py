@@ -184,7 +184,7 @@ def test_the_like_of_a_cpu_is_recalled_without_llvm(path: Path, monkeypatch: pyt
     assert done.stdout == "False\n"
     cpu = detect_cpu()
     assert features.recalled(features.told(cpu)) == cpu
-    assert features.told(dataclasses.replace(cpu, l2_bytes=1)) == {}, "no CPU but the one at hand is told"
+    assert features.told(dataclasses.replace(cpu, features="+another")) == {}, "no CPU but the one at hand is told"
     assert features.recalled({**features.told(cpu), "mark": "another"}) is None
     monkeypatch.setattr(features, "_mark", lambda: "")
     assert features.recalled({"mark": ""}) is None

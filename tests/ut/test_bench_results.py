@@ -261,7 +261,7 @@ def test_cores_that_are_never_apart_end_the_attempts(monkeypatch: pytest.MonkeyP
 
 def test_two_cpus_on_one_core_read_no_faster_together(monkeypatch: pytest.MonkeyPatch) -> None:
     speeds = {1: 100.0, 2: 104.0}
-    monkeypatch.setattr(cores._core, "measure_read_bandwidth", lambda nbytes, threads: speeds[threads])
+    monkeypatch.setattr(cores.machine, "read_gb_per_s", lambda nbytes, threads: speeds[threads])
     assert not cores.are_apart(2)
     speeds[2] = 190.0
     assert cores.are_apart(2)

@@ -344,14 +344,24 @@ def test_ticks_run_at_the_stated_rate() -> None:
 
 @pytest.mark.serial
 def test_machine_limits_are_plausible() -> None:
-    assert 1 < _core.measure_fma_peak_f32(5) < 2000
-    near, far = _core.measure_read_bandwidth(16 << 10), _core.measure_read_bandwidth(64 << 20)
+    probe = _core.Probe(_core.allowed_cpus()[:2])
+    assert 1 < probe.rate("plain") < 2000
+    assert probe.rate("another") == 0
+    near, far = probe.read(16 << 10), probe.read(64 << 20)
     assert 1 < far < near < 5000
-    hand_over = _core.measure_core_to_core_ns()
-    assert np.isnan(hand_over) == (_core.available_cpus() < 2)
-    assert np.isnan(hand_over) or 5 < hand_over < 5000
-    with pytest.raises(InputError, match="impossible number of threads"):
-        _core.measure_read_bandwidth(4096, 0)
+    assert 0.1 < probe.code_line_ns(16 << 10) < 1000
+    assert 0 <= probe.disturbed <= probe.trials
+    with pytest.raises(InputError, match="impossible number of cores"):
+        probe.read(4096, 0)
+    with pytest.raises(InputError, match="a core and itself"):
+        probe.handover_ns(0, 0)
+    with pytest.raises(InputError, match="impossible number of CPUs"):
+        _core.Probe([])
+    if probe.cores > 1:
+        assert 1 < probe.read(16 << 10, 2, same=True) < 10000
+        assert 5 < probe.handover_ns() < 5000
+        assert 0.5 < probe.line_ns() < 5000
+        assert 100 < probe.wake_ns(1) < 50e6
 
 
 @pytest.mark.serial

@@ -15,13 +15,14 @@ from superkernel.codegen.host.emitters import emit_ir
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body
+from superkernel.machine import machine_profile
 from superkernel.scheduler.families import family_of
 from superkernel.scheduler.families.matmul import COLUMNS, COPY, IN_PLACE, ROWS, MatmulTiling, make_tiling
 from superkernel.scheduler.place import streamed_bytes
 from superkernel.target.cpu import AVX2, AVX512, CpuTarget, cpu_target
 
 TARGET = replace(
-    cpu_target("x86_64-unknown-linux-gnu", "avx512", AVX2 + AVX512),
+    cpu_target("x86_64-unknown-linux-gnu", "avx512", AVX2 + AVX512, machine_profile()),
     l2_bytes=1 << 20,
     l3_bytes=4 << 20,
     l1_bytes=32 << 10,

@@ -20,7 +20,8 @@ from superkernel.core.option import HOST
 from superkernel.core.options import Options
 from superkernel.sync.plan import Plan
 from superkernel.sync.verify import Certificate, verify
-from superkernel.target.cpu import THREADS_MAX, CpuTarget
+from superkernel.target.cpu import THREADS_MAX, CpuTarget, profiled
+from superkernel.target.machine import load_profile
 
 if TYPE_CHECKING:
     from superkernel.backends.host.planner import HostPlanner
@@ -39,6 +40,8 @@ class HostBackend(Backend[CpuTarget, Planned[Plan], Certificate, HostImage, Host
         return (HOST,)
 
     def named(self, name: str) -> CpuTarget | None:
+        if name.endswith(".json"):
+            return profiled(detect_cpu(), load_profile(name))
         return detect_cpu() if name == HOST else None
 
     def local_target(self, told: Mapping[str, Any] | None = None) -> CpuTarget:

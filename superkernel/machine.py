@@ -1,0 +1,261 @@
+"""The profile of the machine at hand: measured once, in a second or two, and kept in the user's data directory under
+what the machine is.
+
+Model: a machine is what the system says of its CPU (model, instruction sets, caches, which CPUs share what), of its
+hypervisor and of its kernel: nothing that changes with a restart, or that names somebody. Where SK_MACHINE names a file
+that profile is taken, with "default" what is believed of any machine. Where nothing can be kept nothing is measured
+either: plans would change from process to process.
+
+Invariants: what was measured once stays until `measured_again`; a profile that was kept and cannot be read is measured
+anew, with a warning.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import time
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from superkernel import _core
+from superkernel.core import settings
+from superkernel.core.errors import FileFormatError
+from superkernel.core.files import whole
+from superkernel.core.warn import warn
+from superkernel.target.cpu import THREADS_MAX
+from superkernel.target.machine import DEFAULT, SCHEMA, MachineProfile, load_profile, rounded
+
+BUDGET_S = 1.5  # of measuring; what is left then is measured with fewer numbers of cores
+ONE_BYTES_MAX = 256 << 20  # that one core reads to find the end of the caches
+ALL_BYTES_MAX = 1 << 30  # that all cores read
+MEMORY_SHARE = 8  # and at most one part in so many of the memory
+DISTURBED_MAX = 0.2  # share of the trials, above which a profile is kept with a warning
+KNEE_MIN = 1.3  # how much faster a cache must be than what is behind it, to show
+
+_RATES = {
+    "f32_avx512": "avx512", "f32_avx2": "avx2", "f32_plain": "plain", "bf16_dot": "bf16", "int8_dot": "int8",
+    "bf16_tiles": "amx_bf16", "int8_tiles": "amx_int8",
+}  # fmt: skip
+
+
+class MachineWarning(UserWarning):
+    """The machine's profile could not be kept or read."""
+
+
+@cache
+def machine_profile() -> MachineProfile:
+    """The profile that kernels for the host are compiled against; measured where there is none yet. Raises
+    FileFormatError where SK_MACHINE names none."""
+    named = settings.machine_file()
+    if named is not None:
+        return DEFAULT if named == "default" else load_profile(named)
+    path = profile_path()
+    if path is None:
+        return DEFAULT
+    if path.exists():
+        try:
+            return load_profile(path)
+        except FileFormatError as error:
+            warn(f"the machine is measured anew: {error}", MachineWarning)
+    return measured_again()
+
+
+def measured_again() -> MachineProfile:
+    """A new profile in the place of the one that was kept."""
+    found, path = measure(), profile_path()
+    if found.disturbed > DISTURBED_MAX:
+        text = f"{found.disturbed:.0%} of the trials that measure this machine were disturbed"
+        warn(f"{text}: run `superkernel machine --again` when it is idle", MachineWarning)
+    if path is not None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with whole(path) as file:
+                file.write(found.text().encode())
+        except OSError as error:
+            warn(f"the machine's profile is not kept: {error}", MachineWarning)
+    machine_profile.cache_clear()
+    return found
+
+
+def profile_path() -> Path | None:
+    """Where the profile of this machine is kept; None where there is no place."""
+    directory = settings.data_directory()
+    return None if directory is None else directory / "machines" / f"{identity()[:16]}.json"
+
+
+@cache
+def identity() -> str:
+    """A digest of what the machine is."""
+    rows = [*_cpu_rows(), platform.machine(), *_kernel_version(), _text(Path("/sys/hypervisor/type"))]
+    cpus = _core.allowed_cpus()
+    rows += [f"{cpu}: {_shares(cpu)}" for cpu in cpus]
+    return hashlib.sha256("\n".join([str(SCHEMA), *rows]).encode()).hexdigest()
+
+
+def _cpu_rows() -> list[str]:
+    """What the system says of the first CPU."""
+    first = _text(Path("/proc/cpuinfo"), 1 << 14).split("\n\n")[0]
+    return re.findall(r"^(?:vendor|cpu family|model|stepping|flags|CPU|Features)[^:]*:.*$", first, re.MULTILINE)
+
+
+def _kernel_version() -> tuple[str, ...]:
+    """Its first two numbers: what a new one of these does to waking and to memory is to be measured."""
+    return tuple(platform.release().split(".")[:2])
+
+
+def _text(path: Path, nbytes: int = 4096) -> str:
+    """The beginning of a file, "" where it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(nbytes).strip()
+    except OSError:
+        return ""
+
+
+def _cpu_name() -> str:
+    rows = dict(row.split(":", 1) for row in _cpu_rows() if ":" in row)
+    names = {key.strip(): value.strip() for key, value in rows.items()}
+    return names.get("model name") or names.get("CPU part") or platform.machine()
+
+
+def _caches(cpu: int) -> dict[int, tuple[int, str]]:
+    """Size and sharers of each level of a CPU's data caches, as the system reports them."""
+    found = {}
+    for index in sorted(Path(f"/sys/devices/system/cpu/cpu{cpu}/cache").glob("index*")):
+        kind, level, size = (_text(index / name) for name in ("type", "level", "size"))
+        units = {"K": 1 << 10, "M": 1 << 20}
+        if kind != "Instruction" and level.isdigit() and size[-1:] in units and size[:-1].isdigit():
+            found[int(level)] = int(size[:-1]) * units[size[-1]], _text(index / "shared_cpu_list")
+    return found
+
+
+def _shares(cpu: int) -> tuple[str, str, str]:
+    """What a CPU shares its core, its last cache and its memory with, by the system's words."""
+    topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
+    nodes = [p.name for p in Path(f"/sys/devices/system/cpu/cpu{cpu}").glob("node*")]
+    caches = _caches(cpu)
+    package = _text(topology / "physical_package_id")
+    last = f"{package}/{caches[max(caches)][1]}" if caches else package
+    return _text(topology / "thread_siblings_list") or str(cpu), last, "".join(sorted(nodes)) or package
+
+
+def _numbered(names: Iterable[str]) -> tuple[int, ...]:
+    """Groups by number, in the order in which they come."""
+    order: dict[str, int] = {}
+    return tuple(order.setdefault(name, len(order)) for name in names)
+
+
+def joined(groups: Sequence[int], near: Sequence[Sequence[bool]]) -> tuple[int, ...]:
+    """Groups, where members of two that are near to one another are of one."""
+    found = [*groups]
+    for i, row in enumerate(near):
+        for j, is_near in enumerate(row[:i]):
+            if is_near and found[i] != found[j]:
+                found = [found[j] if g == found[i] else g for g in found]
+    return _numbered(map(str, found))
+
+
+def near_pairs(handover_ns: Sequence[Sequence[float]], share: float) -> list[list[bool]]:
+    """Which pairs hand over in less than a share of the median pair's time."""
+    pairs = sorted(ns for i, row in enumerate(handover_ns) for ns in row[:i])
+    limit = share * pairs[len(pairs) // 2] if pairs else 0.0
+    return [[i != j and ns < limit for j, ns in enumerate(row)] for i, row in enumerate(handover_ns)]
+
+
+def knee(sizes: Sequence[int], rates: Sequence[float], reported: int) -> int:
+    """The size at which reads fall from a cache's rate to that of what is behind it, half way on a scale of ratios;
+    `reported` where no such fall shows."""
+    if len(rates) < 2 or max(rates) < KNEE_MIN * min(rates):
+        return reported
+    top, bottom = max(rates), min(rates)
+    middle = (top * bottom) ** 0.5
+    last = max(i for i, rate in enumerate(rates) if rate >= middle)
+    return sizes[min(last, len(sizes) - 1)]
+
+
+def measure() -> MachineProfile:
+    """The machine at hand, now; about a second. Raises MachineError where the system refuses threads or memory."""
+    start = time.monotonic()
+    cpus = _core.allowed_cpus()[:THREADS_MAX]
+    probe, count = _core.Probe(cpus), len(cpus)
+    caches = _caches(cpus[0])
+    l1, l2, l3 = (
+        caches.get(level, (default, ""))[0] for level, default in ((1, DEFAULT.l1_bytes), (2, DEFAULT.l2_bytes), (3, 0))
+    )
+    l3 = l3 or l2
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    all_max = min(ALL_BYTES_MAX, memory // MEMORY_SHARE)
+    rates: dict[str, Any] = {field: rounded(probe.rate(kind)) or None for field, kind in _RATES.items()}
+    l1_rate, l2_rate = probe.read(l1 // 2), probe.read(l2 // 2)
+    handover = [[0.0] * count for _ in cpus]
+    for i in range(count):
+        for j in range(i):
+            handover[i][j] = handover[j][i] = rounded(probe.handover_ns(j, i))
+    far = min(ONE_BYTES_MAX, all_max, max(4 * l3, 8 * l2))
+    sizes, alone = _ladder(2 * l2, far), list[float]()
+    for size in reversed(sizes):  # so that memory is asked for once
+        if time.monotonic() - start > BUDGET_S / 2:
+            break
+        alone.insert(0, probe.read(size))
+    sizes = sizes[len(sizes) - len(alone) :]
+    shown = min(knee(sizes, alone, l3), 2 * l3)
+    near_bytes = max(2 * l2, min(shown // 2, 4 * l2))
+    readers = list[int]()
+    own, same, own_far, same_far = (list[float]() for _ in range(4))
+    for cores in _counts(count):
+        if readers and cores < count and time.monotonic() - start > BUDGET_S:
+            continue
+        readers.append(cores)
+        part = max(l2 + l2 // 2, min(near_bytes, shown // cores))
+        far_part = min(max(2 * shown // cores, 4 * l2), all_max // cores)
+        own.append(probe.read(part, cores))
+        same.append(probe.read(near_bytes, cores, True))
+        own_far.append(probe.read(far_part, cores))
+        same_far.append(probe.read(min(2 * shown, all_max), cores, True))
+    woken = _counts(max(1, count - 1))
+    wakes = [probe.wake_ns(n) if count > 1 else DEFAULT.waking_ns(n) for n in woken]
+    code = [probe.code_line_ns(size) for size in (16 << 10, l2 // 2, 4 * l2)]
+    siblings, clusters, nodes = (_numbered(names) for names in zip(*map(_shares, cpus), strict=True))
+    by_time = near_pairs(handover, 0.4)
+    return MachineProfile(
+        cpu=f"{_cpu_name()}, {count} CPUs",
+        identity=identity(),
+        l1_bytes=l1,
+        l2_bytes=l2,
+        l3_bytes=shown,
+        core_of=joined(siblings, by_time),
+        cluster_of=joined(clusters, by_time),
+        node_of=nodes,
+        **rates,
+        l1_bytes_per_ns=rounded(l1_rate),
+        l2_bytes_per_ns=rounded(l2_rate),
+        readers=tuple(readers),
+        l3_own=tuple(map(rounded, own)),
+        l3_same=tuple(map(rounded, same)),
+        memory_own=tuple(map(rounded, own_far)),
+        memory_same=tuple(map(rounded, same_far)),
+        handover_ns=tuple(map(tuple, handover)),
+        line_ns=rounded(probe.line_ns()) if count > 1 else DEFAULT.line_ns,
+        woken=tuple(woken),
+        wake_ns=tuple(map(rounded, wakes)),
+        code_line_ns=tuple(map(rounded, code)) if min(code) > 0 else (),
+        disturbed=round(probe.disturbed / max(1, probe.trials), 2),
+    )
+
+
+def _counts(cores: int) -> list[int]:
+    """1, 2, 4, 8, ... and all."""
+    return sorted({*(1 << i for i in range(cores.bit_length()) if 1 << i < cores), cores})
+
+
+def _ladder(low: int, high: int) -> list[int]:
+    """Sizes up to the last, two per doubling."""
+    sizes = [low]
+    while sizes[-1] < high:
+        sizes.append(min(high, sizes[-1] * 3 // 2 if len(sizes) % 2 else sizes[-2] * 2))
+    return sizes

@@ -1,0 +1,209 @@
+"""The machine's profile: its file, what is made of measurements, and what the host's cost models make of it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from anchor_bodies import anchor_case
+
+import superkernel as sk
+from superkernel import machine
+from superkernel.api import resolved
+from superkernel.backends.host.kernel import HostKernel
+from superkernel.codegen.host.features import detect_cpu
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import FileFormatError
+from superkernel.scheduler.cost import CostBook
+from superkernel.scheduler.families import family_of
+from superkernel.scheduler.families.matmul import COLUMNS, ROWS, MatmulTiling
+from superkernel.target.cpu import AVX2, AVX512, CpuTarget, cpu_target, profiled
+from superkernel.target.machine import DEFAULT, MachineProfile, between, from_json, load_profile, rounded
+
+FOLDER = Path(__file__).parents[1] / "machines"
+FILES = sorted(FOLDER.glob("*.json"))
+BF16 = "host.matmul.bf16"
+
+
+def on(name: str) -> CpuTarget:
+    """A CPU with AVX-512 in a machine of the folder."""
+    return cpu_target("x86_64-unknown-linux-gnu", "avx512", (*AVX2, *AVX512, "avx512bf16"), load_profile(FOLDER / name))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: f.stem)
+def test_files_are_read_and_written(file: Path) -> None:
+    assert load_profile(file).text() == file.read_text()
+
+
+def test_the_default_is_a_profile() -> None:
+    assert from_json(json.loads(DEFAULT.text())) == DEFAULT
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda d: d.pop("line_ns"), "missing"),
+        (lambda d: d.update(speed=3), "no such field"),
+        (lambda d: d.update(line_ns=True), "not a value"),
+        (lambda d: d.update(line_ns=-1), "finite number"),
+        (lambda d: d.update(line_ns=math.inf), "finite number"),
+        (lambda d: d.update(l2_bytes=1.5), "whole number"),
+        (lambda d: d.update(cpu=None), "a text"),
+        (lambda d: d.update(readers=[2, 1]), "ascending"),
+        (lambda d: d.update(readers=[]), "ascending"),
+        (lambda d: d["l3_own"].pop(), "one value per number of readers"),
+        (lambda d: d["memory_own"].__setitem__(0, 0), "memory_own: not above 0"),
+        (lambda d: d["handover_ns"].pop(), "one row and one column"),
+        (lambda d: d["node_of"].append(0), "one number per CPU"),
+        (lambda d: d.update(bf16_dot=0), "null says"),
+        (lambda d: d.update(l3_bytes=0), "l3_bytes: not above 0"),
+        (lambda d: d.update(schema=2), "schema 1"),
+        (lambda d: d.update(kind="timings"), "not a machine's profile"),
+    ],
+)
+def test_what_is_wrong_is_refused(change: Callable[[dict[str, Any]], object], said: str) -> None:
+    data = json.loads((FOLDER / "two-cores.json").read_text())
+    change(data)
+    with pytest.raises(FileFormatError, match=said):
+        from_json(data)
+
+
+def test_all_violations_come_at_once(tmp_path: Path) -> None:
+    data = {**json.loads(DEFAULT.text()), "line_ns": "x", "speed": 1}
+    with pytest.raises(FileFormatError) as caught:
+        from_json(data)
+    assert len(caught.value.violations) == 2
+    (tmp_path / "p.json").write_text("{")
+    with pytest.raises(FileFormatError, match="cannot be read"):
+        load_profile(tmp_path / "p.json")
+
+
+def test_values_are_steps_of_ten_per_cent() -> None:
+    values = [1.03**i for i in range(-200, 400)]
+    assert {rounded(rounded(v)) for v in values} == {rounded(v) for v in values}
+    assert all(0.95 < rounded(v) / v < 1.055 for v in values)
+    assert rounded(96.0) == rounded(98.0) != rounded(108.0)
+    assert rounded(-1.0) == rounded(math.nan) == rounded(math.inf) == 0.0
+
+
+def test_between_measured_numbers() -> None:
+    assert [between((1, 2, 4), (10.0, 20.0, 30.0), n) for n in (1, 2, 3, 4, 64)] == [10, 20, 25, 30, 30]
+    assert between((2, 4), (10.0, 20.0), 1) == 10
+
+
+def test_where_a_cache_ends_is_where_reads_get_slow() -> None:
+    sizes = [1, 2, 4, 8, 16, 32]
+    assert machine.knee(sizes, [100, 98, 101, 97, 30, 25], 5) == 8
+    assert machine.knee(sizes, [100, 98, 90, 60, 30, 25], 5) == 8
+    assert machine.knee(sizes, [100, 98, 101, 97, 90, 95], 5) == 5, "no fall shows"
+
+
+def test_hyperthreads_are_found_by_time() -> None:
+    times = load_profile(FOLDER / "xeon-16.json").handover_ns
+    near = machine.near_pairs(times, 0.4)
+    found = machine.joined(range(16), near)
+    assert found == (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 12, 13)
+    assert machine.joined((0,), machine.near_pairs([[0.0]], 0.4)) == (0,)
+
+
+def test_a_profile_is_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SK_MACHINE")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    measured: list[MachineProfile] = []
+
+    def measure() -> MachineProfile:
+        measured.append(replace(DEFAULT, line_ns=float(len(measured))))
+        return measured[-1]
+
+    monkeypatch.setattr(machine, "measure", measure)
+    machine.machine_profile.cache_clear()
+    try:
+        first = machine.machine_profile()
+        machine.machine_profile.cache_clear()
+        assert machine.machine_profile() == first
+        assert len(measured) == 1
+        assert machine.measured_again() != first
+        path = machine.profile_path()
+        assert path is not None
+        assert load_profile(path) == machine.machine_profile() == measured[1]
+        path.write_text("no JSON")
+        machine.machine_profile.cache_clear()
+        with pytest.warns(machine.MachineWarning, match="measured anew"):
+            assert machine.machine_profile() == measured[2]
+        monkeypatch.setenv("SK_MACHINE", "default")
+        machine.machine_profile.cache_clear()
+        assert machine.machine_profile() == DEFAULT
+    finally:
+        machine.machine_profile.cache_clear()
+
+
+@pytest.mark.serial
+def test_the_machine_at_hand_has_a_profile() -> None:
+    found = machine.measure()
+    assert from_json(json.loads(found.text())) == found
+    assert found.readers[0] == 1
+    assert found.readers[-1] == len(found.core_of)
+    assert found.identity == machine.identity()
+
+
+def test_what_cores_share_is_shared() -> None:
+    cpu = on("xeon-16.json")
+    assert cpu.reading(1) == cpu
+    assert cpu.reading(16).l3_bytes_per_ns == 210 / 16
+    assert cpu.reading(16).dram_bytes_per_ns == 83 / 16
+    assert cpu.reading(64).l3_bytes_per_ns == 210 / 64, "more than were measured share what those had"
+    far = cpu.profile
+    assert far.waking_ns(15) > far.waking_ns(1)
+
+
+def test_a_product_on_many_cores_does_not_read_its_weights_on_each() -> None:
+    """By rows, each core would read all of them from what all share; with a cache of one's own it may."""
+    body = anchor_case("matmul", {}, [((256, 1024), DType.F32), ((1024, 4096), DType.F32)], constants=[1]).body
+
+    def longest_ns(cpu: CpuTarget, axis: str) -> float:
+        kernel = "host.matmul.packed"
+        book = CostBook(cpu, 16, family_of)
+        tilings = [t for t in family_of(kernel).tilings(kernel, body, cpu) if isinstance(t, MatmulTiling)]
+        return min(book.partition(body, t, 16).longest_ns for t in tilings if t.axis == axis)
+
+    def gain(cpu: CpuTarget) -> float:
+        return longest_ns(cpu, ROWS) / longest_ns(cpu, COLUMNS)
+
+    shared = on("xeon-16.json")
+    own = profiled(shared, replace(shared.profile, l2_bytes=64 << 20))
+    assert gain(shared) > 1.5 * gain(own)
+
+
+def test_reduced_precision_is_as_fast_as_the_cpu_makes_it() -> None:
+    body = anchor_case("matmul", {}, [((128, 512), DType.F32), ((512, 512), DType.F32)], constants=[1]).body
+
+    def ns(kernel: str, cpu: CpuTarget) -> float:
+        return min(t.cost_ns(body, 0, t.units, cpu) for t in family_of(kernel).tilings(kernel, body, cpu))
+
+    fast, slow = on("sixty-four.json"), on("xeon-16.json")  # two dot products per ns, one
+    assert fast.bf16_dots == 1.0
+    assert slow.bf16_dots == 0.5
+    assert ns(BF16, fast) < ns("host.matmul.packed", fast)
+    assert ns(BF16, slow) > ns("host.matmul.packed", slow)
+
+
+def test_a_profile_can_be_compiled_against(tmp_path: Path) -> None:
+    file = str(FOLDER / "sixty-four.json")
+    target = resolved(file)
+    assert isinstance(target, CpuTarget)
+    assert target.profile == load_profile(file)
+    assert target.identity() == detect_cpu().identity()
+    b = sk.GraphBuilder("g")
+    b.output(b.relu(b.input("x", (64, 64), "f32")), name="y")
+    kernel = sk.compile(b.graph(), target=file, threads=2)
+    assert isinstance(kernel, HostKernel)
+    assert kernel._compiled.target == target
+    kernel.save(tmp_path / "k.skm")
+    loaded = sk.load(tmp_path / "k.skm")
+    assert isinstance(loaded, HostKernel)
+    assert loaded.plan == kernel.plan
