@@ -37,6 +37,8 @@ void set_option(const std::string& name, std::int64_t value) {
   sk::PoolOptions& options = sk::pool_options();
   if (name == "spin_ns" && value >= 0) {
     options.spin_ns = value;
+  } else if (name == "spin_ns_max" && value >= 0) {
+    options.spin_ns_max = value;
   } else if (name == "pin") {
     options.pin = value != 0;
     const GilReleased released;
@@ -46,8 +48,9 @@ void set_option(const std::string& name, std::int64_t value) {
   } else if (name == "check_counters") {
     sk::check_counters_option() = value != 0;
   } else {
-    raise("InputError", {"no such option or value", "set_option", "spin_ns >= 0, pin, pin_caller, check_counters",
-                         name + " = " + std::to_string(value), ""});
+    raise("InputError",
+          {"no such option or value", "set_option", "spin_ns >= 0, spin_ns_max >= 0, pin, pin_caller, check_counters",
+           name + " = " + std::to_string(value), ""});
   }
 }
 
@@ -65,9 +68,9 @@ py::dict pool_info() {
   };
   return py::dict("threads"_a = info.threads, "parked"_a = info.parked, "cpus"_a = list_of(info.cpus),
                   "worker_cpus"_a = list_of(info.worker_cpus), "launches"_a = info.launches, "wakes"_a = info.wakes,
-                  "moves"_a = info.moves, "spin_ns"_a = info.spin_ns, "pin"_a = info.pin,
-                  "pin_caller"_a = info.pin_caller, "asymmetric_barrier"_a = info.asymmetric_barrier,
-                  "cores_max"_a = sk::kMaxCores);
+                  "moves"_a = info.moves, "spin_ns"_a = info.spin_ns, "spin_ns_max"_a = info.spin_ns_max,
+                  "spin_ns_now"_a = info.spin_ns_now, "pin"_a = info.pin, "pin_caller"_a = info.pin_caller,
+                  "asymmetric_barrier"_a = info.asymmetric_barrier, "cores_max"_a = sk::kMaxCores);
 }
 
 py::dict abi_layout() {

@@ -66,6 +66,9 @@ class PoolInfo(TypedDict):
     moves: int
     """Workers moved because the caller stood on their CPU."""
     spin_ns: int
+    spin_ns_max: int
+    spin_ns_now: int
+    """How long workers spin by what they have learned."""
     pin: bool
     pin_caller: bool
     asymmetric_barrier: bool
@@ -300,7 +303,9 @@ def abi_layout() -> AbiLayout:
 def set_option(name: str, value: int) -> None:
     """Sets an option of the pool.
 
-    spin_ns: how long workers spin after a launch before they sleep (50000). pin: workers keep to one CPU each (1).
+    spin_ns: how long workers spin after a launch at least before they sleep (50000). spin_ns_max: at most (5000000); in
+    between lies what they have learned: twice what waking them took, twice a gap between launches that is shorter than
+    this. With spin_ns_max = 0 nothing is learned, with both 0 nobody spins. pin: workers keep to one CPU each (1).
     pin_caller: so does the calling thread, from its next launch on (0). check_counters: every run compares the
     counters with the plan afterwards, as profiled runs always do (0).
     """

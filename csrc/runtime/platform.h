@@ -9,6 +9,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <mutex>
@@ -70,6 +71,39 @@ class Spinning {
   std::int64_t start_ns_ = 0;
   int spins_ = 0;
   bool yields_;
+};
+
+// How long workers spin, learned where it went wrong: when one had to be woken. It is twice what waking took (of the
+// last wakes the most, so that one late worker does not let the others fall asleep before the launch is over), and
+// twice the gap since the last launch where that was short enough to spin through; where it was not, half of the
+// present time. Of the pool's workers together; they write over one another, which costs no more than a guess.
+class Patience {
+ public:
+  std::int64_t limit_ns(std::int64_t least, std::int64_t most) const noexcept {
+    const std::int64_t learned = std::max(2 * wake_ns_.load(kAny), gap_ns_.load(kAny));
+    return std::max(least, std::min(most, learned));
+  }
+
+  // By the caller, before it wakes somebody.
+  void calling() noexcept { called_ns_.store(now_ns(), kAny); }
+
+  // By a worker that has spun for `spun_ns` and goes to sleep: since when it has been idle.
+  static std::int64_t idle_since(std::int64_t spun_ns) noexcept { return now_ns() - spun_ns; }
+
+  // By that worker, awake again.
+  void woken(std::int64_t idle_since_ns, std::int64_t most) noexcept {
+    const std::int64_t called = called_ns_.load(kAny), wake = wake_ns_.load(kAny), gap = gap_ns_.load(kAny);
+    const std::int64_t idle = called - idle_since_ns;
+    if (idle < 0) return;  // of a call before that
+    wake_ns_.store(std::max(now_ns() - called, wake - wake / 8), kAny);
+    gap_ns_.store(idle < most ? std::max(gap, 2 * idle) : gap / 2, kAny);
+  }
+
+ private:
+  static constexpr std::memory_order kAny = std::memory_order_relaxed;
+  std::atomic<std::int64_t> called_ns_{0};
+  std::atomic<std::int64_t> wake_ns_{0};
+  std::atomic<std::int64_t> gap_ns_{0};
 };
 
 using ThreadHandle = pthread_t;

@@ -99,6 +99,7 @@ void Pool::publish(const Job& job, int cores) noexcept {
   }
   if (parked != 0) {
     ++wakes_;
+    patience_.calling();
     wake_count_.fetch_add(1, std::memory_order_release);
     futex_wake(wake_count_, parked);
   }
@@ -176,16 +177,20 @@ void Pool::work(int index, std::uint64_t seen) noexcept {
 // spinning.
 std::uint64_t Pool::await_ticket(int index, std::uint64_t seen) noexcept {
   const bool yields = static_cast<std::size_t>(cores_of(seen)) > cpu_count_.load(std::memory_order_relaxed);
-  Spinning spinning(pool_options().spin_ns.load(std::memory_order_relaxed), yields);
+  const PoolOptions& options = pool_options();
+  const std::int64_t limit_ns = patience_.limit_ns(options.spin_ns.load(std::memory_order_relaxed),
+                                                   options.spin_ns_max.load(std::memory_order_relaxed));
+  Spinning spinning(limit_ns, yields);
   for (;;) {
     const std::uint64_t ticket = mailbox_.ticket.load(std::memory_order_acquire);
     if (ticket != seen && index < cores_of(ticket)) return ticket;
-    if (!spinning.go_on()) return park(index, seen);
+    if (!spinning.go_on()) return park(index, seen, limit_ns);
   }
 }
 
-std::uint64_t Pool::park(int index, std::uint64_t seen) noexcept {
+std::uint64_t Pool::park(int index, std::uint64_t seen, std::int64_t spun_ns) noexcept {
   Line& line = lines_[static_cast<std::size_t>(index)];
+  const std::int64_t idle_since_ns = Patience::idle_since(spun_ns);
   line.parked.store(1, std::memory_order_relaxed);
   std::uint32_t wakes = wake_count_.load(std::memory_order_relaxed);
   if (!asymmetric_ || !barrier_in_all_threads()) fence_seq_cst();
@@ -196,6 +201,7 @@ std::uint64_t Pool::park(int index, std::uint64_t seen) noexcept {
     ticket = mailbox_.ticket.load(std::memory_order_acquire);
   }
   line.parked.store(0, std::memory_order_relaxed);
+  patience_.woken(idle_since_ns, pool_options().spin_ns_max.load(std::memory_order_relaxed));
   return ticket;
 }
 
@@ -269,6 +275,8 @@ PoolInfo Pool::info() {
   info.wakes = wakes_;
   info.moves = moves_;
   info.spin_ns = pool_options().spin_ns.load(std::memory_order_relaxed);
+  info.spin_ns_max = pool_options().spin_ns_max.load(std::memory_order_relaxed);
+  info.spin_ns_now = patience_.limit_ns(info.spin_ns, info.spin_ns_max);
   info.pin = pool_options().pin.load(std::memory_order_relaxed);
   info.pin_caller = pool_options().pin_caller.load(std::memory_order_relaxed);
   info.asymmetric_barrier = asymmetric_;

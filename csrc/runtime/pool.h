@@ -3,7 +3,7 @@
 // Model: the calling thread is worker 0; workers 1.. are threads made on demand, never ended, each pinned to a CPU of
 // its own. A launch publishes one 64-bit ticket (sequence number, number of cores) with a release store; workers whose
 // index is below the number of cores run the job and store the sequence number into a line of their own, for which the
-// caller waits. Between launches workers spin for `spin_ns`, then park on a futex.
+// caller waits. Between launches workers spin, for a time that they learn (`Patience`), then park on a futex.
 //
 // Invariants:
 //  - One launch at a time (`launch_mutex_`); a job is not replaced before all its workers have left it.
@@ -67,15 +67,17 @@ struct PoolInfo {
   std::uint64_t wakes = 0;       // launches that had to wake somebody
   std::uint64_t moves = 0;       // workers moved because the caller stood on their CPU
   std::int64_t spin_ns = 0;
+  std::int64_t spin_ns_max = 0;
+  std::int64_t spin_ns_now = 0;  // what workers have learned
   bool pin = false;
   bool pin_caller = false;
   bool asymmetric_barrier = false;
 };
 
 struct PoolOptions {
-  // As long as a futex wake costs (25..50 us measured): spinning then loses at most a factor of two against knowing the
-  // future.
+  // Workers spin at least so long, and at most so long where they have learned that it pays.
   Atomic<std::int64_t> spin_ns{50'000};
+  Atomic<std::int64_t> spin_ns_max{5'000'000};
   Atomic<bool> pin{true};
   Atomic<bool> pin_caller{false};
 };
@@ -126,7 +128,7 @@ class Pool {
   static void worker_main(void* start) noexcept;
   void work(int index, std::uint64_t seen) noexcept;
   std::uint64_t await_ticket(int index, std::uint64_t seen) noexcept;
-  std::uint64_t park(int index, std::uint64_t seen) noexcept;
+  std::uint64_t park(int index, std::uint64_t seen, std::int64_t spun_ns) noexcept;
   bool grow(int cores);
   bool start_worker(int index);
   void publish(const Job& job, int cores) noexcept;
@@ -140,6 +142,7 @@ class Pool {
   alignas(kApartBytes) Atomic<std::uint32_t> wake_count_{0};  // the futex word: counts wake-ups, not launches
   Atomic<std::size_t> cpu_count_{1};                          // cpus_.size() for the workers
   std::array<Line, kMaxCores> lines_;
+  Patience patience_;
   Mutex launch_mutex_;
   // Below: only with launch_mutex_ held.
   std::uint64_t ticket_ = 0;  // the last one published

@@ -312,6 +312,26 @@ def test_options_and_information() -> None:
         assert info["worker_cpus"][0] in info["cpus"]
 
 
+def test_workers_learn_how_long_to_spin() -> None:
+    exchange = make_exchange(2)
+    try:
+        _core.set_option("spin_ns", 0)
+        exchange.run()
+        await_parked()
+        exchange.run()  # wakes them, which takes time
+        info = _core.pool_info()
+        assert 0 < info["spin_ns_now"] <= info["spin_ns_max"] == 5_000_000
+        _core.set_option("spin_ns_max", 0)
+        assert _core.pool_info()["spin_ns_now"] == 0
+        _core.set_option("spin_ns", 70_000)
+        assert _core.pool_info()["spin_ns_now"] == 70_000
+        with pytest.raises(InputError, match="no such option or value"):
+            _core.set_option("spin_ns_max", -1)
+    finally:
+        _core.set_option("spin_ns_max", 5_000_000)
+        _core.set_option("spin_ns", 50_000)
+
+
 def test_the_pinned_caller_is_let_go_again() -> None:
     before = os.sched_getaffinity(0)
     exchange = make_exchange(2)

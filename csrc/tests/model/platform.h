@@ -167,6 +167,15 @@ class Spinning {
   }
 };
 
+// What it says is of no account: `Spinning` ends at any time.
+class Patience {
+ public:
+  std::int64_t limit_ns(std::int64_t, std::int64_t) const noexcept { return 0; }
+  void calling() noexcept {}
+  static std::int64_t idle_since(std::int64_t) noexcept { return 0; }
+  void woken(std::int64_t, std::int64_t) noexcept {}
+};
+
 inline bool has_barrier_in_all_threads = true;  // of the modelled system
 inline bool prepare_barrier_in_all_threads() noexcept { return has_barrier_in_all_threads; }
 inline void barrier_by_others() noexcept {}
