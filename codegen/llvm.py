@@ -20,7 +20,7 @@ from superkernel.core.errors import InternalError
 
 
 class LlvmTarget(NamedTuple):
-    """What code is made for, in LLVM's words."""
+    """What code is made for, in LLVM's words. `level`: of optimisation; 0: code is translated as it stands."""
 
     triple: str
     cpu: str
@@ -29,6 +29,7 @@ class LlvmTarget(NamedTuple):
     code_model: str
     abi: str = ""
     loaded_here: bool = False
+    level: int = 2
 
     def open(self) -> llvm.TargetMachine:
         """LLVM's object for it."""
@@ -36,7 +37,7 @@ class LlvmTarget(NamedTuple):
         return llvm.Target.from_triple(self.triple).create_target_machine(
             cpu=self.cpu,
             features=self.features,
-            opt=2,
+            opt=self.level,
             reloc=self.relocations,
             codemodel=self.code_model,
             abiname=self.abi,
@@ -77,7 +78,8 @@ def compile_text(text: str, machine: LlvmTarget) -> bytes:
 def optimised(text: str, machine: LlvmTarget, opened: llvm.TargetMachine) -> llvm.ModuleRef:
     """The module that code is generated from."""
     module = parsed(text, machine.triple, opened)
-    optimise(module, opened)
+    if machine.level:
+        optimise(module, opened)
     return module
 
 

@@ -12,6 +12,11 @@ only where it has not been reached does it ask for the lines that the producer h
 runtime (yield, abort, watchdog). Runs of waits, as full barriers of many cores have them, are a table and a loop
 (`sk_wait_many`), so that code grows with the steps and not with their square; they ask for constants only. Text rather
 than llvmlite objects: the code is a table of three instruction patterns, and reads as one.
+
+The two that spin are a module of their own, the same for all plans (`emit_waits`). What is particular to a plan is long
+and straight, executed once per launch, and written as it should run: LLVM translates it as it stands, ten times as fast
+as with its optimisations, which find nothing in it. So nothing in it lives from step to step but the bases: what
+a step needs it works out.
 """
 
 from __future__ import annotations
@@ -25,11 +30,19 @@ from superkernel.target.cpu import CpuTarget
 
 _LINES_PER_SPIN = 2
 _WAITS_IN_A_TABLE = 4
+_WAIT_PARAMETERS = "ptr %ctx, ptr %counter, i64 %threshold, i32 %core, i32 %producer, i32 %wait, ptr %from, i64 %lines"
+_WAIT_MANY_PARAMETERS = "ptr %ctx, ptr %table, i64 %count, i32 %core, ptr %from, i64 %lines, ptr %stamps"
+_INTRINSICS = (
+    "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)",
+    "declare i64 @llvm.readcyclecounter()",
+    "declare void @llvm.x86.sse2.pause()",
+    "declare void @llvm.aarch64.hint(i32)",
+)
 
 
 def emit_entries(spec: EntrySpec, cpu: CpuTarget) -> str:
     """IR text of the module with the three entries."""
-    lines = [*_declarations(spec), *_wait_tables(spec), *_wait_function(cpu), *_wait_many_function(cpu)]
+    lines = [*_declarations(spec), *_wait_tables(spec)]
     for index, task in enumerate(spec.tasks):
         lines += _task_function(index, task)
     for core in range(len(spec.programs)):
@@ -41,11 +54,15 @@ def emit_entries(spec: EntrySpec, cpu: CpuTarget) -> str:
     return "\n".join(lines) + "\n"
 
 
+def emit_waits(cpu: CpuTarget) -> str:
+    """IR text of the module with what the entries call where a wait is not passed at once."""
+    return "\n".join([*_INTRINSICS, *_wait_function(cpu), *_wait_many_function(cpu)]) + "\n"
+
+
 def _declarations(spec: EntrySpec) -> Iterator[str]:
-    yield "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"
-    yield "declare i64 @llvm.readcyclecounter()"
-    yield "declare void @llvm.x86.sse2.pause()"
-    yield "declare void @llvm.aarch64.hint(i32)"
+    yield from _INTRINSICS
+    yield f"declare i32 @sk_wait({_WAIT_PARAMETERS})"
+    yield f"declare i32 @sk_wait_many({_WAIT_MANY_PARAMETERS})"
     kernels = {task.symbol: len(task.operands) for task in spec.tasks if task.symbol is not None}
     for symbol, operands in sorted(kernels.items()):
         yield f"declare void @{symbol}({', '.join(['ptr'] * (operands + 1))}, i64, i64)"
@@ -69,9 +86,8 @@ def _pause(cpu: CpuTarget) -> str:
 
 def _wait_function(cpu: CpuTarget) -> list[str]:
     """Spin until the counter reaches the threshold; 1 where the runtime says to give up."""
-    parameters = "ptr %ctx, ptr %counter, i64 %threshold, i32 %core, i32 %producer, i32 %wait, ptr %from, i64 %lines"
     return f"""
-define internal i32 @sk_wait({parameters}) noinline nounwind {{
+define i32 @sk_wait({_WAIT_PARAMETERS}) noinline nounwind {{
 start:
   %limit.p = getelementptr inbounds i8, ptr %ctx, i64 {abi.OFFSET["spin_limit"]}
   %limit = load i32, ptr %limit.p, align 4
@@ -161,9 +177,7 @@ def _core_function(spec: EntrySpec, core: int, cpu: CpuTarget, *, profiled: bool
         lines.append(f"  %own.e = mul i64 %estride, {core}")
         lines.append("  %stamps = getelementptr inbounds i64, ptr %events, i64 %own.e")
         lines += _stamp(0, cpu)
-    for producer, sets in enumerate(spec.sets):
-        lines.append(f"  %first{producer} = mul i64 %epoch, {sets}")
-        lines.append(f"  %flag{producer} = getelementptr inbounds i64, ptr %flags, i64 {producer * abi.FLAG_STRIDE}")
+    lines += _counter("own", core, spec.sets[core])
     can_fail = False
     grouped = {run.start: run for run in _wait_runs(spec.programs[core])}
     skip = 0
@@ -175,10 +189,11 @@ def _core_function(spec: EntrySpec, core: int, cpu: CpuTarget, *, profiled: bool
             lines += _wait_many(n, spec, core, len(grouped[n]), profiled)
             continue
         if isinstance(step, SetCount):
-            lines.append(f"  %v{n} = add i64 %first{core}, {step.count}")
-            lines.append(f"  store atomic i64 %v{n}, ptr %flag{core} release, align 8")
+            lines.append(f"  %v{n} = add i64 %first.own, {step.count}")
+            lines.append(f"  store atomic i64 %v{n}, ptr %flag.own release, align 8")
         elif isinstance(step, WaitFor):
             can_fail = True
+            lines += _counter(str(n), step.producer, spec.sets[step.producer])
             lines += _wait(n, step, core)
         elif spec.tasks[step.task].may_fail:
             can_fail = True
@@ -191,6 +206,14 @@ def _core_function(spec: EntrySpec, core: int, cpu: CpuTarget, *, profiled: bool
     if can_fail:
         lines += ["failed:", "  ret i32 1"]
     return [*lines, "}"]
+
+
+def _counter(name: str, core: int, sets: int) -> list[str]:
+    """Where a core's counter is, and what it had reached before this launch."""
+    return [
+        f"  %first.{name} = mul i64 %epoch, {sets}",
+        f"  %flag.{name} = getelementptr inbounds i64, ptr %flags, i64 {core * abi.FLAG_STRIDE}",
+    ]
 
 
 def _call_or_fail(n: int, call: str) -> list[str]:
@@ -227,13 +250,12 @@ def _wait_tables(spec: EntrySpec) -> Iterator[str]:
 
 def _wait_many_function(cpu: CpuTarget) -> list[str]:
     """The waits of a table one after another; with `stamps`, a time stamp behind each. 1 where one gave up."""
-    parameters = "ptr %ctx, ptr %table, i64 %count, i32 %core, ptr %from, i64 %lines, ptr %stamps"
     clock = ["  %now = call i64 @llvm.readcyclecounter()"]
     if not cpu.triple.startswith("x86_64"):
         clock = [*_field("clock", "clock", "ptr"), "  %now = call i64 %clock()"]
     call = "call i32 @sk_wait(ptr %ctx, ptr %flag, i64 %t, i32 %core, i32 %producer, i32 %wait, ptr %from, i64 %lines)"
     lines = "\n".join
-    return f"""define internal i32 @sk_wait_many({parameters}) noinline nounwind {{
+    return f"""define i32 @sk_wait_many({_WAIT_MANY_PARAMETERS}) noinline nounwind {{
 start:
 {lines(_field("epoch", "epoch", "i64"))}
 {lines(_field("flags", "flags", "ptr"))}
@@ -306,12 +328,12 @@ def _prefetch_lines(step: WaitFor) -> int:
 def _wait(n: int, step: WaitFor, core: int) -> list[str]:
     offset, whole = step.prefetch[0], _prefetch_lines(step)
     call = (
-        f"call i32 @sk_wait(ptr %ctx, ptr %flag{step.producer}, i64 %t{n}, i32 {core}, i32 {step.producer}, "
+        f"call i32 @sk_wait(ptr %ctx, ptr %flag.{n}, i64 %t{n}, i32 {core}, i32 {step.producer}, "
         f"i32 {step.wait}, ptr %from{n}, i64 {whole})"
     )
     return [
-        f"  %t{n} = add i64 %first{step.producer}, {step.count}",
-        f"  %s{n} = load atomic i64, ptr %flag{step.producer} acquire, align 8",
+        f"  %t{n} = add i64 %first.{n}, {step.count}",
+        f"  %s{n} = load atomic i64, ptr %flag.{n} acquire, align 8",
         f"  %ok{n} = icmp uge i64 %s{n}, %t{n}",
         f"  br i1 %ok{n}, label %go{n}, label %spin{n}",
         f"spin{n}:",

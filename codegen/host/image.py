@@ -166,22 +166,27 @@ class ImageBuilder:
         objects = {key: self.cache.get(key) for key in parts}
         if self.keep_ir or None in objects.values():
             self._compile_kernels(keys, parts, objects)
-        entries_key = f"entries {stamp}\n{spec!r}"
-        objects[entries_key] = self.cache.get(entries_key)
-        if objects[entries_key] is None or self.keep_ir:
-            from superkernel.codegen.host.entry import emit_entries
-            from superkernel.codegen.host.lower import machine_of
-            from superkernel.codegen.llvm import compile_text
-            from superkernel.codegen.processes import run_jobs
-
-            text = emit_entries(spec, self.cpu)
-            if self.keep_ir:
-                self.ir_texts["entries"] = text
-            if objects[entries_key] is None:
-                self._report("compiling entries", 0, 1)
-                (data,) = run_jobs(partial(compile_text, machine=machine_of(self.cpu)), [text])
-                self._keep(entries_key, data, objects)
+        for key in (f"waits {stamp}", f"entries {stamp}\n{spec!r}"):
+            objects[key] = self.cache.get(key)
+            if objects[key] is None or self.keep_ir:
+                self._compile_entries(key, spec, objects)
         return {key: data for key, data in objects.items() if data is not None}
+
+    def _compile_entries(self, key: str, spec: EntrySpec, objects: dict[str, bytes | None]) -> None:
+        """The object of the entries, or that of their waits."""
+        from superkernel.codegen.host.entry import emit_entries, emit_waits
+        from superkernel.codegen.host.lower import machine_of
+        from superkernel.codegen.llvm import compile_text
+        from superkernel.codegen.processes import run_jobs
+
+        name = key.partition(" ")[0]
+        text, level = (emit_waits(self.cpu), 2) if name == "waits" else (emit_entries(spec, self.cpu), 0)
+        if self.keep_ir:
+            self.ir_texts[name] = text
+        if objects[key] is None:
+            self._report("compiling entries", 0, 1)
+            (data,) = run_jobs(partial(compile_text, machine=machine_of(self.cpu, level)), [text])
+            self._keep(key, data, objects)
 
     def _compile_kernels(
         self,

@@ -28,7 +28,7 @@ from operator_cases import cases
 from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.host import image as host_image
 from superkernel.codegen.host.emitters import emit_ir
-from superkernel.codegen.host.entry import emit_entries
+from superkernel.codegen.host.entry import emit_entries, emit_waits
 from superkernel.codegen.host.entry_spec import BasePointer, RunTask, WaitFor
 from superkernel.codegen.host.image import HostImage, ImageBuilder
 from superkernel.codegen.host.lower import compile_ir
@@ -362,9 +362,10 @@ class RecordedProgram:
     def run(self, change: Callable[[str], str] = lambda text: text) -> subprocess.CompletedProcess[str]:
         """The recording, of entries whose text may be changed."""
         names = []
-        kernels = list(self.image.objects.values())[:-1]
-        entries = compile_ir(change(emit_entries(self.image.spec, self.cpu)), self.cpu)
-        for k, code in enumerate([*kernels, entries]):
+        kernels = [data for key, data in self.image.objects.items() if key.startswith("kernel ")]
+        waits = compile_ir(change(emit_waits(self.cpu)), self.cpu)
+        entries = compile_ir(change(emit_entries(self.image.spec, self.cpu)), self.cpu, 0)
+        for k, code in enumerate([*kernels, waits, entries]):
             names.append(f"part{k}.o")
             (self.folder / names[-1]).write_bytes(code)
         parts = ["apart.cpp", *names[:-1], "apart.cpp", names[-1], "table.cpp"]

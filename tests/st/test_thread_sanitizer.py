@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 import superkernel as sk
 from superkernel.backends.host.compiled import HostCompiled
 from superkernel.codegen.host.emitters import emit_ir
-from superkernel.codegen.host.entry import emit_entries
+from superkernel.codegen.host.entry import emit_entries, emit_waits
 from superkernel.codegen.host.entry_spec import EntrySpec, WaitFor
 from superkernel.codegen.host.lower import machine_of
 from superkernel.codegen.host.recording import ACCESS, OTHER_ACCESS, type_bytes
@@ -109,8 +109,8 @@ def sanitized(text: str) -> str:
     return "\n".join(lines) + DECLARED
 
 
-def compiled(text: str, cpu: CpuTarget) -> bytes:
-    machine = machine_of(cpu)
+def compiled(text: str, cpu: CpuTarget, level: int = 2) -> bytes:
+    machine = machine_of(cpu, level)
     opened = machine.open()
     return bytes(opened.emit_object(parsed(sanitized(str(optimised(text, machine, opened))), cpu.triple, opened)))
 
@@ -145,9 +145,9 @@ class Sanitized:
             text = emit_ir(sub.kernel, sub.body, tiling, self.made.target, symbol)
             self.objects.append(self._object(symbol, text))
 
-    def _object(self, name: str, text: str) -> str:
+    def _object(self, name: str, text: str, level: int = 2) -> str:
         path = self.folder / f"{name}.o"
-        path.write_bytes(compiled(text, self.made.target))
+        path.write_bytes(compiled(text, self.made.target, level))
         return str(path)
 
     def run(
@@ -155,9 +155,10 @@ class Sanitized:
     ) -> subprocess.CompletedProcess[bytes]:
         """The program with these entries, whose text may be changed."""
         image, graph = self.made.image, self.made.graph
-        entries = self._object("entries", change(emit_entries(spec, self.made.target)))
+        entries = self._object("entries", change(emit_entries(spec, self.made.target)), 0)
+        waits = self._object("waits", change(emit_waits(self.made.target)))
         program = str(self.folder / "program")
-        link = [CXX, "-fsanitize=thread", *self.driver, *self.objects, entries, "-o", program, "-lpthread"]
+        link = [CXX, "-fsanitize=thread", *self.driver, *self.objects, entries, waits, "-o", program, "-lpthread"]
         subprocess.run(link, check=True, timeout=TIMEOUT_S)
         given = [*random_inputs(graph.inputs, 0).values()]
         outputs, states = [graph.types[value] for value in graph.outputs], self.initial_states()

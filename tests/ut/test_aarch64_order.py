@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from superkernel.codegen.host.entry import emit_entries
+from superkernel.codegen.host.entry import emit_entries, emit_waits
 from superkernel.codegen.host.entry_spec import BasePointer, EntrySpec, Location, RunTask, SetCount, TaskSpec, WaitFor
 from superkernel.codegen.host.lower import assembly
 from superkernel.target.cpu import CpuTarget, cpu_target
@@ -94,9 +94,16 @@ def plain_compares(code: list[str]) -> list[str]:
     return wrong
 
 
-def wrong_in(text: str) -> list[str]:
+def program(cpu: CpuTarget) -> tuple[str, str]:
+    """The text of the entries, and of what they call to wait."""
+    return emit_entries(SPEC, cpu), emit_waits(cpu)
+
+
+def wrong_in(texts: tuple[str, str], cpu: CpuTarget) -> list[str]:
     """Everything that breaks a rule."""
-    code, wrong = functions(text), []
+    entries, waits = texts
+    code = functions(assembly(entries, cpu, level=0)) | functions(assembly(waits, cpu))
+    wrong: list[str] = []
     for core in range(len(SPEC.programs)):
         for kind in ("core", "profiled"):
             found, want = line_of(code[f"{kind}_{core}"]), wanted_line(core)
@@ -112,24 +119,26 @@ def wrong_in(text: str) -> list[str]:
 
 
 def test_waits_acquire_and_sets_release_where_they_stand(cpu: CpuTarget) -> None:
-    assert wrong_in(assembly(emit_entries(SPEC, cpu), cpu)) == []
+    assert wrong_in(program(cpu), cpu) == []
 
 
 def test_ordering_that_is_dropped_anywhere_is_found(cpu: CpuTarget) -> None:
-    text = emit_entries(SPEC, cpu)
-    places = [m.span() for m in re.finditer(r"\b(acquire|release)\b", text)]
+    texts = program(cpu)
+    places = [(which, m.span()) for which in (0, 1) for m in re.finditer(r"\b(acquire|release)\b", texts[which])]
     steps = [step for program in SPEC.programs for step in program if not isinstance(step, RunTask)]
     assert len(places) == 2 * (len(steps) - WAITS_OF_A_TABLE) + 2  # both entries; the two functions that wait
-    for start, end in places:
+    for which, (start, end) in places:
+        text = texts[which]
         changed = f"{text[:start]}monotonic{text[end:]}"
-        assert wrong_in(assembly(changed, cpu)), text[text.rindex("\n", 0, start) : end]
+        both = (texts[0], changed) if which else (changed, texts[1])
+        assert wrong_in(both, cpu), text[text.rindex("\n", 0, start) : end]
 
 
 def test_a_set_ahead_of_its_task_is_found(cpu: CpuTarget) -> None:
-    text = emit_entries(SPEC, cpu)
+    text, waits = program(cpu)
     head, body = text.split("@core_1(", 1)
     call = "  call i32 @task_1(ptr %ctx)\n"
     store = re.search(r"  store atomic [^\n]*\n", body)
     assert store is not None
     early = body.replace(store[0], store[0] + call, 1).replace(call, "", 1)
-    assert [w.split(":")[0] for w in wrong_in(assembly(f"{head}@core_1({early}", cpu))] == ["core_1"]
+    assert [w.split(":")[0] for w in wrong_in((f"{head}@core_1({early}", waits), cpu)] == ["core_1"]

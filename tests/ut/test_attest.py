@@ -16,6 +16,7 @@ import pytest
 import superkernel as sk
 from superkernel.backends.host.backend import HostBackend
 from superkernel.cli import main
+from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.host import entry
 from superkernel.codegen.host.entry_spec import EntrySpec, SetCount, Step, TaskSpec, WaitFor
 from superkernel.codegen.host.image import ImageBuilder
@@ -26,7 +27,6 @@ from superkernel.ir.graph import Graph
 from superkernel.scheduler.schedule import MemoryAddress, Schedule, Space, absolute
 from superkernel.sync.plan import Plan, Wait
 from superkernel.sync.verify import Certificate
-from superkernel.target.cpu import CpuTarget
 
 Patch = pytest.MonkeyPatch
 ROWS = 256
@@ -175,11 +175,16 @@ def test_a_fault_in_emission_is_refused(fault: Callable[[EntrySpec], EntrySpec],
     assert EMISSION[fault] in refusal()
 
 
+COUNTER = "getelementptr inbounds i64, ptr %flags, i64"
 TEXT = {
     # In line, a wait looks for less: it is never met with.
     "fast path is always open": (r"(%ok\d+ = icmp uge i64 %s\d+), %t\d+", r"\1, 0", "race"),
     # In line, it looks at a counter that is neither its own nor the awaited one's.
-    "fast path looks elsewhere": (r"(?s)(i32 @core_0\(.*?%s\d+ = load atomic i64, ptr %flag)1", r"\g<1>2", "launched"),
+    "fast path looks elsewhere": (
+        r"(?s)(i32 @core_0\(.*?)(%s\d+ = load atomic i64, ptr) %flag\.\d+",
+        rf"\1%elsewhere = {COUNTER} 32\n  \2 %elsewhere",
+        "launched",
+    ),
     "passes one too late": ("icmp uge i64 %seen, %threshold", "icmp ugt i64 %seen, %threshold", "not passed at"),
     "passes one too early": (
         "%reached = icmp uge i64 %seen, %threshold",
@@ -187,8 +192,8 @@ TEXT = {
         "passes before",
     ),
     "spins without asking": (r"%tired = icmp uge i32 [^\n]*", "%tired = icmp ugt i32 %limit, -1", "for ever"),
-    "sets another's": (r"(?s)(i32 @core_0\(.*?store atomic i64 %v\d+, ptr %flag)0", r"\g<1>1", "not its counter"),
-    "forgets the launches before": (r"(%v\d+ = add i64) %first\d+", r"\1 0", "not its next count"),
+    "sets another's": (rf"(?s)(i32 @core_0\(.*?%flag\.own = {COUNTER} )0", r"\g<1>16", "not its counter"),
+    "forgets the launches before": (r"(%v\d+ = add i64) %first\.own", r"\1 0", "not its next count"),
     "profiled otherwise": (r"(?s)(i32 @profiled_0\(.*?)  call i32 @task_0\(ptr %ctx\)\n", r"\1", "when it is profiled"),
 }  # fmt: skip
 
@@ -197,18 +202,25 @@ TEXT = {
 def test_a_fault_in_the_text_is_refused(fault: str, monkeypatch: Patch) -> None:
     """Waits and sets are judged by what they do."""
     old, new, says = TEXT[fault]
-    # Entries of their own in the cache: with more sub-operators than there are.
+    # Entries that nobody kept: with more sub-operators than there are.
     emitting(monkeypatch, lambda spec: replace(spec, subops=spec.subops + 1 + list(TEXT).index(fault)))
-    honest = entry.emit_entries
+    emitted: list[tuple[str, str]] = []
 
-    def faulty(spec: EntrySpec, cpu: CpuTarget) -> str:
-        text = honest(spec, cpu)
-        changed = re.sub(old, new, text)
-        assert changed != text, "the fault is none"
+    def faulty(emit: Callable[..., str]) -> Callable[..., str]:
+        def changed(*args: Any) -> str:
+            text = emit(*args)
+            emitted.append((text, re.sub(old, new, text)))
+            return emitted[-1][1]
+
         return changed
 
-    monkeypatch.setattr(entry, "emit_entries", faulty)
+    get, put = ObjectCache.get, ObjectCache.put
+    monkeypatch.setattr(ObjectCache, "get", lambda own, key: None if key.startswith("waits ") else get(own, key))
+    monkeypatch.setattr(ObjectCache, "put", lambda own, key, data: key.startswith("waits ") or put(own, key, data))
+    for emit in (entry.emit_entries, entry.emit_waits):
+        monkeypatch.setattr(entry, emit.__name__, faulty(emit))
     assert says in refusal(3)
+    assert sum(before != after for before, after in emitted) == 1
 
 
 def planning(patch: Patch, change: Callable[[Planned[Plan]], Planned[Plan]]) -> None:

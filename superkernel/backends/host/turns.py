@@ -61,7 +61,7 @@ def hooked_entries(
             "  ret void",
             "}",
         ]
-    entries = [data for key, data in image.objects.items() if key.startswith("entries ")]
+    entries = [data for key, data in image.objects.items() if not key.startswith("kernel ")]
     return LoadedCode([compile_ir("\n".join(lines), cpu), *entries])
 
 
