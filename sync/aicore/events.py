@@ -58,8 +58,11 @@ class Events:
         self.modes = MODES if flags >= len(MODES) else MODES[: min(1, flags)]
         self.width = flags // max(1, len(self.modes))  # flags of a family
         self.made: list[Event] = []
+        self.words = 0  # in memory
+        self.of_family: dict[Family, list[Event]] = {}  # those of `made`
+        self.behind: dict[Family, int] = {}  # the last sub-operator that any of them is set behind
         self.signals: dict[HartKind, list[list[Step]]] = {kind: [] for kind in harts.types}
-        self.pending: dict[HartKind, list[Event]] = {kind: [] for kind in harts.types}
+        self.pending: dict[HartKind, dict[int, Event]] = {kind: {} for kind in harts.types}  # by number, in that order
         self.taken: dict[tuple[int, HartKind], int] = {}  # event, receiver -> sub-operator whose boundary takes it
         self.returned: dict[int, dict[int, int]] = {}  # event, core -> up to where it propagates the core's own stores
         self.known: Known = np.full((harts.total, harts.total), -1, np.int32)
@@ -76,45 +79,48 @@ class Events:
     ) -> Event | None:
         """A pending event of the family that tells enough, if all who need it still have it before them, or take it
         at another operand of the same kernel (`here`). `latest`: the last sub-operator that it may be set behind."""
-        for event in self.made:
-            fits = event.family == family and event.after >= last
-            fits = fits and (latest is None or event.after <= latest)
-            if fits and all(event in self.pending[kind] or event in here.get(kind, ()) for kind in receivers):
+        rows = [{**self.pending[kind], **{e.index: e for e in here.get(kind, ())}} for kind in receivers]
+        for number in sorted(set.intersection(*map(set, rows))):
+            event = rows[0][number]
+            if event.family == family and event.after >= last and (latest is None or event.after <= latest):
                 return event
         return None
 
     def ahead(self, event: Event, kind: HartKind, here: Collection[Event] = ()) -> list[Event]:
         """The event and what of its family the receiver must take before it, `here` included."""
-        same = [e for e in (*self.pending[kind], *here) if e.family == event.family]
+        same = [e for e in (*self.pending[kind].values(), *here) if e.family == event.family]
         return sorted((e for e in same if e.index <= event.index), key=lambda e: e.index)
 
     def make(self, family: Family, after: int) -> Event:
         """One more event of the family, set behind a sub-operator."""
         mode, setters = family
-        number = sum(e.family == family for e in self.made)
-        flag = self.modes.index(mode) * self.width + number % self.width
+        others = self.of_family.setdefault(family, [])
+        flag = self.modes.index(mode) * self.width + len(others) % self.width
         event = Event(len(self.made), mode, setters, flag, after)
-        self.made.append(event)
+        # In the order in which events are made, so that a flag's signals come in the order of its awaits.
+        behind = max(after, self.behind.get(family, after))
         for kind in CoreKind if setters is None else (setters,):
-            # In the order in which events are made, so that a flag's signals come in the order of its awaits.
-            later = max((e.after for e in self.made[:-1] if e.family == family), default=after)
-            self.signals[kind][max(after, later)].append(Signal(event.index))
-        for kind in event.receivers:
-            self.pending[kind].append(event)
-        return event
+            self.signals[kind][behind].append(Signal(event.index))
+        self.behind[family] = behind
+        others.append(event)
+        return self._made(event)
 
     def make_word(self, setter: HartKind, receiver: HartKind, after: int) -> Event:
         """An event of mode `notify`."""
-        number = sum(e.mode is Mode.NOTIFY for e in self.made)
-        event = Event(len(self.made), Mode.NOTIFY, setter, number, after, receiver)
-        self.made.append(event)
+        event = Event(len(self.made), Mode.NOTIFY, setter, self.words, after, receiver)
+        self.words += 1
         self.signals[setter][after].append(Signal(event.index))
-        self.pending[receiver].append(event)
+        return self._made(event)
+
+    def _made(self, event: Event) -> Event:
+        self.made.append(event)
+        for kind in event.receivers:
+            self.pending[kind][event.index] = event
         return event
 
     def take(self, event: Event, kind: HartKind, subop: int) -> None:
         """A type's cores take an event ahead of a sub-operator: they learn what its setters knew."""
-        self.pending[kind].remove(event)
+        del self.pending[kind][event.index]
         self.taken[event.index, kind] = subop
         knew = self.after[event.after]
         for core in range(self.harts.total)[self.harts.of(kind)]:
@@ -136,11 +142,11 @@ class Events:
         mode, setters = family
         if mode not in self.modes:
             return False
-        uses = [e for e in self.made if e.family == family]
+        uses = self.of_family.get(family, [])
         back = len(uses) + more - 1 - self.width * self.count_max
         if mode is Mode.GROUP or back < 0:
             return True
-        row = max([after, *(e.after for e in uses)])
+        row = max(after, self.behind.get(family, after))
         kinds = CoreKind if setters is None else (setters,)
         return back < len(uses) and all(self.taken.get((uses[back].index, kind), row + 1) <= row for kind in kinds)
 
@@ -153,7 +159,7 @@ class Events:
         the flag `count_max` times before (one type does not listen to the other by itself)."""
         if Mode.GROUP not in self.modes:
             return False
-        uses = [e for e in self.made if e.family == (Mode.GROUP, setter)]
+        uses = self.of_family.get((Mode.GROUP, setter), [])
         back = len(uses) - self.width * self.count_max
         if back < 0:
             return True

@@ -317,8 +317,9 @@ class _Planner:
         """Take pending events before their counts come near the limit: those that all setters have passed."""
         limit = max(1, self.events.width * self.events.count_max // 2)
         drained: list[Event] = []
-        for family in dict.fromkeys(e.family for e in self.events.pending[kind]):
-            waiting = [e for e in self.events.pending[kind] if e.family == family]
+        pending = list(self.events.pending[kind].values())
+        for family in dict.fromkeys(e.family for e in pending) if len(pending) >= limit else ():
+            waiting = [e for e in pending if e.family == family]
             if len(waiting) >= limit:
                 drained += waiting[: max(1, len(waiting) // 2)]
         for event in drained:
@@ -328,10 +329,10 @@ class _Planner:
     def _flush_all(self, subop: int) -> None:
         """At the end of a launch all counts are 0."""
         for kind in self.harts.types:
-            for event in tuple(self.events.pending[kind]):
-                self.steps[kind][-1].append(Await(event.index, subop))
-                self.events.pending[kind].remove(event)
-                self.events.taken[event.index, kind] = subop
+            for event in self.events.pending[kind]:
+                self.steps[kind][-1].append(Await(event, subop))
+                self.events.taken[event, kind] = subop
+            self.events.pending[kind].clear()
 
     def _fences(
         self, subop: int, conflicts: Sequence[Conflict], waits: dict[HartKind, dict[int, list[int]]], fenced: Known
