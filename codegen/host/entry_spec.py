@@ -6,6 +6,7 @@ wait for a count of another core, set one's own.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -79,7 +80,7 @@ Step = RunTask | WaitFor | SetCount
 
 @dataclass(frozen=True)
 class EntrySpec:
-    """Everything the entries' code depends on; its repr is the cache key."""
+    """Everything the entries' code depends on; its text, which tells all of it, is the cache key."""
 
     tasks: tuple[TaskSpec, ...]
     programs: tuple[tuple[Step, ...], ...]  # one per core
@@ -90,3 +91,29 @@ class EntrySpec:
     def events_words(self) -> int:
         """Time stamps that a profiled core writes at most."""
         return 1 + max((len(p) for p in self.programs), default=0)
+
+    def __str__(self) -> str:
+        known: dict[int, str] = {}  # sub-operators' tasks share their operands
+
+        def operands(of: TaskSpec) -> str:
+            found = known.get(id(of.operands))
+            if found is None:
+                found = known[id(of.operands)] = _places(of.operands)
+            return found
+
+        lines = [f"{self.subops} {self.sets}"]
+        lines += [f"{t.subop} {t.core} {t.symbol} {t.begin} {t.end} {t.checked}{operands(t)}" for t in self.tasks]
+        for core, steps in enumerate(self.programs):
+            lines.append(f"core {core}")
+            for step in steps:
+                if isinstance(step, RunTask):
+                    lines.append(f"run {step.task}")
+                elif isinstance(step, SetCount):
+                    lines.append(f"set {step.count}")
+                else:
+                    lines.append(f"wait {step.producer} {step.count} {step.wait} {step.prefetch}{_places(step.data)}")
+        return "\n".join(lines)
+
+
+def _places(locations: Iterable[Location]) -> str:
+    return "".join(f" {place.space.value}{place.slot}@{place.offset}" for place in locations)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+import llvmlite
+
+from superkernel.codegen.cache import ObjectCache
 from superkernel.core.errors import InputError, MachineError
+from superkernel.core.version import __version__
 from superkernel.machine import machine_profile
 from superkernel.target.cpu import AVX2, AVX512, TIERS, CpuTarget, cpu_target
 
@@ -18,6 +23,25 @@ def detect_cpu(tier: str | None = None) -> CpuTarget:
     """The machine at hand, limited to `tier` (default: the environment's SK_CPU, else the best it has). Raises
     InputError on an unknown tier, MachineError where the machine lacks it."""
     return _detect(tier or os.environ.get("SK_CPU", ""))
+
+
+def keep_cpu(cpu: CpuTarget, objects: ObjectCache) -> None:
+    """Leave in a cache what LLVM said of the CPU at hand, if it was asked."""
+    if _detect.cache_info().currsize and objects.get(_key()) is None and (record := told(cpu)):
+        objects.put(_key(), json.dumps(record).encode())
+
+
+def kept_cpu(objects: ObjectCache) -> CpuTarget | None:
+    """The CPU at hand, as another process left it in a cache."""
+    data = objects.get(_key()) if _mark() else None
+    try:
+        return None if data is None else recalled(json.loads(data))
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def _key() -> str:
+    return f"cpu {__version__} {llvmlite.__version__} {_mark()}"
 
 
 def told(cpu: CpuTarget) -> dict[str, Any]:

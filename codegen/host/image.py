@@ -166,7 +166,7 @@ class ImageBuilder:
         objects = {key: self.cache.get(key) for key in parts}
         if self.keep_ir or None in objects.values():
             self._compile_kernels(keys, parts, objects)
-        for key in (f"waits {stamp}", f"entries {stamp}\n{spec!r}"):
+        for key in (f"waits {stamp}", f"entries {stamp}\n{spec}"):
             objects[key] = self.cache.get(key)
             if objects[key] is None or self.keep_ir:
                 self._compile_entries(key, spec, objects)
@@ -229,19 +229,14 @@ class ImageBuilder:
     # Entries ----------------------------------------------------------------------------------------------------------
 
     def _entry_spec(self, symbols: Sequence[str | None]) -> EntrySpec:
+        operands = tuple(
+            () if symbol is None else tuple(map(self._location, row))
+            for symbol, row in zip(symbols, self.schedule.addresses, strict=True)
+        )
+        checked = tuple(map(_checked_operand, self.schedule.subops))
         tasks = tuple(
-            TaskSpec(
-                task.subop,
-                task.core,
-                symbols[task.subop],
-                ()
-                if symbols[task.subop] is None
-                else tuple(self._location(address) for address in self.schedule.addresses[task.subop]),
-                task.begin,
-                task.end,
-                _checked_operand(self.schedule.subops[task.subop]),
-            )
-            for task in self.plan.tasks
+            TaskSpec(t.subop, t.core, symbols[t.subop], operands[t.subop], t.begin, t.end, checked[t.subop])
+            for t in self.plan.tasks
         )
         handovers = Handovers(self.plan) if self.prefetch else None
         programs = tuple(self._steps(program, handovers) for program in self.plan.programs)

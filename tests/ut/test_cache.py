@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,17 @@ import pytest
 import superkernel as sk
 from superkernel.codegen import cache as cache_module
 from superkernel.codegen.cache import CacheWarning, ObjectCache, key_digest
+from superkernel.codegen.host import features
+from superkernel.codegen.host.entry_spec import (
+    BasePointer,
+    EntrySpec,
+    Location,
+    RunTask,
+    SetCount,
+    Step,
+    TaskSpec,
+    WaitFor,
+)  # fmt: skip
 
 
 def _only_file(directory: Path) -> Path:
@@ -159,3 +171,38 @@ def test_graphs_share_the_objects_of_kernels_that_they_have_in_common() -> None:
     assert {key.split()[0] for key in plain} == {"kernel", "waits", "entries"}
     assert len(plain) == 4
     assert len(objects("softmax", "cumsum") - plain) == 2
+
+
+def test_the_cpu_is_known_again_without_llvm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu, objects = features.detect_cpu(), ObjectCache(tmp_path)
+    assert features.kept_cpu(objects) is None
+    features.keep_cpu(cpu, objects)
+    monkeypatch.setattr(features, "_detect", lambda tier: pytest.fail("LLVM was asked"))
+    assert features.kept_cpu(ObjectCache(tmp_path)) == cpu
+    objects.put(features._key(), b'{"mark": 1}')
+    assert features.kept_cpu(objects) is None
+    monkeypatch.setattr(features, "_mark", lambda: "another")
+    assert features.kept_cpu(objects) is None
+
+
+def test_all_that_entries_are_made_from_is_in_their_text() -> None:
+    place, other = Location(BasePointer.ARENA, 64), Location(BasePointer.IO, 64, 1)
+    task, wait = TaskSpec(0, 0, "k", (place,), 0, 4), WaitFor(1, 1, 0, (0, 64), (place,))
+    spec = EntrySpec((task,), ((wait, RunTask(0), SetCount(1)), ()), (1, 0), 1)
+    tasks = [
+        replace(task, subop=1), replace(task, core=1), replace(task, symbol="l"), replace(task, symbol=None),
+        replace(task, operands=(other,)), replace(task, operands=(replace(other, slot=2),)), replace(task, begin=1),
+        replace(task, operands=(place, place)), replace(task, end=5), replace(task, checked=0),
+    ]  # fmt: skip
+    waits = [
+        replace(wait, producer=2), replace(wait, count=2), replace(wait, wait=1), replace(wait, prefetch=(64, 64)),
+        replace(wait, data=()), replace(wait, data=(other,)),
+    ]  # fmt: skip
+    programs: list[tuple[Step, ...]] = [(w, RunTask(0), SetCount(1)) for w in waits]
+    programs += [(wait, RunTask(1), SetCount(1)), (wait, RunTask(0), SetCount(2)), (RunTask(0), wait, SetCount(1))]
+    specs = [
+        spec, *(replace(spec, tasks=(t,)) for t in tasks), *(replace(spec, programs=(p, ())) for p in programs),
+        replace(spec, programs=((), spec.programs[0])), replace(spec, sets=(1, 1)), replace(spec, subops=2),
+        replace(spec, tasks=(task, task)),
+    ]  # fmt: skip
+    assert len(set(map(str, specs))) == len(specs)

@@ -10,11 +10,12 @@ from superkernel.backends.host.attest import attest
 from superkernel.backends.host.compiled import HostCompiled
 from superkernel.backends.host.executable import HostExecutable
 from superkernel.codegen.cache import ObjectCache
-from superkernel.codegen.host.features import detect_cpu, recalled, told
+from superkernel.codegen.host.features import detect_cpu, keep_cpu, kept_cpu, recalled, told
 from superkernel.codegen.host.image import GENERATOR, HostImage, ImageBuilder
 from superkernel.compilation.backend import Backend
 from superkernel.compilation.compiled import Job, Planned
 from superkernel.compilation.stages import Stages
+from superkernel.core import settings
 from superkernel.core.errors import Violation
 from superkernel.core.option import HOST
 from superkernel.core.options import Options
@@ -42,7 +43,11 @@ class HostBackend(Backend[CpuTarget, Planned[Plan], Certificate, HostImage, Host
     def named(self, name: str) -> CpuTarget | None:
         if name.endswith(".json"):
             return profiled(detect_cpu(), load_profile(name))
-        return detect_cpu() if name == HOST else None
+        if name != HOST:
+            return None
+        directory = settings.cache_directory()
+        found = kept_cpu(ObjectCache(directory)) if directory is not None and directory.is_dir() else None
+        return found or detect_cpu()
 
     def local_target(self, told: Mapping[str, Any] | None = None) -> CpuTarget:
         return recalled(told or {}) or detect_cpu()
@@ -72,6 +77,7 @@ class HostBackend(Backend[CpuTarget, Planned[Plan], Certificate, HostImage, Host
 
     def emit(self, run: Stages, job: Job[CpuTarget], planned: Planned[Plan], cache: ObjectCache) -> HostImage:
         graph, options = planned.graph, job.options
+        keep_cpu(job.target, cache)
         builder = ImageBuilder(
             planned.schedule,
             planned.plan,
