@@ -24,12 +24,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from aicore_plans import edits, without_event
 from option_sets import Row, Variants, ordered_rows, schedule_key
 
 import superkernel
 from superkernel import _core
 from superkernel.backends.aicore.compiled import AicoreCompiled
+from superkernel.sync.aicore.mutate import edits, without_event
 from superkernel.sync.aicore.verify import check_aicore_plan
 from superkernel.sync.verify_pairs import Accesses
 
@@ -222,7 +222,7 @@ def _sources() -> str:
     files = [Path(_core.__file__)]
     files += [path for folder in folders for pattern in ("*.py", "*.toml") for path in folder.rglob(pattern)]
     files += [HERE / name for name in ("ablation_models.py", "combinations.py")]
-    files += [HERE.parent / "tests" / name for name in ("aicore_plans.py", "option_sets.py")]
+    files += [HERE.parent / "tests" / name for name in ("option_sets.py",)]
     files += (HERE.parent / "tests").glob("models*.py")
     digest = hashlib.sha256()
     for path in sorted(set(files)):

@@ -29,9 +29,9 @@ from typing import Any
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path[:0] = [str(TESTS), str(TESTS / "ut")]
 
-import aicore_schedules  # noqa: E402
-import random_plans  # noqa: E402
 
+from superkernel.analysis.random_aicore import BufferOp, schedule_of  # noqa: E402
+from superkernel.analysis.random_plans import schedule_of as host_schedule_of  # noqa: E402
 from superkernel.core.tensor import Region  # noqa: E402
 from superkernel.scheduler.aicore.schedule import AicoreSchedule  # noqa: E402
 from superkernel.scheduler.families.aicore.base import AicoreKernelType  # noqa: E402
@@ -111,15 +111,15 @@ def host_schedule(shape: str, tasks: int, cores: int) -> Schedule:
     rows: list[Task] = []
     for subop, parts in enumerate(SHAPES[shape](cores, tasks // cores)):
         rows += [Task(len(rows) + c, subop, c, c, c + 1, part) for c, part in enumerate(parts)]
-    return random_plans.schedule_of(cores, rows)
+    return host_schedule_of(cores, rows)
 
 
 def aicore_schedule(shape: str, tasks: int, cores: int) -> tuple[AicoreSchedule, AicoreTarget]:
     """Sub-operators of the vector cores, of which a group has two, with a task per core."""
     sizes = {"device.groups": cores // 2, "device.cube_cores": cores // 2, "device.vector_cores": cores}
     target = load_target("a3").replaced(sizes)
-    ops = [aicore_schedules.Op(AicoreKernelType.VECTOR, cores, (), 0)] * (tasks // cores)
-    schedule = aicore_schedules.schedule_of(ops, target)
+    ops = [BufferOp(AicoreKernelType.VECTOR, cores, (), 0)] * (tasks // cores)
+    schedule = schedule_of(ops, target)
     parts = [part for layer in SHAPES[shape](cores, tasks // cores) for part in layer]
     for task, part in zip(schedule.tasks, parts, strict=True):
         object.__setattr__(task, "accesses", part)

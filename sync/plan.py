@@ -117,7 +117,7 @@ class Boundary:
 
 @dataclass(frozen=True)
 class Plan:
-    """See the module docstring. `programs[c]` are core c's steps, `sets[c]` its number of sets."""
+    """See the module docstring. `programs[c]` are core c's steps, `sets[c]` the count of its last set."""
 
     tasks: tuple[Task, ...]
     programs: tuple[tuple[Step, ...], ...]

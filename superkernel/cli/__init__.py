@@ -118,10 +118,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"superkernel {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
 
-    def add(name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+    def add(
+        name: str, run: Callable[[argparse.Namespace], int], text: str, *, optional: bool = False
+    ) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=text, description=text)
         sub.set_defaults(command=run)
-        add_model_arguments(sub)
+        add_model_arguments(sub, optional=optional)
         return sub
 
     sub = add("compile", _compile, "Compile a model and save the kernel.")
@@ -150,9 +152,8 @@ def _parser() -> argparse.ArgumentParser:
     shown = sub.add_mutually_exclusive_group()
     shown.add_argument("--stage", choices=STAGES, default="summary", help="what to show (default: summary)")
     shown.add_argument("--explain", metavar="NODE", help="kernel choice, grouping, tiling and sync of a node")
-    add(
-        "verify", _verify, "Show what is proved of a model's compiled program, or of a saved kernel's, and its digests."
-    )
+    text = "Show what is proved of a model's compiled program, or of a saved kernel's, and its digests."
+    cli_analysis.add_verify_arguments(add("verify", _verify, text, optional=True))
     text = "Run a model on the reference, the host, the simulator and the emulator; exit status 0 where all agree."
     cli_analysis.add_crosscheck_arguments(add("crosscheck", _crosscheck, text))
     text = "What each optimisation gives on an accelerator, one after the other and alone."
@@ -179,9 +180,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments that say which model is compiled, and how."""
-    parser.add_argument("model", help="an .onnx, .pt2 or node-link .json file, or a saved kernel")
+def add_model_arguments(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
+    """The arguments that say which model is compiled, and how. `optional`: there need not be a model."""
+    text = "an .onnx, .pt2 or node-link .json file, or a saved kernel"
+    parser.add_argument("model", nargs="?" if optional else None, help=text)
     text = (
         "host, a machine's profile (.json), a3, a2, mini or a target file (default: host; ablate: a3, crosscheck: mini)"
     )
@@ -332,6 +334,12 @@ def _inspect(args: argparse.Namespace) -> int:
 
 
 def _verify(args: argparse.Namespace) -> int:
+    if args.rates:
+        found = cli_analysis.run_rates(args)
+        _print(args, [one.to_json() for one in found], lambda: "\n\n".join(one.text() for one in found))
+        return 0 if all(one.ok for one in found) else cli_analysis.WRONG
+    if args.model is None:
+        raise InputError("no model", hint="name one, or ask for --rates, which needs none")
     certificate = load_model(args).certificate
     _print(args, asdict(certificate), lambda: str(certificate))
     return 0

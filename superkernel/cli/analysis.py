@@ -1,4 +1,4 @@
-"""`superkernel ablate`, `bisect`, `trace`, `crosscheck` and `explore`: arguments in, results out."""
+"""`superkernel ablate`, `bisect`, `trace`, `crosscheck`, `explore` and `verify --rates`: arguments in, results out."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ if TYPE_CHECKING:
     from superkernel.analysis.bisection import Bisection
     from superkernel.analysis.crosscheck import CrossCheck
     from superkernel.analysis.exploration import DelaySearch
+    from superkernel.analysis.rates import TargetRates
     from superkernel.display.tracing import Trace
     from superkernel.ir.graph import Graph
     from superkernel.runtime.kernel import Kernel
 
-WRONG = 1  # exit status of `bisect` where it finds a cause, of `crosscheck` and `explore` where runs disagree
+# Exit status where `bisect` finds a cause, where runs of `crosscheck` and `explore` disagree, where rates are too high.
+WRONG = 1
+PLANS = 10_000
 SEEDS, TIMINGS, WATCHDOG_S = 3, "now,late,random", 120.0
 
 
@@ -65,6 +68,32 @@ def add_explore_arguments(parser: argparse.ArgumentParser) -> None:
     text = "where the smallest graph that shows a difference goes (default: explored.json)"
     parser.add_argument("--out", default="explored.json", metavar="FILE.json", help=text)
     parser.add_argument("--no-shrink", action="store_true", help="do not look for a smaller graph")
+
+
+def add_verify_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `verify`, but for those that say which model."""
+    text = "how often the verifier itself is wrong, over random plans and mutants of them: no model; --target: host, "
+    parser.add_argument("--rates", action="store_true", help=text + "aicore (default: both)")
+    text = f"with --rates: plans per target, over all families (default {PLANS})"
+    parser.add_argument("--plans", type=int, default=PLANS, metavar="N", help=text)
+    parser.add_argument("--seed", type=int, default=0, help="with --rates: of plans and mutants (default 0)")
+    parser.add_argument("--family", default=None, metavar="NAME", help="with --rates: plans of this family only")
+    text = "with --rates: number of the first plan of each family (default 0)"
+    parser.add_argument("--first", type=int, default=0, metavar="N", help=text)
+
+
+def run_rates(args: argparse.Namespace) -> list[TargetRates]:
+    """Carry `verify --rates` out, for one target or for all."""
+    from superkernel.analysis.rates import rates
+    from superkernel.analysis.subjects import SUBJECTS, subject_of
+    from superkernel.core.errors import InputError
+
+    given = ["model"] if args.model is not None else []
+    given += [f"--{name}" for name in ("threads", "option", "dim", "shape") if getattr(args, name)]
+    if given:
+        raise InputError(f"{', '.join(given)} with --rates", hint="the plans are made at random")
+    chosen = SUBJECTS.values() if args.target is None else [subject_of(args.target)]
+    return [rates(one, args.plans, args.seed, family=args.family, first=args.first) for one in chosen]
 
 
 def _add_inputs(parser: argparse.ArgumentParser) -> None:

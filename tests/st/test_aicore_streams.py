@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aicore_plans import without_event
 
 import superkernel as sk
 from superkernel.analysis.ablate import ablate, ablation_target
@@ -21,6 +20,7 @@ from superkernel.reference.random_inputs import random_inputs
 from superkernel.runtime.kernel import Kernel
 from superkernel.scheduler.aicore.streams import streams_of
 from superkernel.scheduler.dependences import dependences, issued
+from superkernel.sync.aicore.mutate import without_event
 from superkernel.sync.aicore.plan import CoreKind, Mode
 from superkernel.sync.aicore.verify import verify_aicore
 

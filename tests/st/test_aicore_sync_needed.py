@@ -14,11 +14,11 @@ from typing import Any
 
 import models
 import pytest
-from aicore_plans import edits, without_event
 from models_aicore import branching, residual_chain
 from models_small import decoder, encoder, experts, mixed
 from option_sets import Variants
 
+from superkernel.sync.aicore.mutate import edits, without_event
 from superkernel.sync.aicore.plan import AicorePlan
 from superkernel.sync.aicore.verify import check_aicore_plan
 from superkernel.sync.verify_pairs import Accesses

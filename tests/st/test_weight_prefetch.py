@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aicore_plans import edits
 from device_programs import DATA, Body, link
 
 import superkernel as sk
@@ -23,6 +22,7 @@ from superkernel.ir.graph import Graph
 from superkernel.reference.random_inputs import random_inputs
 from superkernel.runtime.kernel import Kernel
 from superkernel.sim.device import Device
+from superkernel.sync.aicore.mutate import edits
 from superkernel.sync.aicore.plan import AicorePlan, AwaitCount, CoreKind, Notify, Prefetch
 from superkernel.sync.aicore.verify import check_aicore_plan, verify_aicore
 from superkernel.target.aicore import AicoreTarget, load_target

@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from aicore_plans import edits, rearranged
-from aicore_schedules import CUBE, MINI, VECTOR, Op, chain, random_ops, schedule_of
 from seeds import seeds
 
+from superkernel.analysis.random_aicore import CUBE, MINI, VECTOR, BufferOp, chain, random_ops, schedule_of
 from superkernel.core.errors import InternalError
 from superkernel.sync.aicore.explore import explore_aicore
+from superkernel.sync.aicore.mutate import edits, rearranged
 from superkernel.sync.aicore.plan import AicorePlan, Await, CoreKind, Event, Mode, OperandWait, Run, Signal
 from superkernel.sync.aicore.planner import plan_aicore
 from superkernel.sync.aicore.verify import check_aicore_plan, verify_aicore
@@ -24,7 +24,7 @@ from superkernel.sync.aicore.verify import check_aicore_plan, verify_aicore
 def _two_products(flags: int = 7) -> AicorePlan:
     """Two products, and a third that reads both by operands of its own: two events, on one flag where flags are few."""
     target = MINI.replaced({"sync.flags_per_core": flags})
-    ops = [Op(CUBE, 4, (), 0), Op(CUBE, 4, (), 1), Op(CUBE, 4, ((0, True), (1, True)), 2)]
+    ops = [BufferOp(CUBE, 4, (), 0), BufferOp(CUBE, 4, (), 1), BufferOp(CUBE, 4, ((0, True), (1, True)), 2)]
     return plan_aicore(schedule_of(ops, target), target)
 
 
@@ -111,7 +111,7 @@ def test_the_explorer_finds_a_missing_fence() -> None:
 
 
 def test_the_explorer_finds_a_deadlock() -> None:
-    plan = plan_aicore(schedule_of([Op(CUBE, 2, (), 0), Op(VECTOR, 4, (), 1)]), MINI)
+    plan = plan_aicore(schedule_of([BufferOp(CUBE, 2, (), 0), BufferOp(VECTOR, 4, (), 1)]), MINI)
     events = (Event(0, Mode.GROUP, CoreKind.CUBE, 8, 0), Event(1, Mode.GROUP, CoreKind.VECTOR, 9, 0))
     plan = replace(plan, events=events)
     plan = _with(plan, CoreKind.CUBE, Await(1, 0), *plan.programs[CoreKind.CUBE], Signal(0))
@@ -121,7 +121,7 @@ def test_the_explorer_finds_a_deadlock() -> None:
 
 
 def test_the_explorer_finds_counts_that_are_left_over_or_too_high() -> None:
-    plan = plan_aicore(schedule_of([Op(CUBE, 2, (), 0)]), MINI)
+    plan = plan_aicore(schedule_of([BufferOp(CUBE, 2, (), 0)]), MINI)
     plan = replace(plan, events=(Event(0, Mode.TYPE, CoreKind.CUBE, 3, 0),))
     untaken = _with(plan, CoreKind.CUBE, *plan.programs[CoreKind.CUBE], Signal(0))
     assert "flag 3 still counts 1" in explore_aicore(untaken, limit=5, seed=0).wrong
@@ -132,7 +132,7 @@ def test_the_explorer_finds_counts_that_are_left_over_or_too_high() -> None:
 
 def test_the_explorer_finds_a_lost_overwrite() -> None:
     """The last writer of a buffer that nobody reads."""
-    schedule = schedule_of([Op(CUBE, 2, (), 0), Op(VECTOR, 4, (), 0)])
+    schedule = schedule_of([BufferOp(CUBE, 2, (), 0), BufferOp(VECTOR, 4, (), 0)])
     plan = plan_aicore(schedule, MINI)
     assert not explore_aicore(plan, limit=100, seed=0).wrong
     programs = {k: tuple(Run(s.subop) for s in steps if isinstance(s, Run)) for k, steps in plan.programs.items()}
@@ -142,7 +142,7 @@ def test_the_explorer_finds_a_lost_overwrite() -> None:
 
 def test_a_tiny_plan_is_explored_exhaustively() -> None:
     target = MINI.replaced({"device.groups": 1, "device.cube_cores": 1, "device.vector_cores": 2})
-    plan = plan_aicore(schedule_of([Op(CUBE, 1, (), 0)], target), target)
+    plan = plan_aicore(schedule_of([BufferOp(CUBE, 1, (), 0)], target), target)
     found = explore_aicore(plan, limit=100)
     assert found.complete
     assert not found.wrong

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from aicore_plans import without_event
-from aicore_schedules import CUBE, MINI, MIX, VECTOR, Op, chain, random_ops, schedule_of
 from seeds import seeds
 
+from superkernel.analysis.random_aicore import CUBE, MINI, MIX, VECTOR, BufferOp, chain, random_ops, schedule_of
 from superkernel.core.errors import VerificationError
 from superkernel.scheduler.families.aicore.base import AicoreKernelType
+from superkernel.sync.aicore.mutate import without_event
 from superkernel.sync.aicore.plan import (
     AicorePlan,
     Await,
@@ -110,7 +110,7 @@ def _waits(plan: AicorePlan, kind: CoreKind, subop: int) -> dict[int, list[int]]
 
 
 def test_operands_that_were_made_first_wait_for_less() -> None:
-    ops = [Op(CUBE, 4, (), 0), Op(CUBE, 4, (), 1), Op(CUBE, 4, ((1, True), (0, True)), 2)]
+    ops = [BufferOp(CUBE, 4, (), 0), BufferOp(CUBE, 4, (), 1), BufferOp(CUBE, 4, ((1, True), (0, True)), 2)]
     plan = plan_aicore(schedule_of(ops), MINI)
     verify_aicore(plan)
     waits = _waits(plan, CoreKind.CUBE, 2)
@@ -122,8 +122,8 @@ def test_operands_that_were_made_first_wait_for_less() -> None:
 
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_there_are_no_more_rounds_than_a_kernel_has_entries(count: int) -> None:
-    ops = [Op(VECTOR, 4, (), n) for n in range(count)]
-    ops.append(Op(VECTOR, 4, tuple((n, True) for n in range(count)), 5))
+    ops = [BufferOp(VECTOR, 4, (), n) for n in range(count)]
+    ops.append(BufferOp(VECTOR, 4, tuple((n, True) for n in range(count)), 5))
     plan = plan_aicore(schedule_of(ops), MINI)
     verify_aicore(plan)
     assert [e.after for e in plan.events] == list(range(count))[-3:]
@@ -132,7 +132,11 @@ def test_there_are_no_more_rounds_than_a_kernel_has_entries(count: int) -> None:
 
 def test_an_event_of_all_cores_serves_operands_that_need_less() -> None:
     """The vector cores take it anyway: their older operand needs no event of its own."""
-    ops = [Op(VECTOR, 4, (), 0), Op(CUBE, 4, ((0, True),), 1), Op(VECTOR, 4, ((0, True), (1, True)), 2)]
+    ops = [
+        BufferOp(VECTOR, 4, (), 0),
+        BufferOp(CUBE, 4, ((0, True),), 1),
+        BufferOp(VECTOR, 4, ((0, True), (1, True)), 2),
+    ]
     plan = plan_aicore(schedule_of(ops), MINI)
     verify_aicore(plan)
     assert [(e.mode, e.after) for e in plan.events] == [(Mode.ALL, 0), (Mode.ALL, 1)]
@@ -142,7 +146,7 @@ def test_an_event_of_all_cores_serves_operands_that_need_less() -> None:
 def test_where_flags_are_short_all_operands_wait_for_one_event() -> None:
     sync = replace(MINI.sync, flags_per_core=type(MINI.sync.flags_per_core)(3), flag_count_max=1)
     few = replace(MINI, sync=sync)
-    ops = [Op(CUBE, 4, (), 0), Op(CUBE, 4, (), 1), Op(CUBE, 4, ((0, True), (1, True)), 2)]
+    ops = [BufferOp(CUBE, 4, (), 0), BufferOp(CUBE, 4, (), 1), BufferOp(CUBE, 4, ((0, True), (1, True)), 2)]
     plan = plan_aicore(schedule_of(ops), few)
     verify_aicore(plan)
     assert [e.after for e in plan.events] == [1]
@@ -153,8 +157,8 @@ def test_a_long_one_way_chain_does_not_overflow_counts() -> None:
     ops = []
     for step in range(100):
         buffer = step % 3
-        ops.append(Op(CUBE, 2, ((5, False),), buffer))
-        ops.append(Op(VECTOR, 4, ((buffer, False),), 4))
+        ops.append(BufferOp(CUBE, 2, ((5, False),), buffer))
+        ops.append(BufferOp(VECTOR, 4, ((buffer, False),), 4))
     verify_aicore(plan_aicore(schedule_of(ops), MINI))
 
 
@@ -192,7 +196,7 @@ def test_each_check_rejects_its_canary() -> None:
 
 def test_deadlock_is_told() -> None:
     """Each type takes what the other signals only behind its own take."""
-    plan = plan_aicore(schedule_of([Op(CUBE, 2, (), 0), Op(VECTOR, 4, (), 1)]), MINI)
+    plan = plan_aicore(schedule_of([BufferOp(CUBE, 2, (), 0), BufferOp(VECTOR, 4, (), 1)]), MINI)
     events = (Event(0, Mode.GROUP, CoreKind.CUBE, 8, 0), Event(1, Mode.GROUP, CoreKind.VECTOR, 9, 0))
     programs: dict[HartKind, tuple[Step, ...]] = {
         CoreKind.CUBE: (Await(1, 0), *plan.programs[CoreKind.CUBE], Signal(0)),

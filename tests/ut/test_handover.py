@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from random_plans import minimal, random_schedule, read, schedule_of, write
+from random_plans import minimal
 
 import superkernel as sk
+from superkernel.analysis.random_plans import random_schedule, read, schedule_of, write
 from superkernel.backends.host.compiled import HostCompiled
 from superkernel.codegen.host.entry import emit_entries
 from superkernel.codegen.host.handover import LINES_MAX, Handovers, Line

@@ -6,9 +6,10 @@ import random
 from dataclasses import replace
 
 import pytest
-from random_plans import bytes_of, random_accesses, random_schedule, read, write
+from random_plans import bytes_of
 from seeds import seeds
 
+from superkernel.analysis.random_plans import random_accesses, random_schedule, read, write
 from superkernel.core.tensor import Region
 from superkernel.scheduler.schedule import MemoryAccess, Space, Task
 from superkernel.sync.hazards import Conflict, find_conflicts

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from random_plans import minimal, random_schedule, read, schedule_of, write
+from random_plans import minimal
 
+from superkernel.analysis.random_plans import random_schedule, read, schedule_of, write
 from superkernel.scheduler.schedule import Task
 from superkernel.sync.explore import explore
 from superkernel.sync.mutate import mutants

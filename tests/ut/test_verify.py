@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from random_plans import bytes_of, minimal, random_accesses, random_schedule, read, schedule_of, write
+from random_plans import bytes_of, minimal
 from seeds import seeds
 
 import superkernel.sync.verify as verifier
+from superkernel.analysis.random_plans import random_accesses, random_schedule, read, schedule_of, write
 from superkernel.core.errors import VerificationError
 from superkernel.core.tensor import Region
 from superkernel.scheduler.schedule import MemoryAccess, Space, Task
@@ -44,8 +45,11 @@ WAIT = Wait(0, 1, 1, 0)
         (((TaskStep(0), Set(1), TaskStep(0)), (WAIT, TaskStep(1))), "task runs twice"),
         (((TaskStep(0), TaskStep(1), Set(1)), (WAIT,)), "wrong core"),
         (((TaskStep(0), Set(1)), (WAIT, TaskStep(7))), "no such task"),
-        (((TaskStep(0), Set(2)), (WAIT, TaskStep(1))), "sets do not count"),
-        (((TaskStep(0), Set(1), Set(2)), (WAIT, TaskStep(1))), "number of sets is not the declared one"),
+        (((TaskStep(0), Set(1), Set(1)), (WAIT, TaskStep(1))), "sets do not count up"),
+        (((TaskStep(0), Set(0), Set(1)), (WAIT, TaskStep(1))), "sets do not count up"),
+        (((TaskStep(0), Set(2)), (WAIT, TaskStep(1))), "sets do not end at the declared number"),
+        (((TaskStep(0), Set(1), Set(2)), (WAIT, TaskStep(1))), "sets do not end at the declared number"),
+        (((TaskStep(0),), (WAIT, TaskStep(1))), "sets do not end at the declared number"),
         (((TaskStep(0), Set(1)), (Wait(0, 2, 1, 0), TaskStep(1))), "never reached"),
         (((TaskStep(0), Set(1)), (Wait(0, 0, 1, 0), TaskStep(1))), "before the launch"),
         (((TaskStep(0), Set(1)), (Wait(1, 1, 1, 0), TaskStep(1))), "cannot signal"),

@@ -7,9 +7,10 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from random_plans import bytes_of, is_accepted, random_accesses, read, schedule_of, write
+from random_plans import bytes_of, is_accepted
 from seeds import seeds
 
+from superkernel.analysis.random_plans import random_accesses, read, schedule_of, write
 from superkernel.core.tensor import Region
 from superkernel.scheduler.schedule import MemoryAccess, Space, Task
 from superkernel.sync.plan import Plan, Set, Step, TaskStep, Wait

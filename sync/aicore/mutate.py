@@ -1,4 +1,8 @@
-"""Plans of the accelerator without an event, or without a single step of synchronisation."""
+"""Accelerator plans with faults of synchronisation: something left out, or rearranged.
+
+Of `edits` of a plan of level "minimal" none is harmless. Of `rearranged` ones, and of mutants of other plans, the
+search of their executions says which are broken.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,12 @@ from superkernel.sync.aicore.plan import (
     Await,
     AwaitCount,
     HartKind,
+    LaunchEnd,
     Notify,
     OperandWait,
+    Pause,
     Run,
+    ServiceProgram,
     Signal,
     Step,
     awaited,
@@ -47,8 +54,28 @@ def edits(plan: AicorePlan) -> Iterator[tuple[str, AicorePlan]]:
         for at, order in enumerate(service):
             if isinstance(order, AwaitCount):
                 fewer = (*service[:at], *service[at + 1 :])
-                services = (*plan.service[:launch], fewer, *plan.service[launch + 1 :])
-                yield f"service step {at}, {order}", replace(plan, service=services)
+                yield f"service step {at}, {order}", _with_service(plan, launch, fewer)
+
+
+def service_rearranged(plan: AicorePlan) -> Iterator[tuple[str, AicorePlan]]:
+    """The plan with other service programs: a step earlier, an await of a count less or more, a prefetch in the next
+    launch."""
+    for launch, service in enumerate(plan.service):
+        for at, step in enumerate(service):
+            here = f"service {launch} step {at}, {step}"
+            before, after = service[:at], service[at + 1 :]
+            if after:
+                yield f"{here}: behind {after[0]}", _with_service(plan, launch, (*before, after[0], step, *after[1:]))
+            if isinstance(step, AwaitCount):
+                for other in (replace(step, count=step.count - 1), replace(step, count=step.count + 1)):
+                    yield f"{here}: {other}", _with_service(plan, launch, (*before, other, *after))
+            elif launch + 1 < len(plan.service):
+                moved = _with_service(plan, launch, (*before, *after))
+                yield f"{here}: a launch later", _with_service(moved, launch + 1, (step, *plan.service[launch + 1]))
+
+
+def _with_service(plan: AicorePlan, launch: int, steps: ServiceProgram) -> AicorePlan:
+    return replace(plan, service=(*plan.service[:launch], steps, *plan.service[launch + 1 :]))
 
 
 def without_one(step: Step) -> Iterator[tuple[str, tuple[Step, ...]]]:
@@ -78,7 +105,8 @@ def rearranged(plan: AicorePlan) -> Iterator[tuple[str, AicorePlan]]:
                 yield f"{here}: {name}", _with(plan, kind, (*program[:at], *changed, *program[at + 1 :]))
             after = program[at + 1] if at + 1 < len(program) else None
             both = (type(step), type(after))
-            if (after is not None and Run in both) or both in ((Signal, Signal), (Await, Await)):
+            swaps = Run in both and not {*both} & {Pause, LaunchEnd} and both != (Run, Run)
+            if (after is not None and swaps) or both in ((Signal, Signal), (Await, Await)):
                 swapped = (*program[:at], after, step, *program[at + 2 :])
                 yield f"{here}: behind {after}", _with(plan, kind, swapped)  # type: ignore[arg-type]
     for event in plan.events:
