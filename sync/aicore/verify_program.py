@@ -33,7 +33,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 from superkernel.core.errors import Violation
-from superkernel.scheduler.schedule import Task
+from superkernel.scheduler.schedule import MemoryAccess, Space, Task
 from superkernel.sync.aicore.plan import (
     AICPU,
     AicorePlan,
@@ -603,7 +603,7 @@ def _met(counts: Counter[tuple[str, int]]) -> int:
 
 def _fences(launch: Sequence[Sequence[_Stretch]]) -> dict[int, frozenset[int]]:
     """Sub-operator -> operands whose loads come behind all stores of earlier calls, on all cores. What a fence promises
-    of all loads further on was seen to hold: else it is none."""
+    of loads further on was seen to hold of all that may read what was stored ahead of it: else it is none."""
     calls = [sorted((call for stretch in core for call in stretch.calls), key=lambda call: call.number)
              for core in zip(*launch, strict=True)]  # fmt: skip
     found: dict[int, set[int]] = {}
@@ -617,10 +617,32 @@ def _fences(launch: Sequence[Sequence[_Stretch]]) -> dict[int, frozenset[int]]:
     fences = {subop: operands - lacking.get(subop, set()) for subop, operands in found.items()}
     for core in calls:
         promised: list[Called] = []
+        stores: dict[tuple[Space, int], list[tuple[int, MemoryAccess]]] = {}
         for call in core:
-            behind = min((use.fenced for use in call.uses.values() if use.fenced is not None), default=call.number)
+            behind = min((_behind(call, *use, stores) for use in call.uses.items()), default=call.number)
             while promised and promised[-1].number > behind:
                 fences[promised.pop().task.subop] = set()
             if fences.get(call.task.subop):
                 promised.append(call)
+            for access in call.task.accesses:
+                if access.write:
+                    stores.setdefault((access.space, access.slot), []).append((call.number, access))
     return {subop: frozenset(operands) for subop, operands in fences.items() if operands}
+
+
+def _behind(
+    call: Called, operand: int, use: Use, stores: Mapping[tuple[Space, int], Sequence[tuple[int, MemoryAccess]]]
+) -> int:
+    """How many calls' stores an operand's loads come behind, as far as it reads what calls ahead of it may have
+    stored; all of them where it reads nothing of the kind, whenever that is."""
+    if use.fenced is None or use.fenced >= call.number:
+        return call.number
+    for access in call.task.accesses:
+        if access.write or access.operand not in (operand, None):
+            continue
+        for number, store in reversed(stores.get((access.space, access.slot), ())):
+            if number < use.fenced:
+                break
+            if any(mine.overlaps(theirs) for mine in access.regions for theirs in store.regions):
+                return use.fenced
+    return call.number
