@@ -619,7 +619,7 @@ def _fences(launch: Sequence[Sequence[_Stretch]]) -> dict[int, frozenset[int]]:
         promised: list[Called] = []
         stores: dict[tuple[Space, int], list[tuple[int, MemoryAccess]]] = {}
         for call in core:
-            behind = min((_behind(call, *use, stores) for use in call.uses.items()), default=call.number)
+            behind = min((_behind(call, n, use, stores) for n, use in call.uses.items()), default=call.number)
             while promised and promised[-1].number > behind:
                 fences[promised.pop().task.subop] = set()
             if fences.get(call.task.subop):
