@@ -143,7 +143,7 @@ def save(
         "crc32": {n: zlib.crc32(members[n]) for n in _LARGE if n in members},
     }
     with replacing(path, "the kernel") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        archive.writestr(_HEADER, json.dumps(header))
+        archive.writestr(zipfile.ZipInfo(_HEADER), json.dumps(header))  # without the time: one kernel, one file
         for name, data in members.items():
             _add(archive, name, data)
 
