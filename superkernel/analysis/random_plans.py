@@ -86,7 +86,7 @@ def random_accesses(seed: int) -> Schedule:
     rng = random.Random(seed)
     cores = rng.randint(1, 5)
     places = [(space, slot) for space in (Space.ARENA, Space.OUTPUT, Space.STATE) for slot in (0, 1)]
-    whole = tuple(MemoryAccess(space, slot, True, (Region(0, 100),)) for space, slot in places)
+    whole = tuple(MemoryAccess(space, slot, True, (Region(0, 128),)) for space, slot in places)
     tasks = [Task(0, 0, 0, 0, 1, whole)]
     for subop in range(1, rng.randint(2, 9)):
         for part in range(rng.randint(1, 4)):
