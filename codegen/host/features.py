@@ -61,16 +61,20 @@ def recalled(told: Mapping[str, Any]) -> CpuTarget | None:
     return cpu_target(triple, tier, features.replace("+", "").split(","), machine_profile())
 
 
-@cache
 def _mark() -> str:
     """A digest of what the system says of the CPU, and of the tier that the environment wants; "" where it is mute."""
+    return _mark_of(os.environ.get("SK_CPU", ""))
+
+
+@cache
+def _mark_of(wanted: str) -> str:
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             first = file.read(1 << 14).split("\n\n")[0]
     except OSError:
         return ""
     rows = re.findall(r"^(?:vendor|cpu family|model|stepping|flags|CPU|Features)[^:]*:.*$", first, re.MULTILINE)
-    text = "\n".join([*rows, *os.uname(), os.environ.get("SK_CPU", "")])
+    text = "\n".join([*rows, *os.uname(), wanted])
     return hashlib.sha256(text.encode()).hexdigest() if rows else ""
 
 

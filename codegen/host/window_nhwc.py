@@ -25,6 +25,7 @@ from superkernel.scheduler.families.pool import GLOBAL
 from superkernel.scheduler.families.window_nhwc import WindowTiling, unrolled_taps, window_form
 
 _F32 = DType.F32
+_EDGES_MAX = 4  # tiles that reach over an edge of the image and have code of their own
 
 
 class WindowEmitter:
@@ -37,6 +38,8 @@ class WindowEmitter:
         self.weights = kb.operands[view_of(body, 1).operand] if body.op == "conv" else None
         self.source = kb.operands[self.form.operand]
         self.tables: dict[str, ir.Value] = {}
+        edges = [c for c in self._whole_tiles() if not self._always_inside(c, tiling.tile)]
+        self.written_out = unrolled_taps(self.form) and len(edges) <= _EDGES_MAX
 
     def emit(self) -> None:
         """The whole function."""
@@ -67,11 +70,11 @@ class WindowEmitter:
             self._row(image, row, first, count)
 
     def _row(self, image: Index, row: Index, first: Index, count: int) -> None:
-        """One output row of `count` channels: tiles of columns, those inside the image in a loop."""
+        """One output row of `count` channels: tiles of columns, those of one code in a loop."""
         kb, t, wide = self.kb, self.t, self.form.columns
         taps = self._kernel_rows(row)
         starts = range(0, wide.size, t.tile)
-        inside = [c for c in starts if c + t.tile <= wide.size and self._always_inside(c, t.tile)]
+        inside = [c for c in self._whole_tiles() if not self.written_out or self._always_inside(c, t.tile)]
 
         def tile(column: Index, size: int) -> None:
             def part(c: Index, lanes: int) -> None:
@@ -85,6 +88,11 @@ class WindowEmitter:
         if inside:
             with kb.loop(inside[0], inside[-1] + 1, t.tile, name="tile") as column:
                 tile(column, t.tile)
+
+    def _whole_tiles(self) -> range:
+        """The first columns of tiles that are no remainder."""
+        wide, tile = self.form.columns, self.t.tile
+        return range(0, wide.size - wide.size % tile, tile)
 
     def _always_inside(self, column: int, size: int) -> bool:
         """True where no window of these columns reaches over an edge of the image."""
@@ -124,11 +132,11 @@ class WindowEmitter:
         def one_row(i: Index, state: Values) -> Values:
             at = kb.add(base, self._row_start(line0, i, column0))
             weights = kb.mul(i, wide.kernel)
-            if unrolled_taps(form):
+            if self.written_out:
                 return self._unrolled(at, weights, column, channel, lanes, state)
             return self._looped(at, weights, column0, channel, lanes, state)
 
-        if self.is_max and unrolled_taps(form):
+        if self.is_max and self.written_out:
             results = self._maxima(
                 lambda i: kb.add(base, self._row_start(line0, i, column0)), taps, column, size, lanes
             )

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -28,7 +29,8 @@ struct Handled {
 std::array<Handled, 4> g_handled{
     {{SIGSEGV, "SIGSEGV", {}}, {SIGBUS, "SIGBUS", {}}, {SIGILL, "SIGILL", {}}, {SIGFPE, "SIGFPE", {}}}};
 std::atomic<KnownCode*> g_known{nullptr};
-std::atomic<bool> g_told{false};
+enum class Telling : std::uint8_t { nobody, begun, done };
+std::atomic<Telling> g_telling{Telling::nobody};
 
 // A line that is put together without a heap; what does not fit is left out.
 class Line {
@@ -134,6 +136,19 @@ void tell(const Handled& handled, const siginfo_t& info, const Place& place, con
   line.write_out();
 }
 
+// Of several workers that fault at once the first tells, and the others do not end the process while it does.
+void tell_once(const Handled& handled, const siginfo_t& info, const Place& place, const CodeName& function) noexcept {
+  Telling telling = Telling::nobody;
+  if (g_telling.compare_exchange_strong(telling, Telling::begun)) {
+    tell(handled, info, place, function);
+    g_telling.store(Telling::done);
+    return;
+  }
+  constexpr timespec kPause{0, 1'000'000};
+  constexpr int kPauses = 2000;
+  for (int i = 0; i < kPauses && g_telling.load() == Telling::begun; ++i) nanosleep(&kPause, nullptr);
+}
+
 void on_signal(int number, siginfo_t* info, void* context) {
   const int error = errno;
   const auto handled = std::find_if(g_handled.begin(), g_handled.end(), [=](auto& h) { return h.number == number; });
@@ -141,7 +156,7 @@ void on_signal(int number, siginfo_t* info, void* context) {
   if (is_fault) {
     const Place place = place_of(context);
     const CodeName* const function = find(place.pc);
-    if (function != nullptr && !g_told.exchange(true)) tell(*handled, *info, place, *function);
+    if (function != nullptr) tell_once(*handled, *info, place, *function);
   }
   const struct sigaction& before = handled->before;
   errno = error;

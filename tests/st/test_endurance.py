@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import subprocess
 import sys
@@ -38,7 +39,9 @@ class Leak:
         threading.Thread(target=self.over.wait).start()
 
     def memory(self, _: int) -> None:
-        self.kept.append(os.urandom(2 << 20))
+        pages = mmap.mmap(-1, 8 << 20)  # of the system: the heap may have as much to spare
+        pages.write(b"1" * len(pages))
+        self.kept.append(pages)
 
 
 @pytest.mark.parametrize(("kind", "told"), [("handle", "handles"), ("thread", "threads"), ("memory", "resident_bytes")])

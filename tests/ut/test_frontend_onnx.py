@@ -590,7 +590,7 @@ def test_not_onnx_at_all(tmp_path: Path) -> None:
 
 def test_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(MachineError, match=r"superkernel\[onnx\]"):
+    with pytest.raises(MachineError, match=r"superkernel-compiler\[onnx\]"):
         load_graph("m.onnx")
 
 

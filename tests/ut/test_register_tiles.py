@@ -15,6 +15,7 @@ from superkernel.codegen.host.gemm_core import SCALARS, Tile, vectors_kept
 from superkernel.codegen.host.lower import assembly
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body
+from superkernel.machine import machine_profile
 from superkernel.scheduler.families import family_of
 from superkernel.scheduler.families.conv_nhwc import ACCUMULATORS, POSITIONS_MOST, VECTORS_MOST
 from superkernel.target.cpu import CpuTarget, cpu_target
@@ -27,9 +28,9 @@ x86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="
 
 
 def cpu(tier: str, *more: str) -> CpuTarget:
-    """A CPU whose caches are the same wherever the tests run: tiles depend on them."""
-    made = cpu_target("x86_64-unknown-linux-gnu", tier, more)
-    return replace(made, l1_bytes=32 << 10, l2_bytes=1 << 20, l3_bytes=32 << 20)
+    """A CPU of the machine that tests go by, wherever they run: tiles depend on its caches."""
+    made = cpu_target("x86_64-unknown-linux-gnu", tier, more, machine_profile())
+    return replace(made, l1_bytes=32 << 10)
 
 
 def convolution(x: tuple[int, ...], w: tuple[int, ...], attrs: dict[str, Any]) -> Body:

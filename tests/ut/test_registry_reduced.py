@@ -11,6 +11,7 @@ from registry_cases import TRIPLE
 from superkernel.core.dtypes import DType
 from superkernel.core.formats import REDUCED
 from superkernel.ir.body import Body
+from superkernel.machine import machine_profile
 from superkernel.ops.opdef import AttrValue
 from superkernel.registry.eligibility import clauses_of
 from superkernel.registry.facts import facts_of
@@ -110,7 +111,7 @@ def test_names_agree_with_fields() -> None:
 )
 def test_what_gains_is_chosen(rows: int, features: tuple[str, ...], precision: str, kernel: str) -> None:
     """Of weights of 64 MB, which come from memory."""
-    target = cpu_target(TRIPLE, "avx512", {*AVX2, *AVX512, *features})
+    target = cpu_target(TRIPLE, "avx512", {*AVX2, *AVX512, *features}, machine_profile())
     assert HOST_KERNELS.registry.select(problem_of(rows, target, precision)).kernel == kernel
 
 
@@ -158,7 +159,7 @@ def convolution_kernel(precision: str, window: int, attrs: dict[str, AttrValue],
     pads, groups = {"pads": (window // 2,) * 4}, int(str(attrs.get("groups", 1)))
     slots = [((1, 64, 28, 28), DType.F32), ((64, 64 // groups, window, window), DType.F32)]
     case = anchor_case("conv", {**pads, **attrs}, slots, constants=[1], layouts={0: (0, 2, 3, 1)})
-    target = cpu_target(TRIPLE, "avx512", {*AVX2, *AVX512, *features})
+    target = cpu_target(TRIPLE, "avx512", {*AVX2, *AVX512, *features}, machine_profile())
     problem = requirement_of(turned(case.body), target, Policy(precision=precision))
     return HOST_KERNELS.registry.select(problem).kernel
 

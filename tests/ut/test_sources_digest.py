@@ -12,10 +12,11 @@ from superkernel.codegen.aicore import lower
 from superkernel.codegen.host import image
 from superkernel.core import version
 
-# What emitters load that decides nothing of what they emit: the cache and pool of processes, what chooses kernels, and
-# types whose values stand in an object's key.
+# What emitters load that decides nothing of what they emit: the cache and pool of processes, what chooses kernels or
+# measures the machine, and types whose values stand in an object's key.
 NOT_DECIDING = (
-    "superkernel/__init__.py", "codegen/__init__.py", "codegen/cache.py", "codegen/processes.py", "registry/",
+    "superkernel/__init__.py", "superkernel/machine.py", "codegen/__init__.py", "codegen/cache.py",
+    "codegen/processes.py", "registry/",
     "scheduler/__init__.py", "scheduler/hostcall.py", "scheduler/kernel_table.py", "scheduler/kerneldef.py",
     "scheduler/schedule.py", "sync/",
 )  # fmt: skip
