@@ -7,7 +7,7 @@ that profile is taken, with "default" what is believed of any machine. Where not
 either: plans would change from process to process.
 
 Invariants: what was measured once stays until `measured_again`; a profile that was kept and cannot be read is measured
-anew, with a warning.
+anew, with a warning. Figures of a busy machine are neither kept nor believed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BUDGET_S = 1.5  # of measuring; what is left then is measured with fewer numbers
 ONE_BYTES_MAX = 256 << 20  # that one core reads to find the end of the caches
 ALL_BYTES_MAX = 1 << 30  # that all cores read
 MEMORY_SHARE = 8  # and at most one part in so many of the memory
-DISTURBED_MAX = 0.2  # share of the trials, above which a profile is kept with a warning
+DISTURBED_MAX = 0.05  # share of the trials, above which a profile is neither kept nor believed
 KNEE_MIN = 1.3  # how much faster a cache must be than what is behind it, to show
 
 _RATES = {
@@ -62,16 +62,18 @@ def machine_profile() -> MachineProfile:
             return load_profile(path)
         except FileFormatError as error:
             warn(f"the machine is measured anew: {error}", MachineWarning)
-    return measured_again()
+    found = measured_again()
+    return found if found.disturbed <= DISTURBED_MAX else DEFAULT
 
 
 def measured_again() -> MachineProfile:
-    """A new profile in the place of the one that was kept."""
+    """A new profile in the place of the one that was kept; where others kept the machine busy meanwhile nothing is
+    kept, for what it seems to be able to do then leads to worse choices than knowing nothing."""
     found, path = measure(), profile_path()
     if found.disturbed > DISTURBED_MAX:
         text = f"{found.disturbed:.0%} of the trials that measure this machine were disturbed"
-        warn(f"{text}: run `superkernel machine --again` when it is idle", MachineWarning)
-    if path is not None:
+        warn(f"{text}: not kept; run `superkernel machine --again` when it is idle", MachineWarning)
+    elif path is not None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with whole(path) as file:

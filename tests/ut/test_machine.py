@@ -142,6 +142,19 @@ def test_a_profile_is_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest
         machine.machine_profile.cache_clear()
 
 
+def test_figures_of_a_busy_machine_are_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SK_MACHINE")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setattr(machine, "measure", lambda: replace(DEFAULT, line_ns=500.0, disturbed=0.1))
+    machine.machine_profile.cache_clear()
+    try:
+        with pytest.warns(machine.MachineWarning, match="10% of the trials .* not kept; run"):
+            assert machine.machine_profile() == DEFAULT
+        assert not list(tmp_path.rglob("*.json"))
+    finally:
+        machine.machine_profile.cache_clear()
+
+
 @pytest.mark.serial
 def test_the_machine_at_hand_has_a_profile() -> None:
     found = machine.measure()
