@@ -1,13 +1,12 @@
-"""The profile of the machine at hand: measured once, in a second or two, and kept in the user's data directory under
-what the machine is.
+"""The profile of the machine at hand: measured by `superkernel machine`, in a second or two, and kept in the user's
+data directory under what the machine is.
 
 Model: a machine is what the system says of its CPU (model, instruction sets, caches, which CPUs share what), of its
 hypervisor and of its kernel: nothing that changes with a restart, or that names somebody. Where SK_MACHINE names a file
-that profile is taken, with "default" what is believed of any machine. Where nothing can be kept nothing is measured
-either: plans would change from process to process.
+that profile is taken, with "default" what is believed of any machine.
 
-Invariants: what was measured once stays until `measured_again`; a profile that was kept and cannot be read is measured
-anew, with a warning. Figures of a busy machine are neither kept nor believed.
+Invariants: compiling measures nothing, for whoever compiles may do so beside other work, and figures of a busy machine
+make worse plans than the defaults do; they are not kept either. What was measured stays until `measured_again`.
 """
 
 from __future__ import annotations
@@ -49,21 +48,26 @@ class MachineWarning(UserWarning):
 
 @cache
 def machine_profile() -> MachineProfile:
-    """The profile that kernels for the host are compiled against; measured where there is none yet. Raises
-    FileFormatError where SK_MACHINE names none."""
-    named = settings.machine_file()
+    """The profile that kernels for the host are compiled against: the one that SK_MACHINE names, else the one that was
+    measured and kept, else the defaults. Raises FileFormatError where SK_MACHINE names none."""
+    named, path = settings.machine_file(), profile_path()
     if named is not None:
         return DEFAULT if named == "default" else load_profile(named)
-    path = profile_path()
-    if path is None:
+    if path is None or not path.exists():
         return DEFAULT
-    if path.exists():
-        try:
-            return load_profile(path)
-        except FileFormatError as error:
-            warn(f"the machine is measured anew: {error}", MachineWarning)
-    found = measured_again()
-    return found if found.disturbed <= DISTURBED_MAX else DEFAULT
+    try:
+        return load_profile(path)
+    except FileFormatError as error:
+        warn(
+            f"the machine's profile is not used: {error}; `superkernel machine --again` makes a new one", MachineWarning
+        )
+        return DEFAULT
+
+
+def has_profile() -> bool:
+    """Whether SK_MACHINE names a profile, or one of this machine is kept."""
+    path = profile_path()
+    return settings.machine_file() is not None or (path is not None and path.exists())
 
 
 def measured_again() -> MachineProfile:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from functools import cache
@@ -31,6 +32,8 @@ def _seed() -> None:
     np.random.seed(SEED)  # noqa: NPY002 (tests that use the old interface by way of a library)
 
 
+os.environ["XDG_DATA_HOME"] = str(Path(tempfile.gettempdir()) / f"superkernel-tests-{os.getuid()}")
+"""Nothing of the user's is written."""
 os.environ["SK_MACHINE"] = str(Path(__file__).parent / "machines" / "two-cores.json")
 """Which kernels and tilings are tested does not depend on the machine."""
 

@@ -20,10 +20,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """The profile as data and as text."""
-    from superkernel.machine import machine_profile, measured_again
+    from superkernel.machine import has_profile, machine_profile, measured_again
 
     start = time.perf_counter()
-    found = measured_again() if args.again else machine_profile()
+    found = machine_profile() if has_profile() and not args.again else measured_again()
     took = time.perf_counter() - start
     if args.save:
         with replacing(file_name(args.save), "the profile") as file:
