@@ -61,7 +61,7 @@ class HostKernelDef(KernelDef[CpuTarget]):
         if accumulator is DType.F32 and dtype is not DType.F32:
             words.append("f32acc")
         params = make_params(self.micro, dict(tile)) if tile else None
-        target = tuple(word for word in (TIER_TOKENS[tier], self.modifier) if word)
+        target = tuple(word for word in (TIER_TOKENS[tier], *self.modifier.split("_")) if word)
         return Capability(
             id="/".join([self.id, *([dtype.value] if dtype else []), tier]),
             kernel=self.id,
@@ -124,7 +124,11 @@ class ReducedKernelDef(HostKernelDef):
     def _variant(self, tier: str, *, native: bool) -> Capability:
         number, own, base = self.family.numbers[0], self.family.numbers[-1], self._row(tier, DType.F32)
         kinds = [*(["qd8"] if own.scales_rows else ()), "qc8w" if own.scales_weights else own.weights.value]
-        words = [TIER_TOKENS[tier], self.modifier, number.feature.removeprefix("avx512") + "dot" if native else ""]
+        words = [
+            TIER_TOKENS[tier],
+            *self.modifier.split("_"),
+            number.feature.removeprefix("avx512") + "dot" if native else "",
+        ]
         params = make_params(self.micro, dict(base.tile)) if base.tile else None
         target = tuple(word for word in words if word)
         return replace(

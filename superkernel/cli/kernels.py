@@ -1,4 +1,5 @@
-"""`superkernel kernels list | explain | dump | merge`: arguments in, texts of `superkernel.registry.commands` out."""
+"""`superkernel kernels list | explain | dump | merge | name`: arguments in, texts of `superkernel.registry.commands`
+out."""
 
 from __future__ import annotations
 
@@ -43,6 +44,11 @@ def add_commands(
     sub.add_argument("manifests", nargs="+", metavar="MANIFEST", help="files that `kernels dump` wrote")
     sub.add_argument("-o", "--output", required=True, metavar="FILE", help="file to write")
     sub.add_argument("--json", action="store_true", help="print the merged manifest")
+
+    sub = _add(verbs, "name", "What a canonical kernel name says, ours or XNNPACK's.", _name)
+    sub.add_argument("name", help="such as xnn_f32_dwconv_minmax_ukernel_5f5m5l16c8s4r__avx2")
+    sub.add_argument("--elements", type=int, metavar="N", help="how its tile walks a window of N elements")
+    sub.add_argument("--channels", type=int, metavar="N", help="how its tile walks N channels")
 
 
 def _add(verbs: Commands[Any], name: str, text: str, run: Callable[[argparse.Namespace], int]) -> Parser:
@@ -133,6 +139,13 @@ def _dump(args: argparse.Namespace, load_model: Callable[[argparse.Namespace], K
     from superkernel.registry.commands import kernels_dump
 
     print(kernels_dump(load_model(args).manifest(), output=args.output))
+    return 0
+
+
+def _name(args: argparse.Namespace) -> int:
+    from superkernel.registry.commands import kernels_name
+
+    print(kernels_name(args.name, elements=args.elements, channels=args.channels))
     return 0
 
 

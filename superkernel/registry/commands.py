@@ -1,4 +1,4 @@
-"""The texts behind `superkernel kernels list | explain | dump | merge`."""
+"""The texts behind `superkernel kernels list | explain | dump | merge | name`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from superkernel.core.errors import InputError
 from superkernel.ops.table import op_table
 from superkernel.registry.eligibility import clauses_of
 from superkernel.registry.manifest import Manifest, merge
+from superkernel.registry.name_rules import channel_runs, passes_of
+from superkernel.registry.names import parse_name
 from superkernel.registry.predicates import matches_any, show
 from superkernel.registry.records import Capability, Policy, row_data
 from superkernel.registry.requirement import parse_requirement
@@ -91,6 +93,31 @@ def kernels_merge(paths: Sequence[str | Path], *, output: str | Path) -> str:
     merged.save(Path(output))
     count, models = len(merged.kernels), ", ".join(sorted(merged.models))
     return f"{output}: {count} kernels for {models} (digest {merged.digest[:16]})"
+
+
+def kernels_name(text: str, *, elements: int | None = None, channels: int | None = None) -> str:
+    """What a canonical name says, and how a kernel of its tile walks a window of `elements`, or `channels`. Raises
+    UserError on what is no name, and on a window that the tile does not take."""
+    name = parse_name(text)
+    sizes = () if name.params is None else name.params.sizes
+    rows = [
+        ("types", " ".join(name.dtypes)),
+        ("operator", name.op),
+        ("activation", name.activation or "none"),
+        ("requantisation", name.requantisation or "none"),
+        ("tile", ", ".join(f"{field} {size}" for field, size in sizes) or "none"),
+        ("instruction set", name.instruction_set or "unknown"),
+        ("target", " ".join(name.target)),
+    ]
+    if elements is not None:
+        found = passes_of(name, elements)
+        middle = f", {found.turns} times {found.middle}" if found.turns else ""
+        last = f", {found.last}" if found.last else ""
+        rows.append((f"window of {elements}", f"{found.first}{middle}{last}"))
+    if channels is not None:
+        runs = channel_runs(name, channels)
+        rows.append((f"{channels} channels", f"{runs.tiles} tiles, {runs.subtiles} subtiles"))
+    return text + "\n" + _columns([("  " + field, value) for field, value in rows])
 
 
 def _operators(row: Capability) -> str:

@@ -3,13 +3,14 @@
     name := prefix dt ("_" dt)* "_" op ["_" act] ["_" rq] "_ukernel" ["_" par] "__" target
 
 Model: a name is a view of a kernel's fields, never their source; `superkernel.registry.lint` compares the two. The
-parser reads the forms of today's convention and the older ones (multi-pass `5f5m5l4c4s4r`, pooling `9x` and `9p8x`,
-types qc8, s16, u32, activations linear and relu), and our own names (prefix `sk`, types f64, s64, ..., targets such as
-`avx512amx` or `aiv`).
+parser reads the forms of today's convention and the older ones (multi-pass `5f5m5l4c4s4r`, pooling `9x`, `9p8x`,
+`mp9p8q`, types qc8, q8, s16, u32, activations linear and relu, generators `xnn_generate_...`), and our own names
+(prefix `sk`, types f64, s64, ..., targets such as `avx512amx` or `aiv`).
 
 Which parameters an operator takes is a table of *forms*, each a template: `{mr}x{nr}[c{kr}][s{sr}]` means two sizes and
 two optional parts. A size is a number without leading zeros, with `v` behind it where it counts vector registers of
-run-time length.
+run-time length. An operator with forms needs one of them, save those whose tile may stand in the target instead
+(`__neon_2x8`) or be absent. What a tile demands of itself and of a problem is in `name_rules.py`.
 
 Invariants: `format_name(parse_name(x)) == x` for every x that parses; `parse_name(format_name(n)) == n` for every legal
 n. Splitting is at the first `__`; the longest operator wins; the instruction set may stand anywhere in the target;
@@ -32,22 +33,22 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-PREFIXES = ("xnn", "sk")
+PREFIXES = ("xnn", "sk", "xnn_generate")
 DATATYPES = frozenset(
     _words(
-        "bf16 f16 f32 f64 pf16 pf32 qs8 qu8 s8 u8 qd8 qdu8 qp8 pqs8 pqu8 qs8w qc8w qc4w qc4uw qc2w qb4w qb4 "
+        "bf16 f16 f32 f64 q8 pf16 pf32 qs8 qu8 s8 u8 qd8 qdu8 qp8 pqs8 pqu8 qs8w qc8w qc4w qc4uw qc2w qb4w qb4 "
         "x8 x16 x24 x32 x64 xx f32acc to cs16 s16 s32 s64 i8 i16 i32 u16 u32 u64 qc8"
     )
 )
 ACTIVATIONS = ("minmax", "relu", "linear")
-REQUANTISATIONS = ("fp32", "rndnu", "rndnu16", "fp16", "magic")
+REQUANTISATIONS = ("fp32", "rndnu", "rndnu16", "fp16", "magic", "gemmlowp")
 INSTRUCTION_SETS = frozenset(
     _words(
         "scalar neon neonfma neonv8 neonfp16 neonfp16arith neonbf16 neondot neondotfp16arith neoni8mm neonsme neonsme2 "
         "sve sve2 sme sme2 sse sse2 sse2fma ssse3 sse41 avx f16c fma3 avx2 avxvnni avxvnniint8 avx256skx avx256vnni "
-        "avx256vnnigfni avx512f avx512skx avx512bf16 avx512fp16 avx512vbmi avx512vnni avx512vnnigfni avx512amx xop "
-        "rvv rvvfp16arith hvx vsx psimd lsx lasx wasm wasmsimd wasmrelaxedsimd wasmrelaxedsimdfp16 wasmpshufb wasmsdot "
-        "wasmblendvps wasmusdot simd32 fp16arith aic aiv"
+        "avx256vnnigfni avx512 avx512f avx512skx avx512bf16 avx512fp16 avx512vbmi avx512vnni avx512vnnigfni avx512amx "
+        "xop rvv rvvfp16arith hvx vsx psimd lsx lasx wasm wasm32 wasmsimd wasmrelaxedsimd wasmrelaxedsimdfp16 "
+        "wasmpshufb wasmsdot wasmblendvps wasmusdot vfp simd32 armsimd32 fp16arith aic aiv aicpu"
     )
 )
 
@@ -64,43 +65,54 @@ TIER_TOKENS = {"avx512": "avx512skx", "avx2": "avx2", "plain": "scalar"}
 CORE_TOKENS = {"aic": ("aic",), "aiv": ("aiv",), "mix": ("aic", "aiv"), "aicpu": ("aicpu",)}
 """Tokens of each type of the accelerator's cores; mix: a cube core and its vector cores together."""
 
-# operator -> its form; operators without one have no parameters. `v*` and `r*` operators are recognised by
-# `_VECTOR_OP`.
+# operator -> its forms; operators without one have no parameters. `_FURTHER` are recognised by their first letters.
 _TILE = "{mr}x{nr}[c{kr}][s{sr}]"
-_POOL = ("{primary}p{incremental}x", "{primary}p", "{primary}x")
+_POOL = (
+    "{primary}p{incremental}x",
+    "{primary}p",
+    "{primary}x",
+    "mp{primary}p{incremental}q",
+    "{primary}p{incremental}q",
+    "up{primary}",
+)
+_PLANE = ("{kh}x{kw}[s{stride}]p{pad}",)
+_HWC = ("{kh}x{kw}s{stride}p{pad}[p{pad_right}]c{channel}x{nr}",)
 _FORMS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("gemm", "igemm", "gemminc", "ppmm", "spmm", "gemv", "bmm"), (_TILE,)),
-    **dict.fromkeys(("packw", "packw_gemm_goi", "packw_gemm_gio", "packw_goi", "packw_gio"), ("x{nr}[c{kr}][s{sr}]",)),
+    **dict.fromkeys(_words("gemm gemm_goi gemm_xw igemm gemminc ppmm spmm gemv bmm"), (_TILE, "upto{mr}x{nr}")),
+    **dict.fromkeys(_words("packw packw_gemm_goi packw_gemm_gio packw_goi packw_gio"), ("x{nr}[c{kr}][s{sr}]",)),
     **dict.fromkeys(
-        ("packb_gemm", "packb_gemm_goi", "packb_gemm_gio"), ("{nr}c{kr}s{sr}r{round}", "x{nr}[c{kr}][s{sr}]")
+        _words("packb_gemm packb_gemm_goi packb_gemm_gio zerob_gemm"),
+        ("{nr}c{kr}s{sr}r{round}", "{channel}c{subtile}s{round}r", "x{nr}[c{kr}][s{sr}]"),
     ),
     "packx": ("x{mr}", "{mr}x"),
     "packlh": (_TILE,),
     "dwconv": ("{first}f{middle}m{last}l{channel}c{subtile}s{round}r", "{primary}p{channel}c", "up{channel}x{primary}"),
-    **dict.fromkeys(("avgpool", "maxpool", "pavgpool", "gavgpool", "argmaxpool", "gsum"), _POOL),
-    **dict.fromkeys(("rdsum", "rdsum2", "rdmax", "rdmin", "rdminmax"), _POOL),
-    "dwconv2d_chw": ("{kh}x{kw}[s{stride}]p{pad}",),
-    **dict.fromkeys(
-        ("conv_hwc", "conv_hwc2chw", "conv_chw"), ("{kh}x{kw}s{stride}p{pad}[p{pad_right}]c{channel}x{nr}",)
-    ),
+    **dict.fromkeys(_words("avgpool maxpool pavgpool gavgpool argmaxpool gsum"), _POOL),
+    **dict.fromkeys(_words("rdsum rdsum2 rdmax rdmin rdminmax"), _POOL),
+    **dict.fromkeys(_words("dwconv2d_chw dwconv_chw dwconv_spchw"), _PLANE),
+    **dict.fromkeys(_words("conv_hwc conv_hwc2chw conv_hwc2spchw conv_chw"), _HWC),
     "vmulcaddc": ("c{channel}",),
     "pad": ("p{unroll}",),
     "ibilinear_chw": ("p{pixels}",),
     "prelu": ("{mr}x{nr}",),
-    "transposec": (_TILE,),
+    **dict.fromkeys(("transposec", "transposev"), (_TILE,)),
     "attention": ("{mr}x{nr}",),
     # without parameters
     **dict.fromkeys(
         _words(
-            "ibilinear lut lut32norm fill copy unpool zip_x2 zip_x3 zip_x4 zip_xm packq_f32qp8 raddexpminusmax "
-            "raddextexp raddstoreexpminusmax rsum rsum2 rmax rmin rminmax rmaxabs window filterbank_accumulate "
-            "filterbank_subtract bfly4 fftr depthtospace2d_chw2hwc requantize reduce argreduce cumsum softmax norm lrn "
-            "pool move index rope kvupdate conv convtranspose reference"
+            "ibilinear bilinear lut lut32norm fill copy unpool zip_x2 zip_x3 zip_x4 zip_xm pad_x2 pack_lh "
+            "pack_lh_igemm raddexpminusmax raddextexp raddstoreexpminusmax rsum rsum2 rmax rmin rminmax rmaxabs window "
+            "filterbank_accumulate filterbank_subtract bfly4 fftr depthtospace2d_chw2hwc gavgpool_cw gavgpool_spchw "
+            "clamp hswish sigmoid relu requantize reduce argreduce cumsum softmax norm lrn pool move index rope "
+            "kvupdate conv convtranspose reference"
         ),
         (),
     ),
 }
-_VECTOR_OP = re.compile(r"v[a-z][a-z0-9]*")
+_TILE_IN_TARGET = frozenset(_words("prelu transposec transposev"))
+_TILE_OPTIONAL = frozenset(_words("pad packlh ibilinear_chw rdsum rdsum2 rdmax rdmin rdminmax"))
+_FURTHER = re.compile(r"v[a-z][a-z0-9]*|packq_[a-z0-9]+|bfly4_samples[0-9]+|window_shift[0-9]+")
+_SQUARE = re.compile(r"[0-9]+v?x[0-9]+v?")
 _FIELD = re.compile(r"\{(\w+)\}")
 _TOKEN = re.compile(r"[a-z0-9]+")
 _NUMBER = r"(?:0|[1-9][0-9]*)"
@@ -148,13 +160,20 @@ class KernelName:
 
 
 def operators() -> tuple[str, ...]:
-    """Every operator the table names (vector operators `v...` beyond these are recognised by their first letter)."""
+    """Every operator the table names (beyond these: vector operators `v...`, and families such as `window_shift12`)."""
     return tuple(_FORMS)
 
 
 def forms_of(op: str) -> tuple[str, ...]:
     """The parameter templates an operator may use, () where it takes none."""
     return _FORMS.get(op, ())
+
+
+def needs_tile(op: str) -> str:
+    """Where the tile of an operator must stand: "parameters", "parameters or target", or "" where it need not."""
+    if op in _TILE_IN_TARGET:
+        return "parameters or target"
+    return "parameters" if forms_of(op) and op not in _TILE_OPTIONAL else ""
 
 
 def make_params(op: str, sizes: Mapping[str, int | Size]) -> Params:
@@ -192,6 +211,8 @@ def parse_name(text: str) -> KernelName:
     if not separator or (par and not par.startswith("_")):
         raise _unreadable(text, "the word 'ukernel' is missing", "..._ukernel[_parameters]__target", head)
     prefix, *words = front.split("_")
+    if words and f"{prefix}_{words[0]}" in PREFIXES:
+        prefix += f"_{words.pop(0)}"
     if prefix not in PREFIXES:
         raise _unreadable(text, "unknown prefix", " or ".join(PREFIXES), prefix)
     count = next((i for i, w in enumerate(words) if w not in DATATYPES), len(words))
@@ -206,13 +227,16 @@ def parse_name(text: str) -> KernelName:
         expected = f"activation ({', '.join(ACTIVATIONS)}), then requantisation ({', '.join(REQUANTISATIONS)})"
         raise _unreadable(text, f"unknown words behind operator {op!r}", expected, "_".join(rest))
     params = _parse_params(text, op, par[1:]) if par else None
-    return KernelName(prefix, tuple(words[:count]), op, target, activation, requantisation, params)
+    name = KernelName(prefix, tuple(words[:count]), op, target, activation, requantisation, params)
+    for wrong in tile_violations(name):
+        raise _unreadable(text, wrong.message, wrong.expected, wrong.found)
+    return name
 
 
 def _take_operator(text: str, words: list[str]) -> tuple[str, list[str]]:
     for stop in range(len(words), 0, -1):
         op = "_".join(words[:stop])
-        if op in _FORMS or (stop == 1 and _VECTOR_OP.fullmatch(op)):
+        if op in _FORMS or _FURTHER.fullmatch(op):
             return op, words[stop:]
     raise _unreadable(text, "unknown operator", "one of " + ", ".join(_FORMS) + ", v*", "_".join(words))
 
@@ -256,7 +280,7 @@ def _violations(name: KernelName) -> list[Violation]:
         ", ".join(sorted(DATATYPES)),
         name.dtypes,
     )
-    known = name.op in _FORMS or _VECTOR_OP.fullmatch(name.op) is not None
+    known = name.op in _FORMS or _FURTHER.fullmatch(name.op) is not None
     check(known and name.op not in DATATYPES, "unknown operator", ", ".join(_FORMS) + ", v*", name.op)
     check(name.activation in (None, *ACTIVATIONS), "unknown activation", ", ".join(ACTIVATIONS), name.activation)
     check(
@@ -273,7 +297,34 @@ def _violations(name: KernelName) -> list[Violation]:
         good = name.params.form in forms_of(name.op) and fields == [f for f, _ in name.params.sizes]
         good = good and needed <= set(fields) and all(size.count >= 0 for _, size in name.params.sizes)
         check(good, f"parameters do not fit operator {name.op!r}", _forms_text(name.op), name.params)
+        if not good:
+            return wrong
+    return wrong + tile_violations(name)
+
+
+def tile_violations(name: KernelName) -> list[Violation]:
+    """What is wrong with a tile in itself: that there is none, an empty one, or channels of a multi-pass one that its
+    subtiles do not fill."""
+    where = needs_tile(name.op)
+    if name.params is None:
+        if not where or (where != "parameters" and any(map(_SQUARE.fullmatch, name.target))):
+            return []
+        return [_tile_violation(f"operator {name.op!r} without its tile", f"{_forms_text(name.op)} in the {where}")]
+    wrong: list[Violation] = []
+    sizes = {field: size.count for field, size in name.params.sizes}
+    empty = [field for field, count in sizes.items() if count == 0 and not field.startswith("pad")]
+    if empty:
+        wrong.append(_tile_violation("a tile of nothing", "sizes of at least 1", f"{empty[0]} = 0"))
+    elif "subtile" in sizes:
+        channel, subtile, turn = sizes["channel"], sizes["subtile"], sizes["round"]
+        if "first" in sizes and (channel % subtile or subtile % turn):
+            rule = "channels a multiple of the subtile, the subtile of the rounding"
+            wrong.append(_tile_violation("the channel tile is not whole", rule, f"{channel}c{subtile}s{turn}r"))
     return wrong
+
+
+def _tile_violation(message: str, expected: str, found: str = "none") -> Violation:
+    return Violation(message, location="kernel name", expected=expected, found=found)
 
 
 def _forms_text(op: str) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from registry_cases import PROBLEMS, TARGETS, manifest
 
-from superkernel.core.errors import InputError
-from superkernel.registry.commands import kernels_dump, kernels_explain, kernels_list, kernels_merge
+from superkernel.core.errors import InputError, UserError
+from superkernel.registry.commands import kernels_dump, kernels_explain, kernels_list, kernels_merge, kernels_name
 from superkernel.registry.manifest import Manifest
 from superkernel.registry.records import Policy
 from superkernel.scheduler.families import HOST_KERNELS
@@ -65,3 +66,13 @@ def test_dump_and_merge_write_files(tmp_path: Path) -> None:
     merged = Manifest.load(tmp_path / "both.json")
     assert merged.models == {"a", "b"}
     assert f"{len(merged.kernels)} kernels for a, b" in said
+
+
+def test_name_says_the_fields_and_the_passes() -> None:
+    text = kernels_name("xnn_f32_dwconv_minmax_ukernel_5f5m5l16c8s4r__avx2", elements=25, channels=40)
+    said = dict(re.split(r"  +", line.strip(), maxsplit=1) for line in text.splitlines()[1:])
+    assert said["tile"] == "first 5, middle 5, last 5, channel 16, subtile 8, round 4"
+    assert (said["activation"], said["instruction set"]) == ("minmax", "avx2")
+    assert (said["window of 25"], said["40 channels"]) == ("5, 3 times 5, 5", "2 tiles, 1 subtiles")
+    with pytest.raises(UserError, match="does not take"):
+        kernels_name("xnn_f32_dwconv_ukernel_9p16c__avx2", elements=10)

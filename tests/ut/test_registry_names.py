@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from superkernel.core.errors import UserError
 from superkernel.registry import names
+from superkernel.registry.name_rules import ChannelRuns, Passes, channel_runs, passes_of
 from superkernel.registry.names import KernelName, Params, Size, format_name, make_params, parse_name
 
 _TEXT = """
@@ -30,6 +31,24 @@ xnn_f32_vsqrt_ukernel__scalar_sqrt_x1 xnn_f32_prelu_ukernel__neon_2x8 xnn_f32_vs
 xnn_f32_rmax_ukernel__neon xnn_f32_raddstoreexpminusmax_ukernel__avx512f_rr2_p5_u64_acc2
 xnn_f32_gemm_ukernel_7x4v__rvv xnn_f32_maxpool_minmax_ukernel_9p__rvv_u2v xnn_xx_fill_ukernel__sse2_u64
 xnn_xx_pad_ukernel_p16__sse2_u16 xnn_bf16_f32_vcvt_ukernel__avx2_u16 xnn_u32_filterbank_accumulate_ukernel__neon_x1
+xnn_cs16_bfly4_samples1_ukernel__neon xnn_cs16_bfly4_ukernel__scalar_x4 xnn_cs16_fftr_ukernel__asm_aarch32_neon_x4
+xnn_cs16_vsquareabs_ukernel__neon_mlal_ld128_x16 xnn_s16_window_shift12_ukernel__neon_u32
+xnn_s16_vlshift_ukernel__neon_x8 xnn_s16_rmaxabs_ukernel__scalar_x2 xnn_u32_vlog_ukernel__scalar_x1
+xnn_u64_u32_vsqrtshift_ukernel__scalar_cvtu32_sqrt xnn_f32_gavgpool_cw_ukernel__wasmsimd_x86_u4
+xnn_xx_transposev_ukernel__1x1_scalar_memcpy xnn_f32_gemm_goi_minmax_ukernel_4x8__asm_aarch64_neonfma_ld128
+xnn_qs8_gemm_xw_minmax_fp32_ukernel_1x4c8__avx_ld128 xnn_x32_packb_gemm_ukernel_4c4s1r__scalar_int
+xnn_x32_zerob_gemm_ukernel_2c1s1r__scalar_float xnn_x32_pack_lh_ukernel__neonsme2
+xnn_x8_packq_f32qp8_ukernel__aarch64_neon_u2 xnn_qs8_to_qu8_packw_gemm_goi_ukernel_x8c8__scalar
+xnn_generate_f32_gemm_ukernel_upto6x8__aarch64_neonfma_cortex_a75 xnn_qs8_gemm_minmax_gemmlowp_ukernel_4x4__scalar
+xnn_f32_avgpool_ukernel_mp9p8q__sse xnn_f32_gavgpool_ukernel_up7__psimd
+xnn_f32_dwconv_minmax_ukernel_up16x9__avx512f_acc2 xnn_f32_dwconv_minmax_ukernel_9p8vc__rvv
+xnn_qs8_qc8w_igemm_minmax_fp32_ukernel_2x2c4__armsimd32 xnn_f32_gemm_minmax_ukernel_4x4__asm_aarch32_vfp_ld64
+xnn_f32_vrelu_ukernel__wasm32_shr_u4 xnn_q8_gemm_ukernel_4x8__neon xnn_f32_gemm_ukernel_1x16__avx512
+xnn_qd8_f32_qb4w_gemm_minmax_ukernel_7x8c8__avx256skx_madd_prfm xnn_f32_ibilinear_chw_ukernel__neonfma_p8
+xnn_f32_vrndne_ukernel__hvx_u64 xnn_x24_transposec_ukernel__1x2_scalar xnn_f32_argmaxpool_ukernel_9p8x__rvv_u1v
+xnn_x8_lut_ukernel__avx512vbmi_vpermx2b_u256 xnn_x8_zip_xm_ukernel__neon
+xnn_f32_spmm_minmax_ukernel_32x1__neonfma_pipelined_x2 xnn_f32_gemminc_minmax_ukernel_6x8s4__wasmrelaxedsimd_fma
+xnn_bf16_gemm_minmax_ukernel_1x4c8__neonbf16_bfdot xnn_qs8_packw_gemm_goi_ukernel_x16c4__avx512vnnigfni_prfm
 sk_f32_gemm_ukernel_12x32__avx512skx sk_bf16_gemm_ukernel_32x32c2__avx512amx sk_f32_softmax_ukernel__aiv
 """
 PUBLISHED = tuple(_TEXT.split())
@@ -69,6 +88,13 @@ def test_the_instruction_set_may_stand_anywhere() -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
+        ("xnn_f32_gemm_ukernel__avx2", "without its tile"),
+        ("xnn_f32_dwconv_minmax_ukernel__neon", "without its tile"),
+        ("xnn_x32_transposec_ukernel__sse2", "without its tile"),
+        ("xnn_f32_gemm_ukernel_0x8__avx2", "a tile of nothing"),
+        ("xnn_f32_dwconv_ukernel_5f5m5l6c4s4r__avx2", "channel tile is not whole"),
+        ("xnn_f32_dwconv_ukernel_5f5m5l8c4s3r__avx2", "channel tile is not whole"),
+        ("xnn_s16_window_shift_ukernel__neon", "unknown operator|unknown words"),
         ("xnn_f32_gemm_ukernel_4x8", "target is missing"),
         ("xnn_f32_gemm_ukernel_4x8__", "target has an empty"),
         ("xnn_f32_gemm_ukernel_4x8__avx2__u4", "target has an empty"),
@@ -88,6 +114,57 @@ def test_what_is_no_name_is_refused(text: str, fault: str) -> None:
     with pytest.raises(UserError, match=fault) as caught:
         parse_name(text)
     assert caught.value.violations[0].expected
+
+
+def test_avx512_is_an_instruction_set() -> None:
+    assert parse_name("xnn_f32_gemm_ukernel_1x16__avx512").instruction_set == "avx512"
+
+
+@pytest.mark.parametrize(
+    ("text", "elements", "passes"),
+    [
+        ("xnn_f32_dwconv_ukernel_25p16c__avx2", 25, Passes(25)),
+        ("xnn_f32_dwconv_ukernel_9p16c__avx2", 4, Passes(4)),
+        ("xnn_f32_dwconv_ukernel_5f5m5l8c4s4r__avx2", 25, Passes(5, 5, 3, 5)),
+        ("xnn_f32_dwconv_ukernel_5f5m5l8c4s4r__avx2", 6, Passes(5, 0, 0, 1)),
+        ("xnn_f32_dwconv_ukernel_6f6m7l8c4s4r__avx2", 19, Passes(6, 6, 2, 1)),
+        ("xnn_f32_avgpool_minmax_ukernel_9x__neon_c4", 9, Passes(9)),
+        ("xnn_f32_avgpool_minmax_ukernel_9p8x__neon_c4", 25, Passes(8, 8, 2, 1)),
+    ],
+)
+def test_a_window_is_walked_in_the_passes_of_the_tile(text: str, elements: int, passes: Passes) -> None:
+    assert passes_of(parse_name(text), elements) == passes
+    assert passes.elements == elements
+
+
+@pytest.mark.parametrize(
+    ("text", "elements", "expected"),
+    [
+        ("xnn_f32_dwconv_ukernel_9p16c__avx2", 10, "1 to 9"),
+        ("xnn_f32_dwconv_ukernel_5f5m5l8c4s4r__avx2", 5, "at least 6"),
+        ("xnn_f32_dwconv_ukernel_6f6m7l8c4s4r__avx2", 7, "at least 8"),
+        ("xnn_f32_dwconv_ukernel_5f5m3l8c4s4r__avx2", 9, "a remainder of 1 to 3"),
+        ("xnn_f32_avgpool_minmax_ukernel_9p8x__neon_c4", 8, "at least 9"),
+        ("xnn_f32_gemm_ukernel_4x8__avx2", 9, ""),
+    ],
+)
+def test_a_window_that_the_tile_does_not_take_is_refused(text: str, elements: int, expected: str) -> None:
+    with pytest.raises(UserError) as caught:
+        passes_of(parse_name(text), elements)
+    assert caught.value.violations[0].expected == expected
+
+
+def test_channels_run_in_tiles_then_in_subtiles() -> None:
+    name = parse_name("xnn_f32_dwconv_ukernel_5f5m5l16c8s4r__avx2")
+    assert [channel_runs(name, n) for n in (13, 16, 17, 29)] == [
+        ChannelRuns(1, 0),  # 13 rounds up to 16
+        ChannelRuns(1, 0),
+        ChannelRuns(1, 1),
+        ChannelRuns(2, 0),
+    ]
+    assert channel_runs(parse_name("xnn_f32_dwconv_ukernel_9p16c__avx2"), 40) == ChannelRuns(2, 1)
+    with pytest.raises(UserError, match="no fixed channel tile"):
+        channel_runs(parse_name("xnn_f32_dwconv_ukernel_9p8vc__rvv"), 4)
 
 
 def test_format_reports_every_violation() -> None:
@@ -110,19 +187,25 @@ def test_make_params_picks_the_form_with_these_fields() -> None:
 def kernel_names(draw: st.DrawFn) -> KernelName:
     op = draw(st.sampled_from([*names.operators(), "vexp", "vadd", "vlrelu"]))
     params = None
-    form = draw(st.sampled_from([None, *names.forms_of(op)]))
+    form = draw(st.sampled_from([*([] if names.needs_tile(op) == "parameters" else [None]), *names.forms_of(op)]))
     if form is not None:
         sizes = []
         for optional, field in ((o, f) for o, fs in _parts(form) for f in fs):
             if not optional or draw(st.booleans()):
-                sizes.append((field, Size(draw(st.integers(0, 4096)), draw(st.booleans()))))
+                sizes.append((field, Size(draw(st.integers(1, 4096)), draw(st.booleans()))))
+        if "first" in form:  # the subtile divides the channels, the rounding the subtile
+            whole = dict(sizes)
+            turn, subtile = whole["round"].count, whole["subtile"].count * whole["round"].count
+            whole |= {"subtile": Size(subtile), "channel": Size(subtile * draw(st.integers(1, 4))), "round": Size(turn)}
+            sizes = list(whole.items())
         params = Params(form, tuple(sizes))
     token = st.one_of(st.sampled_from(sorted(names.INSTRUCTION_SETS)), st.from_regex(r"[a-z0-9]{1,6}", fullmatch=True))
+    tile = ["4x4"] if form is None and names.needs_tile(op) else []
     return KernelName(
         prefix=draw(st.sampled_from(names.PREFIXES)),
         dtypes=tuple(draw(st.lists(st.sampled_from(sorted(names.DATATYPES)), min_size=1, max_size=3))),
         op=op,
-        target=tuple(draw(st.lists(token, min_size=1, max_size=5))),
+        target=(*tile, *draw(st.lists(token, min_size=1, max_size=5))),
         activation=draw(st.sampled_from([None, *names.ACTIVATIONS])),
         requantisation=draw(st.sampled_from([None, *names.REQUANTISATIONS])),
         params=params,

@@ -63,7 +63,7 @@ class AicoreKernelDef(KernelDef[AicoreTarget]):
                 if self.deep:
                     limits = (*limits, one_of(Reason.ALIGNMENT, "aicore.cube_depth", _DEPTHS[dtype]))
         params = make_params(self.micro, dict(tile)) if tile else None
-        target = (*CORE_TOKENS[self.core_type], *([self.modifier] if self.modifier else []))
+        target = (*CORE_TOKENS[self.core_type], *(word for word in self.modifier.split("_") if word))
         return Capability(
             id="/".join([self.id, *([dtype.value] if dtype else [])]),
             kernel=self.id,
