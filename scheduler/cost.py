@@ -16,7 +16,7 @@ from itertools import pairwise
 
 from superkernel.core.tensor import Region, any_overlap
 from superkernel.ir.body import Body, Role, SubOperator
-from superkernel.scheduler.tiling import Access, CostedTiling, KernelFamily, Tiling
+from superkernel.scheduler.tiling import Access, CostedTiling, KernelFamily, Tiling, raise_workspace, within_workspace
 from superkernel.target.cpu import CpuTarget
 
 MAX_TILINGS = 4  # candidates looked at per sub-operator, best guesses first
@@ -84,6 +84,7 @@ class CostBook:
     target: CpuTarget
     cores: int
     families: Callable[[str], KernelFamily[CpuTarget]]
+    workspace_max: int | None = None  # bytes that a kernel may use on one core
     _tilings: dict[tuple[str, int], tuple[CostedTiling[CpuTarget], ...]] = field(default_factory=dict)
     _partitions: dict[tuple[str, int], list[Partition]] = field(default_factory=dict)
     _accesses: dict[tuple[int, int, int, int], tuple[Access, ...]] = field(default_factory=dict)
@@ -92,13 +93,16 @@ class CostBook:
     _alive: list[object] = field(default_factory=list)  # ids stay valid as long as their objects are held
 
     def tilings(self, sub: SubOperator) -> tuple[CostedTiling[CpuTarget], ...]:
-        """Candidate tilings, at least one."""
+        """Candidate tilings, at least one. Raises CannotCut where none keeps to the limit of working memory."""
         key = (sub.kernel, id(sub.body))
         found = self._tilings.get(key)
         if found is None:
             self._alive.append(sub.body)
             offered = self.families(sub.kernel).tilings(sub.kernel, sub.body, self.target)
-            found = self._tilings[key] = tuple(offered)[:MAX_TILINGS]
+            fitting = within_workspace(offered, self.workspace_max)
+            if not fitting:
+                raise_workspace(sub, offered, self.workspace_max)
+            found = self._tilings[key] = tuple(fitting)[:MAX_TILINGS]
         return found
 
     def partitions(self, sub: SubOperator) -> list[Partition]:

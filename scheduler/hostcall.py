@@ -9,7 +9,7 @@ from superkernel.core.tensor import Region
 from superkernel.ir.body import Body, Role
 from superkernel.ops.table import op_table
 from superkernel.registry.names import KernelName, format_name
-from superkernel.registry.records import Capability, Estimate, KernelRole
+from superkernel.registry.records import Capability, Determinism, Estimate, KernelRole
 from superkernel.registry.requirement import POINTWISE
 from superkernel.registry.rounding import REFERENCE_ROUNDED
 from superkernel.scheduler.kerneldef import KernelDef
@@ -77,7 +77,7 @@ class ReferenceKernel(KernelDef[Target]):
             device=device,
         )
 
-    def estimate(self, body: Body, target: Target) -> Estimate:
+    def estimate(self, body: Body, target: Target, workspace_max: int | None = None) -> Estimate:
         """NumPy allocates every operand in float64."""
         nbytes = sum(o.type.nbytes for o in body.operands)
         return Estimate(HOST_CALL_NS + nbytes / _BYTES_PER_NS, {"host": 2 * nbytes})
@@ -91,6 +91,7 @@ class ReferenceKernel(KernelDef[Target]):
             name=format_name(KernelName("sk", ("xx",), self.micro, words)),
             role=self.role,
             device=self.device,
+            determinism=Determinism.RUN_TO_RUN,  # sums of the machine's BLAS, in an order of its own
             numeric=self.rounding.numeric,
             error_ulps=self.rounding.error_ulps,
             code_bytes=self.code_bytes,

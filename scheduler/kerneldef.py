@@ -28,7 +28,7 @@ from superkernel.ops.table import op_table
 from superkernel.registry.predicates import Clause, Reason, one_of
 from superkernel.registry.records import Capability, Estimate, KernelRole, Transform
 from superkernel.registry.rounding import ROUNDED, Rounding
-from superkernel.scheduler.tiling import KernelFamily, TargetT
+from superkernel.scheduler.tiling import KernelFamily, TargetT, within_workspace
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -62,13 +62,14 @@ class KernelDef(ABC, Generic[TargetT]):
     def rows(self) -> Iterable[Capability]:
         """One row per variant."""
 
-    def estimate(self, body: Body, target: TargetT) -> Estimate | None:
-        """What the kernel takes for a body on one core: the family's best guess, by its own figures. None where it
-        cannot cut the body after all."""
+    def estimate(self, body: Body, target: TargetT, workspace_max: int | None = None) -> Estimate | None:
+        """What the kernel takes for a body on one core: the family's best guess, by its own figures, of the cuts that
+        keep to a limit of working memory in bytes, where any does. None where it cannot cut the body after all."""
         try:
             tilings = self.family.tilings(self.id, body, target)
         except UnsupportedError:
             return None
+        tilings = within_workspace(tilings, workspace_max) or tilings
         timed = [(tiling.cost_ns(body, 0, tiling.units, target), tiling) for tiling in tilings]
         time_ns, best = min(timed, key=lambda pair: pair[0])
         operands = {o: pack.packed_bytes(body.operands[o].type) for o, pack in best.packs(body).items()}

@@ -61,11 +61,12 @@ def place(
     """Place the sub-operators of a grouping on `cores` cores (1 to 64)."""
     chosen = options or Options()
     target = replace(target, constants_bytes=streamed_bytes(grouping))
-    book = CostBook(target, cores, families)
+    workspace = None if isinstance(chosen.max_workspace_bytes, str) else chosen.max_workspace_bytes
+    book = CostBook(target, cores, families, workspace)
     placer = _Placer(grouping, book, chosen)
     order = placer.run()
     if cores > 1 and chosen.cost_placement and placer.makespan_ns() > WORTH_CORES * placer.alone_ns():
-        book = CostBook(target, 1, families)
+        book = CostBook(target, 1, families, workspace)
         placer = _Placer(grouping, book, chosen)
         order = placer.run()
     subops = tuple(replace(grouping.subops[i], index=at) for at, i in enumerate(order))

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.core.dtypes import DType
-from superkernel.core.errors import UnsupportedError
+from superkernel.core.errors import UnsupportedError, WorkspaceError
 from superkernel.core.formats import NumberFormat
 from superkernel.core.tensor import Region, TensorType
 from superkernel.ir.body import Body, SubOperator, View
@@ -156,6 +156,24 @@ class KernelFamily(ABC, Generic[TargetT]):
         """Whether the epilogue can store through this view of the anchor's result. Row-major is always accepted, by
         kernels that compute images under the channels-last policy dense channels-last views instead."""
         return not self.stores_only
+
+
+TilingT = TypeVar("TilingT", bound=Tiling)
+
+
+def within_workspace(tilings: Sequence[TilingT], limit_bytes: int | None) -> Sequence[TilingT]:
+    """The tilings that keep to a limit of working memory per core; None: there is no limit."""
+    return tilings if limit_bytes is None else [t for t in tilings if t.scratch_bytes <= limit_bytes]
+
+
+def raise_workspace(sub: SubOperator, tilings: Sequence[Tiling], limit_bytes: int | None) -> Never:
+    """No tiling of a sub-operator keeps to the limit: say what the most modest would need. Raises CannotCut."""
+    least = min(tiling.scratch_bytes for tiling in tilings)
+    location, found = f"sub-operator {sub.name!r}, kernel {sub.kernel}", f"{limit_bytes} bytes"
+    hint = f"option 'max_workspace_bytes': >= {least}"
+    message = "every cut of the kernel needs more working memory than it may have"
+    error = WorkspaceError(message, location=location, expected=f">= {least} bytes", found=found, hint=hint)
+    raise CannotCut(sub, error) from None
 
 
 AnyFamily: TypeAlias = KernelFamily[Never]

@@ -34,7 +34,7 @@ from superkernel.scheduler.grouping import Grouping
 from superkernel.scheduler.memory import plan_memory
 from superkernel.scheduler.memory_check import check_memory
 from superkernel.scheduler.schedule import MemoryAccess, MemoryAddress, Space, Task, absolute
-from superkernel.scheduler.tiling import Access, CannotCut, KernelFamily, Tiling
+from superkernel.scheduler.tiling import Access, CannotCut, KernelFamily, Tiling, raise_workspace, within_workspace
 from superkernel.target.aicore import AicoreTarget
 
 ALIGN_BYTES = 512
@@ -49,12 +49,13 @@ def place_aicore(
     streams: str = AUTO,
     locality: str = LOCAL,
     fixed: Collection[int] = (),
+    workspace_max: int | None = None,
 ) -> AicoreSchedule:
     """Place a grouping on a target. `streams`: "off" keeps the order of the grouping; `locality`: "off" leaves ranges
-    where they are; those of sub-operators `fixed`, in launches of their own, always stay. Raises MachineError,
-    UnsupportedError where kernels cannot be cut for it."""
+    where they are; those of sub-operators `fixed`, in launches of their own, always stay; `workspace_max`: bytes that a
+    kernel may use per core or group. Raises MachineError, UnsupportedError where kernels cannot be cut for it."""
     cores = Cores(target)
-    cut = [_tiling(sub, target, cores, families) for sub in grouping.subops]
+    cut = [_tiling(sub, target, cores, families, workspace_max) for sub in grouping.subops]
     arranged = arrange(grouping, [tiling for tiling, _ in cut], target, cores, streams)
     subops = tuple(replace(grouping.subops[i], index=at) for at, i in enumerate(arranged.order))
     tilings: list[Tiling] = [cut[i][0] for i in arranged.order]
@@ -119,13 +120,21 @@ def ranges(tiling: Tiling, cores: Cores, site: SlotRange | None = None) -> list[
 
 
 def _tiling(
-    sub: SubOperator, target: AicoreTarget, cores: Cores, families: Callable[[str], KernelFamily[AicoreTarget]]
+    sub: SubOperator,
+    target: AicoreTarget,
+    cores: Cores,
+    families: Callable[[str], KernelFamily[AicoreTarget]],
+    workspace_max: int | None,
 ) -> tuple[Tiling, str]:
     """The best tiling of a sub-operator, and why."""
     try:
         cuts = families(sub.kernel).tilings(sub.kernel, sub.body, target)
     except UnsupportedError as error:
         raise CannotCut(sub, error) from error
+    fitting = within_workspace(cuts, workspace_max)
+    if cuts and not fitting:
+        raise_workspace(sub, cuts, workspace_max)
+    cuts = fitting
     offered = [tiling for tiling in cuts if isinstance(tiling, AicoreTiling)]
     if cuts and not offered:
         return cuts[0], "no kernel: NumPy between two launches"

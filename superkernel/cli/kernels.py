@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 Parser = argparse.ArgumentParser
 Commands = argparse._SubParsersAction  # argparse names the type of `add_subparsers` no other way
 
+_POLICY = ("objective", "precision", "determinism", "tolerance", "max_workspace_bytes", "allow", "deny", "pin")
+"""Options that `explain` takes."""
+
 _TARGET_HELP = "of this accelerator: a preset's name or a description file (default: host)"
 
 
@@ -74,11 +77,17 @@ def _add_explain(verbs: Commands[Any]) -> None:
     sub.add_argument("query", help=what)
     sub.add_argument("--tier", choices=TIERS, help="choose for this instruction-set tier (default: the CPU's best)")
     sub.add_argument("--target", metavar="NAME", help=_TARGET_HELP)
+    sub.add_argument(
+        "--allow", action="append", default=[], metavar="PATTERN", help="kernels to choose from; repeatable"
+    )
     sub.add_argument("--deny", action="append", default=[], metavar="PATTERN", help="kernels not to take; repeatable")
     sub.add_argument("--pin", action="append", default=[], metavar="PATTERN", help="kernels to take; repeatable")
-    for option in (OPTIONS["objective"], OPTIONS["precision"]):
+    for option in (OPTIONS["objective"], OPTIONS["precision"], OPTIONS["determinism"]):
         name, choices = f"--{option.name}", option.choices_on(HOST)
         sub.add_argument(name, choices=choices, default=option.default, help=option.effect)
+    for option in (OPTIONS["tolerance"], OPTIONS["max_workspace_bytes"]):
+        name = "--" + option.name.replace("_", "-")
+        sub.add_argument(name, metavar="N", type=option.parse, default=option.default, help=option.effect)
     sub.add_argument("--json", action="store_true", help="machine-readable output")
 
 
@@ -128,7 +137,7 @@ def _explain(args: argparse.Namespace) -> int:
     if accelerator is not None and args.precision != "auto":
         hint = "an accelerator's problem has its element types in it, such as matmul(f16[8,64], const f16[64,64])"
         raise InputError("--precision is of the host", location="--target", found=args.target, hint=hint)
-    options = {name: getattr(args, name) for name in ("objective", "precision", "deny", "pin")}
+    options = {name: getattr(args, name) for name in _POLICY}
     policy = Policy.of(Options.of(options))
     rows, target = _registry_of(accelerator), accelerator or detect_cpu(args.tier)
     print(kernels_explain(rows, args.query, target=target, policy=policy, as_json=args.json))

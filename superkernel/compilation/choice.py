@@ -35,7 +35,7 @@ class KernelChooser:
         names = [name for row in self.registry.rows for name in (row.id, row.kernel, row.name)]
         idle = [
             Violation(f"the pattern {p!r} matches no kernel", f"option {option!r}", hint="superkernel kernels list")
-            for option in ("deny", "pin")
+            for option in ("allow", "deny", "pin")
             for p in getattr(options, option)
             if not fnmatch.filter(names, p)
         ]

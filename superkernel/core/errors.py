@@ -109,6 +109,26 @@ class UnsupportedError(SuperKernelError):
     category = "unsupported"
 
 
+class PolicyError(UnsupportedError):
+    """There are kernels, but what the options allow leaves none: limits and patterns; names the nearest candidate."""
+
+
+class WorkspaceError(PolicyError):
+    """Every kernel needs more working memory than it may have (`max_workspace_bytes`, the target's regions)."""
+
+
+class DeterminismError(PolicyError):
+    """No kernel promises what option `determinism` asks for."""
+
+
+class ToleranceError(PolicyError):
+    """No kernel's bound of the error is below option `tolerance`."""
+
+
+class ManifestError(UnsupportedError):
+    """A model needs a kernel that the manifest of a selective build does not list; names its key."""
+
+
 class InternalError(SuperKernelError):
     """SuperKernel contradicts itself; please report it with the text."""
 

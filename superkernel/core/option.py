@@ -119,7 +119,7 @@ class Option:
         if not self._takes(value):
             fault = _FAULTS.get(self.element, "not a legal choice")
             wrong.append(Violation(fault, self.location, self.takes, repr(value), did_you_mean([value], self.choices)))
-        elif self.element is float:
+        elif self.element is float and not isinstance(value, str):
             return float(value)
         return value
 

@@ -114,6 +114,30 @@ class Options:
     objective: Literal["latency", "size", "memory"] = option(
         "latency", "graph", "What the choice of kernels optimises. `size` is of code, `memory` of workspaces.",
     )
+    determinism: Literal["none", "run-to-run", "bitwise"] = option(
+        "none", "graph",
+        "What two runs on equal inputs must agree in. `run-to-run`: equal bits on one machine with as many cores; "
+        "`bitwise`: equal bits for any number of cores. Every kernel says what it promises; NumPy, whose sums go by "
+        "the machine's libraries, promises no more than `run-to-run`.",
+    )
+    tolerance: float | Literal["any"] = option(
+        "any", "graph",
+        "Relative error that kernels may show. Those whose bound on an output's element type is above it are not "
+        "taken ([numerics](numerics.md)); a ToleranceError says which came nearest where none is left.",
+        high=1, tried=(0.01,),
+    )
+    max_workspace_bytes: int | Literal["any"] = option(
+        "any", "graph",
+        "Working memory that a kernel may use on one core while it runs. What the kernel of a sub-operator uses "
+        "beside its operands; kernels are cut so that they keep to it, and a WorkspaceError says what the nearest "
+        "would need where none can. Constants packed for a kernel do not count.",
+        high=1e12, unit="bytes", tried=(1 << 30,),
+    )
+    allow: tuple[str, ...] = option(
+        (), "graph",
+        "Kernels among which to choose. Shell-like patterns of [kernel ids](registry.md); none: all. Every "
+        "sub-operator needs one, copies and NumPy (`*.reference`) are kernels like any other.",
+    )
     deny: tuple[str, ...] = option(
         (), "graph", "Kernels that must not be taken. Shell-like patterns of [kernel ids](registry.md)."
     )

@@ -12,8 +12,8 @@ from typing import ClassVar
 
 from superkernel.core.dtypes import DType
 from superkernel.registry.facts import MAX_SLOTS, Problem
-from superkernel.registry.predicates import Clause, Facts, FactValue, Includes, OneOf, Reason, Test, Within
-from superkernel.registry.records import ALL_CORES, Capability, KernelRole
+from superkernel.registry.predicates import Clause, Facts, FactValue, Includes, OneOf, Reason, Test
+from superkernel.registry.records import ALL_CORES, Capability, Determinism, KernelRole
 
 _EVERY_LAYOUT = frozenset({"dense", "view", "program"})
 
@@ -29,6 +29,22 @@ EPSILON: dict[DType, float] = {
 def relative_error(row: Capability, dtype: DType | None) -> float:
     """The relative error a row may show on outputs of a type."""
     return row.error_ulps * EPSILON.get(dtype, 0.0) if dtype is not None else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Promised(Test):
+    """The policy asks for no more determinism than the row promises."""
+
+    level: Determinism
+
+    def holds(self, value: FactValue, facts: Facts) -> bool:
+        return bool(Determinism(value).rank <= self.level.rank)
+
+    def required(self, facts: Facts) -> str:
+        return " | ".join(level.value for level in Determinism if level.rank <= self.level.rank)
+
+    def witness(self, value: FactValue, facts: Facts) -> FactValue:
+        return self.level.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +70,7 @@ class WorkspaceFits(Test):
     """A limit in bytes, where there is one, is not below what the kernel needs while it runs."""
 
     passes_absent: ClassVar[bool] = True
+    asks_kernel: ClassVar[bool] = True
 
     kernel: str
 
@@ -88,7 +105,7 @@ def clauses_of(row: Capability) -> tuple[Clause, ...]:
         clauses.append(Clause(Reason.DEVICE, "device", OneOf(frozenset({row.device}))))
     if row.core_type is not None:
         clauses.append(Clause(Reason.CORE_TYPE, "core_type", OneOf(frozenset({row.core_type, ALL_CORES}))))
-    clauses.append(Clause(Reason.DETERMINISM, "policy.determinism", Within(high=row.determinism.rank)))
+    clauses.append(Clause(Reason.DETERMINISM, "policy.determinism", Promised(row.determinism)))
     if row.error_ulps:
         clauses.append(Clause(Reason.TOLERANCE, "policy.tolerance", Tolerated(row)))
     clauses.append(Clause(Reason.WORKSPACE, "policy.max_workspace_bytes", WorkspaceFits(row.kernel)))

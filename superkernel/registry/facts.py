@@ -103,7 +103,7 @@ def _platform_facts(platform: Platform) -> dict[str, FactValue]:
 def _policy_facts(policy: Policy) -> dict[str, FactValue]:
     return {
         "policy.objective": policy.objective,
-        "policy.determinism": policy.determinism.rank,
+        "policy.determinism": policy.determinism.value,
         "policy.max_workspace_bytes": policy.max_workspace_bytes,
         "policy.tolerance": policy.tolerance,
         "policy.fallback": policy.fallback,

@@ -67,6 +67,9 @@ class Test(ABC):
     __test__ = False  # no pytest class
     passes_absent: ClassVar[bool] = False
     """True of tests that an absent fact always passes (limits nobody set): they are not evaluated then."""
+    asks_kernel: ClassVar[bool] = False
+    """True of tests that ask the kernel itself: they are evaluated where all others hold, since a kernel can only tell
+    of problems that it computes."""
 
     @abstractmethod
     def holds(self, value: FactValue, facts: Facts) -> bool:

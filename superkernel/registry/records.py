@@ -176,9 +176,17 @@ class Policy:
     @staticmethod
     def of(options: Options) -> Policy:
         """The policy that compile options express."""
-        allowed = options.precision if options.precision in _CHOICES["precision"] else "f32"
+        workspace, tolerance = options.max_workspace_bytes, options.tolerance
         return Policy(
-            options.objective, fallback=options.fallback, deny=options.deny, pin=options.pin, precision=allowed
+            options.objective,
+            Determinism(options.determinism),
+            max_workspace_bytes=None if isinstance(workspace, str) else workspace,
+            tolerance=None if isinstance(tolerance, str) else tolerance,
+            fallback=options.fallback,
+            allow=options.allow,
+            deny=options.deny,
+            pin=options.pin,
+            precision=options.precision if options.precision in _CHOICES["precision"] else "f32",
         )
 
 

@@ -13,11 +13,22 @@ earlier calls.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from superkernel.core.errors import InputError, UnsupportedError, Violation, raise_all
+from superkernel.core.errors import (
+    DeterminismError,
+    InputError,
+    ManifestError,
+    PolicyError,
+    ToleranceError,
+    UnsupportedError,
+    Violation,
+    WorkspaceError,
+    raise_all,
+)
+from superkernel.core.options import OPTIONS
 from superkernel.ir.body import Body
 from superkernel.registry.canonical import digest
 from superkernel.registry.eligibility import clauses_of
@@ -102,8 +113,10 @@ class _OperatorIndex:
         self._clauses, self._limits = tuple(bits), tuple(limit_bits)
         self._checks = _checks_of(self._clauses)
         self._limit_checks: dict[str, list[_Check]] = {}
-        for check in _checks_of(self._limits):
-            self._limit_checks.setdefault(check[1], []).append(check)
+        self._own_checks: dict[str, list[_Check]] = {}
+        for clause, check in zip(self._limits, _checks_of(self._limits), strict=True):
+            checks = self._own_checks if clause.test.asks_kernel else self._limit_checks
+            checks.setdefault(check[1], []).append(check)
         self._excluded: dict[tuple[tuple[str, ...], tuple[str, ...]], dict[int, Reason]] = {}
         self.roles = tuple(row.role.rank for row in rows)
         self.best_role = min(self.roles, default=0)
@@ -120,7 +133,19 @@ class _OperatorIndex:
                 for bit, _, holds in checks:
                     if not holds(value, facts):
                         limits |= bit
+        for field, checks in self._own_checks.items():
+            value = get(field)
+            if value is not None:
+                asked = self._asked((failed, limits))
+                limits |= sum(bit for bit, _, holds in checks if bit & asked and not holds(value, facts))
         return failed, limits
+
+    def _asked(self, failed: _Failed) -> int:
+        """The limits of the rows that all else leaves."""
+        mask = 0
+        for i in self.eligible(failed):
+            mask |= self.limit_masks[i]
+        return mask
 
     def eligible(self, failed: _Failed) -> list[int]:
         """Rows none of whose clauses failed."""
@@ -292,23 +317,46 @@ class Registry:
     def _unsupported(
         self, requirement: Requirement, index: _OperatorIndex, failed: _Failed, facts: Facts
     ) -> UnsupportedError:
-        place, wrong = f"operator {requirement.op!r}", []
-        for i, row in enumerate(index.rows):
-            for failure in index.failures(i, failed, facts, requirement.policy):
-                message = f"{row.id} is not eligible ({failure.reason.value}: {failure.field})"
-                wrong.append(Violation(message, place, failure.required, failure.actual))
+        """Why nothing is left, as the type that says what: the limit that the nearest candidate fails, if limits are
+        all that it fails."""
+        place = f"operator {requirement.op!r}"
+        rows = [(row, index.failures(i, failed, facts, requirement.policy)) for i, row in enumerate(index.rows)]
+        wrong = [
+            Violation(f"{row.id} is not eligible ({f.reason.value}: {f.field})", place, f.required, f.actual)
+            for row, failures in rows
+            for f in failures
+        ]
+        expected, kind = f"a kernel for {requirement}", UnsupportedError
+        message, found, hint = "no kernel is eligible", f"{len(rows)} candidates, all rejected", ""
+        near = [(row, failures) for row, failures in rows if all(f.reason in LIMITS for f in failures)]
         if self.restricted_to is not None:
+            kind = ManifestError
+            message, found = "no kernel of this selective build is eligible", f"requirement {requirement.key}"
             hint = f"regenerate the manifest: superkernel kernels dump MODEL -o {self.restricted_to}"
-            found = f"requirement {requirement.key}"
-            message = "no kernel of this selective build is eligible"
-            wrong.insert(0, Violation(message, place, f"a kernel for {requirement}", found, hint))
-        else:
-            hint = (
-                'fallback="warn" would run it on the NumPy reference' if requirement.policy.fallback == "forbid" else ""
-            )
-            found = f"{len(index.rows)} candidates, all rejected"
-            wrong.insert(0, Violation("no kernel is eligible", place, f"a kernel for {requirement}", found, hint))
-        return UnsupportedError(violations=wrong)
+        elif near:
+            row, failures = min(near, key=lambda pair: (len(pair[1]), pair[0].role.rank, pair[0].id))
+            kind = next((LIMITS[f.reason] for f in failures if LIMITS[f.reason] is not PolicyError), PolicyError)
+            message, hint = "the options leave no kernel", "; ".join(_remedy(f) for f in failures)
+            found = f"{len(rows)} candidates, all rejected; the nearest is {row.id} ({'; '.join(map(str, failures))})"
+        elif requirement.policy.fallback == "forbid":
+            hint = 'fallback="warn" would run it on the NumPy reference'
+        return kind(violations=[Violation(message, place, expected, found, hint), *wrong])
+
+
+LIMITS: Mapping[Reason, type[PolicyError]] = {
+    Reason.WORKSPACE: WorkspaceError,
+    Reason.DETERMINISM: DeterminismError,
+    Reason.TOLERANCE: ToleranceError,
+    Reason.ALLOWED: PolicyError,
+    Reason.DENIED: PolicyError,
+}
+"""Reasons that are of the policy alone -> the error where nothing else is in the way."""
+
+
+def _remedy(failure: Failure) -> str:
+    """What to ask for instead."""
+    option = failure.field.removeprefix("policy.")
+    return f"option {option!r}: {failure.required}" if option in OPTIONS else str(failure)
 
 
 def _leading(index: _OperatorIndex, eligible: list[int], policy: Policy) -> tuple[list[int], list[int]]:

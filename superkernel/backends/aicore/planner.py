@@ -47,8 +47,9 @@ class AicorePlanner(Planner[AicoreTarget, AicoreScheduled, AicorePlanned]):
         """`fixed`: sub-operators whose ranges stay where they are whatever `locality` would gain."""
         options = self.job.options
         schedule = place_aicore(
-            grouping, self.job.target, streams=options.streams, locality=options.locality, fixed=fixed
-        )
+            grouping, self.job.target, streams=options.streams, locality=options.locality, fixed=fixed,
+            workspace_max=self.chooser.policy.max_workspace_bytes,
+        )  # fmt: skip
         return AicoreScheduled(graph, grouping, schedule, dumps)
 
     def plan(self, scheduled: AicoreScheduled) -> AicorePlanned:
