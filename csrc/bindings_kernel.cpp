@@ -167,14 +167,45 @@ class KernelObject {
     in_session(io, watchdog_ns, [&](auto pointers, const auto& options) { return kernel_->run(pointers, options); });
   }
 
-  py::array_t<std::uint64_t> run_profiled(const py::handle& io, std::int64_t watchdog_ns) {
+  // By round: ns of plain, profiled and one-by-one launches, time stamps around and within the profiled ones, and how
+  // often threads lost their CPU beside each kind.
+  py::dict profile(const py::handle& io, int rounds, int warmup, bool settle, bool single, std::int64_t watchdog_ns) {
+    using namespace py::literals;
+    check_rounds(rounds, warmup);
+    const auto count = static_cast<py::ssize_t>(rounds);
     const sk::KernelConfig& config = kernel_->config();
-    py::array_t<std::uint64_t> events(
-        {static_cast<py::ssize_t>(config.cores), static_cast<py::ssize_t>(config.events_words)});
-    const std::span<std::uint64_t> words(events.mutable_data(), static_cast<std::size_t>(events.size()));
+    py::array_t<std::int64_t> plain(count), profiled(count), one_by_one(single ? count : 0);
+    const std::vector<py::ssize_t> three{count, 3}, two{count, 2};
+    py::array_t<std::int64_t> preemptions(three);
+    py::array_t<std::uint64_t> edges(two);
+    py::array_t<std::uint64_t> events(std::vector<py::ssize_t>{count, static_cast<py::ssize_t>(config.cores),
+                                                               static_cast<py::ssize_t>(config.events_words)});
+    // Warm-up rounds write into the first row.
+    const sk::ProfileRows rows{.rounds = static_cast<std::size_t>(rounds),
+                               .plain = span_of(plain),
+                               .profiled = span_of(profiled),
+                               .single = span_of(one_by_one),
+                               .edges = span_of(edges),
+                               .events = span_of(events),
+                               .preemptions = span_of(preemptions)};
+    std::fill(rows.preemptions.begin(), rows.preemptions.end(), 0);
+    if (rounds > 0) {
+      in_session(io, watchdog_ns, [&](auto pointers, const auto& options) {
+        return kernel_->profile(pointers, options, warmup, settle, rows);
+      });
+    }
+    return py::dict("plain_ns"_a = plain, "profiled_ns"_a = profiled, "single_ns"_a = one_by_one, "edges"_a = edges,
+                    "events"_a = events, "preemptions"_a = preemptions);
+  }
+
+  py::array_t<std::int64_t> count(const py::handle& io, int launches, std::int64_t watchdog_ns) {
+    check_rounds(launches, 0);
+    py::array_t<std::int64_t> counts(std::vector<py::ssize_t>{static_cast<py::ssize_t>(kernel_->config().cores),
+                                                              static_cast<py::ssize_t>(sk::kHardwareCounts)});
+    const auto view = span_of(counts);
     in_session(io, watchdog_ns,
-               [&](auto pointers, const auto& options) { return kernel_->run_profiled(pointers, options, words); });
-    return events;
+               [&](auto pointers, const auto& options) { return kernel_->count(pointers, options, launches, view); });
+    return counts;
   }
 
   py::array_t<std::int64_t> run_single(const py::handle& io, std::int64_t watchdog_ns) {
@@ -192,16 +223,6 @@ class KernelObject {
     in_session(io, watchdog_ns,
                [&](auto pointers, const auto& options) { return kernel_->time(pointers, options, warmup, view); });
     return fused;
-  }
-
-  py::tuple compare(const py::handle& io, int rounds, int warmup, std::int64_t watchdog_ns) {
-    check_rounds(rounds, warmup);
-    py::array_t<std::int64_t> fused(static_cast<py::ssize_t>(rounds)), single(static_cast<py::ssize_t>(rounds));
-    const auto fused_view = span_of(fused), single_view = span_of(single);
-    in_session(io, watchdog_ns, [&](auto pointers, const auto& options) {
-      return kernel_->compare(pointers, options, warmup, fused_view, single_view);
-    });
-    return py::make_tuple(fused, single);
   }
 
   py::object last_abort() {
@@ -239,7 +260,8 @@ class KernelObject {
     return reason;
   }
 
-  static std::span<std::int64_t> span_of(py::array_t<std::int64_t>& array) {
+  template <typename T>
+  static std::span<T> span_of(py::array_t<T>& array) {
     return {array.mutable_data(), static_cast<std::size_t>(array.size())};
   }
 
@@ -387,11 +409,11 @@ void register_kernel(py::module_& m) {
            py::arg("scratch_bytes"), py::arg("constants"), py::arg("io_count"), py::arg("sets"), py::arg("subops"),
            py::arg("events_words"), py::arg("host_call") = py::none(), py::kw_only(), py::arg("keepalive") = py::none())
       .def("run", &KernelObject::run, py::arg("io"), py::arg("watchdog_ns") = 0)
-      .def("run_profiled", &KernelObject::run_profiled, py::arg("io"), py::arg("watchdog_ns") = 0)
+      .def("profile", &KernelObject::profile, py::arg("io"), py::arg("rounds"), py::arg("warmup") = 10,
+           py::arg("settle") = true, py::arg("single") = false, py::arg("watchdog_ns") = 0)
+      .def("count", &KernelObject::count, py::arg("io"), py::arg("launches"), py::arg("watchdog_ns") = 0)
       .def("run_single", &KernelObject::run_single, py::arg("io"), py::arg("watchdog_ns") = 0)
       .def("time", &KernelObject::time, py::arg("io"), py::arg("rounds"), py::arg("warmup") = 10,
-           py::arg("watchdog_ns") = 0)
-      .def("compare", &KernelObject::compare, py::arg("io"), py::arg("rounds"), py::arg("warmup") = 10,
            py::arg("watchdog_ns") = 0)
       .def("last_abort", &KernelObject::last_abort)
       .def("arena",

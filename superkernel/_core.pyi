@@ -87,6 +87,16 @@ class KnownCode:
 
     def __init__(self, names: list[tuple[int, int, str, bool]]) -> None: ...
 
+class ProfileRows(TypedDict):
+    """What `Kernel.profile` measures, by round."""
+
+    plain_ns: npt.NDArray[np.int64]
+    profiled_ns: npt.NDArray[np.int64]
+    single_ns: npt.NDArray[np.int64]  # empty where not asked for
+    edges: npt.NDArray[np.uint64]  # [rounds, 2]: time stamps at begin and end of the profiled launch
+    events: npt.NDArray[np.uint64]  # [rounds, cores, events_words], 0 where the entry wrote none
+    preemptions: npt.NDArray[np.int64]  # [rounds, 3]: of all threads beside plain, profiled and single launches
+
 class Kernel:
     """A compiled kernel with its arena, scratch, constants and progress counters.
 
@@ -128,19 +138,27 @@ class Kernel:
     def run(self, io: Sequence[Any], watchdog_ns: int = 0) -> None:
         """One launch of the fused entry."""
 
-    def run_profiled(self, io: Sequence[Any], watchdog_ns: int = 0) -> npt.NDArray[np.uint64]:
-        """One launch of the profiled entry: its time stamps, shape [cores, events_words], 0 where none was written."""
+    def profile(
+        self,
+        io: Sequence[Any],
+        rounds: int,
+        warmup: int = 10,
+        settle: bool = True,
+        single: bool = False,
+        watchdog_ns: int = 0,
+    ) -> ProfileRows:
+        """Launches of the plain and the profiled entry and, with `single`, one by one, in turn: drift of the machine
+        meets all alike. `settle`: ahead of each launch that is measured, one of its kind that is not."""
+
+    def count(self, io: Sequence[Any], launches: int, watchdog_ns: int = 0) -> npt.NDArray[np.int64]:
+        """Cycles, instructions and misses of the last cache in user mode over `launches` fused launches back to back,
+        waiting for the next one included: shape [cores, 3], -1 where the machine does not let us count."""
 
     def run_single(self, io: Sequence[Any], watchdog_ns: int = 0) -> npt.NDArray[np.int64]:
         """One launch with a full join per sub-operator: ns of each, shape [subops]."""
 
     def time(self, io: Sequence[Any], rounds: int, warmup: int = 10, watchdog_ns: int = 0) -> npt.NDArray[np.int64]:
         """ns of each of `rounds` fused launches back to back."""
-
-    def compare(
-        self, io: Sequence[Any], rounds: int, warmup: int = 10, watchdog_ns: int = 0
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """ns of fused and of one-by-one execution, alternating within the same `rounds` rounds."""
 
     def arena(self) -> npt.NDArray[np.uint8]:
         """The bytes of the arena, shared; meant for host calls during a run."""

@@ -18,6 +18,7 @@ constexpr std::uint32_t kSpinLimit = 4000;              // of pause: a few cache
 constexpr std::uint32_t kSpinLimitOversubscribed = 32;  // who waits holds the CPU that the awaited one needs
 constexpr std::int64_t kPollPeriodNs = 50'000'000;
 constexpr int kProducerBits = 8;
+constexpr std::size_t kPlain = 0, kProfiled = 1, kSingle = 2, kKinds = 3;  // of launches that a profile compares
 static_assert(kMaxCores <= 1 << kProducerBits);
 
 Mutex list_mutex;  // held for moments only, never during a run: fork may take it
@@ -110,7 +111,11 @@ class Kernel::Running {
 // ------------------------------------------------------------------------------------------------------------
 
 Kernel::Kernel(KernelConfig config)
-    : config_(std::move(config)), io_(config_.io_count, nullptr), waits_(static_cast<std::size_t>(config_.cores)) {
+    : config_(std::move(config)),
+      io_(config_.io_count, nullptr),
+      waits_(static_cast<std::size_t>(config_.cores)),
+      preemptions_(waits_.size()),
+      counters_(waits_.size()) {
   blocked_.reserve(waits_.size());  // no memory is asked for where a launch is given up
 }
 
@@ -190,18 +195,103 @@ AbortReason Kernel::run(std::span<std::uint8_t* const> io, const RunOptions& opt
   return launch_fused(config_.entry, check_counters_option().load(std::memory_order_relaxed));
 }
 
-AbortReason Kernel::run_profiled(std::span<std::uint8_t* const> io, const RunOptions& options,
-                                 std::span<std::uint64_t> events) {
+AbortReason Kernel::profile(std::span<std::uint8_t* const> io, const RunOptions& options, int warmup, bool settle,
+                            const ProfileRows& rows) {
   const Running running(*this, io, options);
   if (!running.entered()) return running.refusal();
-  const SkContext& ctx = frame_->ctx;
-  std::memset(events_.data(), 0, events_.size());
-  if (const AbortReason reason = launch_fused(config_.profiled, true); reason != AbortReason::kNone) return reason;
-  for (std::size_t core = 0; core < static_cast<std::size_t>(config_.cores); ++core) {
-    const std::uint64_t* row = ctx.events + core * ctx.events_stride;
-    std::copy_n(row, config_.events_words, events.begin() + static_cast<std::ptrdiff_t>(core * config_.events_words));
+  const std::size_t kinds = rows.single.empty() ? 2 : 3;
+  for (std::ptrdiff_t i = -warmup; i < static_cast<std::ptrdiff_t>(rows.rounds); ++i) {
+    const std::size_t row = i < 0 ? 0 : static_cast<std::size_t>(i);
+    for (std::size_t turn = 0; turn < kinds; ++turn) {
+      const std::size_t kind = i % 2 == 0 ? turn : kinds - 1 - turn;
+      std::int64_t before = 0;
+      std::int64_t after = 0;
+      if (const AbortReason reason = note_preemptions(before); reason != AbortReason::kNone) return reason;
+      if (settle) {
+        if (const AbortReason reason = profile_launch(kind, row, rows); reason != AbortReason::kNone) return reason;
+      }
+      if (const AbortReason reason = profile_launch(kind, row, rows); reason != AbortReason::kNone) return reason;
+      if (const AbortReason reason = note_preemptions(after); reason != AbortReason::kNone) return reason;
+      rows.preemptions[row * kKinds + kind] = after - before;
+      if (kind != kProfiled) continue;
+      if (const AbortReason reason = check_counters(); reason != AbortReason::kNone) return reason;
+      for (std::size_t core = 0; core < static_cast<std::size_t>(config_.cores); ++core) {
+        const std::uint64_t* stamps = frame_->ctx.events + core * frame_->ctx.events_stride;
+        const std::size_t at = (row * static_cast<std::size_t>(config_.cores) + core) * config_.events_words;
+        std::copy_n(stamps, config_.events_words, rows.events.begin() + static_cast<std::ptrdiff_t>(at));
+      }
+    }
+    if (const AbortReason reason = poll_between_rounds(); reason != AbortReason::kNone) return reason;
   }
   return AbortReason::kNone;
+}
+
+// One launch of a kind, and its time into the row.
+AbortReason Kernel::profile_launch(std::size_t kind, std::size_t row, const ProfileRows& rows) {
+  const std::int64_t start = now_ns();
+  const std::uint64_t begin = ticks();
+  AbortReason reason = AbortReason::kNone;
+  if (kind == kSingle) {
+    reason = single_round(nullptr);
+  } else {
+    reason = launch_fused(kind == kProfiled ? config_.profiled : config_.entry, false);
+  }
+  const std::uint64_t end = ticks();
+  const std::int64_t ns = now_ns() - start;
+  if (kind == kProfiled) {
+    rows.edges[2 * row] = begin;
+    rows.edges[2 * row + 1] = end;
+  }
+  (kind == kPlain ? rows.plain : kind == kProfiled ? rows.profiled : rows.single)[row] = ns;
+  return reason;
+}
+
+// How often the threads of all cores have lost their CPU to others so far.
+AbortReason Kernel::note_preemptions(std::int64_t& all) {
+  const Job job{.entry = on_note_preemptions, .single = nullptr, .ctx = &frame_->ctx, .subop = 0};
+  if (const AbortReason reason = launch(job); reason != AbortReason::kNone) return reason;
+  all = 0;
+  for (const CorePreemptions& core : preemptions_) all += core.count;
+  return AbortReason::kNone;
+}
+
+std::int32_t Kernel::on_note_preemptions(SkContext* ctx, std::int32_t core) noexcept {
+  Kernel& kernel = *reinterpret_cast<Frame*>(ctx)->kernel;
+  kernel.preemptions_[static_cast<std::size_t>(core)].count = thread_preemptions();
+  return 0;
+}
+
+AbortReason Kernel::count(std::span<std::uint8_t* const> io, const RunOptions& options, int launches,
+                          std::span<std::int64_t> counts) {
+  const Running running(*this, io, options);
+  if (!running.entered()) return running.refusal();
+  const Job open{.entry = on_open_counters, .single = nullptr, .ctx = &frame_->ctx, .subop = 0};
+  const Job close{.entry = on_close_counters, .single = nullptr, .ctx = &frame_->ctx, .subop = 0};
+  AbortReason reason = launch(open);
+  for (int i = 0; i < launches && reason == AbortReason::kNone; ++i) {
+    reason = launch_fused(config_.entry, false);
+    if (reason == AbortReason::kNone) reason = poll_between_rounds();
+  }
+  if (reason != AbortReason::kNone) {
+    for (HardwareCounters& core : counters_) core.close();
+    return reason;
+  }
+  reason = launch(close);
+  for (std::size_t core = 0; core < counters_.size(); ++core) {
+    const auto& counted = counters_[core].counts();
+    std::copy(counted.begin(), counted.end(), counts.begin() + static_cast<std::ptrdiff_t>(core * kHardwareCounts));
+  }
+  return reason;
+}
+
+std::int32_t Kernel::on_open_counters(SkContext* ctx, std::int32_t core) noexcept {
+  reinterpret_cast<Frame*>(ctx)->kernel->counters_[static_cast<std::size_t>(core)].open();
+  return 0;
+}
+
+std::int32_t Kernel::on_close_counters(SkContext* ctx, std::int32_t core) noexcept {
+  reinterpret_cast<Frame*>(ctx)->kernel->counters_[static_cast<std::size_t>(core)].close();
+  return 0;
 }
 
 AbortReason Kernel::run_single(std::span<std::uint8_t* const> io, const RunOptions& options,
@@ -220,24 +310,6 @@ AbortReason Kernel::time(std::span<std::uint8_t* const> io, const RunOptions& op
     const std::int64_t start = now_ns();
     if (const AbortReason reason = launch_fused(config_.entry, false); reason != AbortReason::kNone) return reason;
     if (i >= 0) fused[static_cast<std::size_t>(i)] = now_ns() - start;
-    if (const AbortReason reason = poll_between_rounds(); reason != AbortReason::kNone) return reason;
-  }
-  return AbortReason::kNone;
-}
-
-AbortReason Kernel::compare(std::span<std::uint8_t* const> io, const RunOptions& options, int warmup,
-                            std::span<std::int64_t> fused, std::span<std::int64_t> single) {
-  const Running running(*this, io, options);
-  if (!running.entered()) return running.refusal();
-  const auto rounds = static_cast<std::ptrdiff_t>(fused.size());
-  for (std::ptrdiff_t i = -warmup; i < rounds; ++i) {
-    for (int half = 0; half < 2; ++half) {
-      const bool fused_turn = (half == 0) == (i % 2 == 0);
-      const std::int64_t start = now_ns();
-      const AbortReason reason = fused_turn ? launch_fused(config_.entry, false) : single_round(nullptr);
-      if (reason != AbortReason::kNone) return reason;
-      if (i >= 0) (fused_turn ? fused : single)[static_cast<std::size_t>(i)] = now_ns() - start;
-    }
     if (const AbortReason reason = poll_between_rounds(); reason != AbortReason::kNone) return reason;
   }
   return AbortReason::kNone;

@@ -19,6 +19,7 @@
 #include <span>
 #include <vector>
 
+#include "runtime/hardware_counters.h"
 #include "runtime/memory.h"
 #include "runtime/pool.h"
 
@@ -93,6 +94,17 @@ struct RunOptions {
                                          // `last_abort()` knows that no run which was not refused still goes on
 };
 
+// What a profile measures, by round; whoever asks owns the memory.
+struct ProfileRows {
+  std::size_t rounds = 0;
+  std::span<std::int64_t> plain;        // ns of a launch, seen by the caller
+  std::span<std::int64_t> profiled;     // the same of one that leaves time stamps
+  std::span<std::int64_t> single;       // of the sub-operators one by one; empty: not wanted
+  std::span<std::uint64_t> edges;       // [rounds, 2]: time stamps at begin and end of the profiled launch
+  std::span<std::uint64_t> events;      // [rounds, cores, events_words], 0 where the entry wrote none
+  std::span<std::int64_t> preemptions;  // [rounds, 3]: of all threads, beside plain, profiled and single launches
+};
+
 class Kernel {
  public:
   // Null where there is not enough memory.
@@ -107,18 +119,20 @@ class Kernel {
 
   // Each returns kNone or why it stopped; details are then in `last_abort()`. `io` holds io_count pointers.
   AbortReason run(std::span<std::uint8_t* const> io, const RunOptions& options);
-  // Fills `events` with cores x events_words time stamps, 0 where the entry wrote none.
-  AbortReason run_profiled(std::span<std::uint8_t* const> io, const RunOptions& options,
-                           std::span<std::uint64_t> events);
+  // Plain, profiled and one-by-one launches in turn. `settle`: ahead of each that is measured, one of its kind that is
+  // not, so that all of them find caches as their own kind leaves them, time stamps' lines included; nothing but the
+  // copying of stamps comes between them.
+  AbortReason profile(std::span<std::uint8_t* const> io, const RunOptions& options, int warmup, bool settle,
+                      const ProfileRows& rows);
+  // What the hardware counts on each core over `launches` plain launches back to back: [cores, kHardwareCounts], -1
+  // where the machine does not let us count.
+  AbortReason count(std::span<std::uint8_t* const> io, const RunOptions& options, int launches,
+                    std::span<std::int64_t> counts);
   // One launch and one full join per sub-operator; `ns` takes the time of each.
   AbortReason run_single(std::span<std::uint8_t* const> io, const RunOptions& options, std::span<std::int64_t> ns);
   // Times `fused.size()` launches after `warmup` untimed ones.
   AbortReason time(std::span<std::uint8_t* const> io, const RunOptions& options, int warmup,
                    std::span<std::int64_t> fused);
-  // Alternates fused and one-by-one rounds, changing which goes first, so that drift of the machine meets both alike.
-  AbortReason compare(std::span<std::uint8_t* const> io, const RunOptions& options, int warmup,
-                      std::span<std::int64_t> fused, std::span<std::int64_t> single);
-
   AbortInfo last_abort();
   // Who waited when the last run stopped early, by core.
   std::vector<BlockedWait> last_waits();
@@ -147,6 +161,10 @@ class Kernel {
     Atomic<std::uint64_t> awaits{0};  // the same for others: threshold << 8 | producer; 0: none
   };
 
+  struct alignas(kApartBytes) CorePreemptions {
+    Plain<std::int64_t> count = 0;
+  };
+
   explicit Kernel(KernelConfig config);
   bool allocate();
   void enlist();
@@ -166,6 +184,11 @@ class Kernel {
   static std::int32_t on_host_call(SkContext* ctx, std::int32_t subop) noexcept;
   static void on_join_wait(void* kernel) noexcept;
   bool poll(std::int64_t now) noexcept;
+  AbortReason profile_launch(std::size_t kind, std::size_t row, const ProfileRows& rows);
+  AbortReason note_preemptions(std::int64_t& all);
+  static std::int32_t on_note_preemptions(SkContext* ctx, std::int32_t core) noexcept;
+  static std::int32_t on_open_counters(SkContext* ctx, std::int32_t core) noexcept;
+  static std::int32_t on_close_counters(SkContext* ctx, std::int32_t core) noexcept;
 
   KernelConfig config_;
   AlignedBuffer frame_memory_;
@@ -185,8 +208,10 @@ class Kernel {
   std::int64_t next_poll_ns_ = 0;
   Plain<AbortInfo> abort_;
   Atomic<bool> abort_taken_{false};
-  std::vector<CoreWait> waits_;       // by core, each its own
-  std::vector<BlockedWait> blocked_;  // of the last run that stopped early
+  std::vector<CoreWait> waits_;               // by core, each its own
+  std::vector<BlockedWait> blocked_;          // of the last run that stopped early
+  std::vector<CorePreemptions> preemptions_;  // by core, of its thread so far
+  std::vector<HardwareCounters> counters_;    // by core
 
   Kernel* next_ = nullptr;  // list of all kernels, for fork
   Kernel* previous_ = nullptr;

@@ -71,6 +71,7 @@ class Recording:
     spans: tuple[Span, ...]
     flows: tuple[SignalFlow, ...] = ()
     subops: Mapping[int, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()  # what a reader must know of how it was recorded
 
     @property
     def duration_us(self) -> float:

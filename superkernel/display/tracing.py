@@ -50,7 +50,7 @@ class Trace(Recording):
 
     def __str__(self) -> str:
         counts = f"{len(self.spans)} spans on {len(self.tracks)} tracks of {len(self.cores)} cores"
-        return f"{self.title}: {self.duration_us:.2f} us, {counts}"
+        return "; ".join([f"{self.title}: {self.duration_us:.2f} us, {counts}", *self.notes])
 
     def _repr_html_(self) -> str:
         """For notebooks: the page, in a frame."""

@@ -41,7 +41,7 @@ CSRC = Path(__file__).parents[2] / "csrc"
 CXX = os.environ.get("CXX", "g++")
 # The fences that the sanitizer does not model (-Wno-tsan) order wake-ups only, never data.
 FLAGS = ("-std=c++20", "-O1", "-fsanitize=thread", "-Wno-tsan", f"-I{CSRC}", f"-I{CSRC / 'include'}")
-RUNTIME = ("clock", "cpu", "kernel", "memory", "platform", "pool")
+RUNTIME = ("clock", "cpu", "hardware_counters", "kernel", "memory", "platform", "pool")
 NOT_RANDOM = ("setarch", "-R")  # the sanitizer's shadow wants addresses where they were
 RACE = 66
 LAUNCHES = 20

@@ -8,8 +8,17 @@ import numpy as np
 import pytest
 
 import superkernel as sk
-from superkernel.backends.host.profile import read_stamps
-from superkernel.backends.host.report import BoundaryReport, MedianInterval, Report, format_ns
+from superkernel.backends.host.conditions import Conditions, Watch, kept_launches
+from superkernel.backends.host.profile import Rounds, report_of
+from superkernel.backends.host.report import (
+    BoundaryReport,
+    HardwareCounts,
+    MedianInterval,
+    Report,
+    TimePart,
+    format_ns,
+)
+from superkernel.backends.host.stamps import read_stamps
 from superkernel.scheduler.schedule import Task
 from superkernel.sync.plan import Plan, Set, TaskStep, Wait
 
@@ -80,11 +89,13 @@ def test_units(ns: float, text: str) -> None:
     assert format_ns(ns) == text
 
 
-def make_report(boundaries: int) -> Report:
+def make_report(boundaries: int, conditions: Conditions | None = None) -> Report:
     rows = tuple(BoundaryReport(i, f"node{i}", "full", "because", 2, 10.0 * i, 1.0) for i in range(boundaries))
     return Report(
         "g", "host avx512", 2, 9, boundaries, 3, 4, 2, boundaries - 1, 1000.0, (900.0, 800.0), 50.0, 20.0, rows, (),
-        MedianInterval(10.0, 9.0, 11.0, 5), MedianInterval(20.0, 19.0, 21.0, 5),
+        MedianInterval(10.0, 9.0, 11.0, 5), MedianInterval(20.0, 19.0, 21.0, 5), profiled_ns=1000.0,
+        parts=(TimePart("work", 950.0, 0.95, 940.0, 960.0), TimePart("pure sync", 50.0, 0.05, 40.0, 60.0)),
+        conditions=conditions,
     )  # fmt: skip
 
 
@@ -99,7 +110,7 @@ def test_text_shows_the_costliest_boundaries() -> None:
 
 def test_json_has_everything() -> None:
     data = json.loads(make_report(30).json())
-    assert data["schema"] == "superkernel.report/1"
+    assert data["schema"] == "superkernel.report/2"
     assert len(data["boundaries"]) == 30
     assert data["speedup"] == 2.0
     assert data["boundaries"][3] == {
@@ -120,6 +131,96 @@ def test_work_names_what_took_longest() -> None:
     assert product.operand_bytes == 4 * (8 * 512 + 512 * 1024 + 8 * 1024)
     assert (product.cores, rows.cores) == (1, 1)
     assert product.busy_ns > rows.busy_ns > 0
-    assert product.busy_ns + rows.busy_ns <= 1.05 * report.run_ns
+    assert product.busy_ns + rows.busy_ns <= report.profiled_ns
     assert report.text().index(product.name) < report.text().index(f"{rows.subop} {rows.name}")
     assert "(the 1 longest of 2)" in report.text(boundaries_max=1)
+
+
+STAT = "cpu0 {user} 0 0 {idle} 0 0 0 {steal} 0 0\n"
+
+
+def watched(monkeypatch: pytest.MonkeyPatch, own_seconds: float, **spent: int) -> Conditions:
+    """What a watch says of 100 launches, 5 of them disturbed, over the ticks spent on the only CPU."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0})
+    monkeypatch.setattr("os.sysconf", lambda name: 100)
+    texts = [STAT.format(user=1000, idle=50, steal=7)]
+    texts.append(STAT.format(user=1000 + spent["user"], idle=50 + spent["idle"], steal=7 + spent["steal"]))
+    seconds = [10.0, 10.0 + own_seconds]
+    watch = Watch(lambda: texts.pop(0), lambda: seconds.pop(0))
+    return watch.conditions(np.arange(100) // 95, 1)
+
+
+def test_what_others_take_of_the_cpus_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = watched(monkeypatch, own_seconds=0.5, user=80, idle=10, steal=10)
+    assert (found.launches, found.left_out, found.trusted) == (100, 5, True)
+    assert found.others_share == pytest.approx(0.3)
+    assert found.stolen_share == pytest.approx(0.1)
+    said = "; ".join(found.sentences())
+    assert "5 of 100 launches are left out" in said
+    assert "other processes took 30% of the CPUs" in said
+    assert "the hypervisor took 10% of the CPUs" in said
+
+
+def test_a_quiet_machine_is_not_mentioned(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = watched(monkeypatch, own_seconds=0.8, user=80, idle=20, steal=0)
+    assert (found.others_share, found.stolen_share) == (0.0, 0.0)
+    assert list(Conditions(10, 0, 0, 0.0, 0.0).sentences()) == []
+
+
+def test_shares_of_too_short_a_time_are_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = watched(monkeypatch, own_seconds=0.0, user=5, idle=0, steal=0)
+    assert (found.others_share, found.stolen_share) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("quiet", "disturbed", "kept", "trusted"),
+    [(8, 2, 8, True), (20, 100, 20, True), (3, 7, 10, False), (0, 1, 1, False)],
+)
+def test_disturbed_launches_are_left_out_while_enough_remain(
+    quiet: int, disturbed: int, kept: int, trusted: bool
+) -> None:
+    rows, trust = kept_launches(np.array([0] * quiet + [1] * disturbed))
+    assert (int(rows.sum()), trust) == (kept, trusted)
+
+
+def test_shares_of_a_disturbed_report_are_withheld() -> None:
+    text = make_report(3, Conditions(10, 8, 9, trusted=False)).text()
+    assert "threads lost their CPU in 8 of 10 launches" in text
+    assert "pure sync 50 ns" not in text
+
+
+def test_counters_that_cannot_be_had_are_absent() -> None:
+    assert HardwareCounts.of(np.full((2, 3), -1.0)) is None
+    found = HardwareCounts.of(np.array([[1000.0, 2000.0, -1.0], [500.0, 700.0, -1.0]]))
+    assert found == HardwareCounts(1500.0, 2700.0, None)
+    assert str(found) == "1,500 cycles, 2,700 instructions"
+
+
+def test_parts_of_a_launch_are_all_of_it() -> None:
+    """Stamps of six launches on two cores, some disturbed: the report goes by the rest, and its parts sum to 100 %."""
+    b = sk.GraphBuilder("g")
+    x = b.input("x", (8, 512), "f32")
+    y = b.matmul(x, b.constant(np.ones((512, 1024), np.float32)))
+    b.output(b.matmul(y, b.constant(np.ones((1024, 64), np.float32))), "y")
+    compiled = sk.compile(b.graph(), threads=2, options={"cost_placement": False, "sync": "full"})._compiled
+    plan, rng = compiled.plan, np.random.default_rng(3)
+    words = 1 + max(map(len, plan.programs))
+    assert plan.waits > 0
+    steps = rng.integers(1, 50, (6, plan.cores, words)).cumsum(axis=2).astype(np.uint64) + np.uint64(1000)
+    edges = np.array([[900, 5000]] * 6, np.uint64)
+    edges[4] = (0, 90_000)
+    preemptions = np.zeros((6, 3), np.int64)
+    preemptions[4, 1] = 3
+    plain = np.array([4000, 4010, 4020, 4030, 99_999, 4040])
+    rounds = Rounds(plain, plain + 7, plain * 2, edges, steps, preemptions, Conditions(6, 1, 3))
+    report = report_of(compiled, rounds, 1.0)
+    assert report.run_ns == 4020
+    assert report.fused == report.run
+    assert report.stamps == MedianInterval(7.0, 7.0, 7.0, 5)
+    assert report.profiled_ns == 4100
+    assert [part.name for part in report.parts] == ["work", "pure sync", "imbalance", "end", "launch", "rest"]
+    assert sum(part.ns for part in report.parts) == pytest.approx(report.profiled_ns)
+    assert sum(part.share for part in report.parts) == pytest.approx(1.0)
+    assert report.parts[-1].ns == pytest.approx(0.0, abs=1e-6)
+    assert sum(report.busy_ns) / plan.cores == pytest.approx(report.parts[0].ns)
+    assert report.pure_ns == pytest.approx(report.parts[1].ns)

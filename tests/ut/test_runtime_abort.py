@@ -222,7 +222,7 @@ def test_an_abort_ends_measurements_too() -> None:
     exchange = make_exchange(2, subops=2)
     exchange.mode[0] = 1
     with pytest.raises(WatchdogError):
-        exchange.kernel.compare(exchange.io, rounds=5, watchdog_ns=SOON_NS)
+        exchange.kernel.profile(exchange.io, rounds=5, watchdog_ns=SOON_NS)
     with pytest.raises(WatchdogError):
         exchange.kernel.time(exchange.io, rounds=5, watchdog_ns=SOON_NS)
 

@@ -43,7 +43,8 @@ def compiled(out: Path, *sources: str) -> Path:
 
 @pytest.fixture(scope="module")
 def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compiled(tmp_path_factory.mktemp("model") / "runtime", "tests/model/runtime.cpp", "runtime/memory.cpp")
+    sources = ("tests/model/runtime.cpp", "runtime/memory.cpp", "runtime/hardware_counters.cpp")
+    return compiled(tmp_path_factory.mktemp("model") / "runtime", *sources)
 
 
 def output(*command: str | Path) -> str:

@@ -105,24 +105,41 @@ def test_single_entry_runs_each_subop_on_all_cores() -> None:
 
 
 def test_profiled_events_come_back_per_core() -> None:
-    kernel = make_kernel(2, sets=[1, 1])
-    for _ in range(3):
-        events = kernel.run_profiled([])
-        assert events.dtype == np.uint64
-        assert events.tolist() == [[1000, 1001, 1002, 0, 0], [2000, 2001, 2002, 0, 0]]
+    kernel = make_kernel(2, sets=[1, 1], entry=ADDRESS["profiled"])
+    for settle in (False, True):
+        found = kernel.profile([], rounds=3, warmup=1, settle=settle)
+        assert found["events"].dtype == np.uint64
+        assert found["events"].tolist() == 3 * [[[1000, 1001, 1002, 0, 0], [2000, 2001, 2002, 0, 0]]]
+        assert (np.diff(found["edges"]) > 0).all()
+        assert found["single_ns"].shape == (0,)
+        assert (found["preemptions"] >= 0).all()
+        assert (found["preemptions"][:, 2] == 0).all()
 
 
-def test_time_and_compare_count_every_launch() -> None:
-    exchange = make_exchange(2, subops=3)
+@pytest.mark.parametrize("cores", [1, 2])
+def test_what_the_cpu_counts_is_a_figure_per_core_or_absent(cores: int) -> None:
+    exchange = make_exchange(cores)
+    counted = exchange.kernel.count(exchange.io, 7)
+    assert exchange.values[0] == 7
+    assert counted.shape == (cores, 3)
+    assert ((counted == -1).all(axis=0) | (counted >= 0).all(axis=0)).all()
+    assert exchange.kernel.count(exchange.io, 0).shape == (cores, 3)
+
+
+def test_time_and_profile_count_every_launch() -> None:
+    exchange = make_exchange(2, subops=3, profiled=ADDRESS["exchange"])
     fused = exchange.kernel.time(exchange.io, rounds=20, warmup=5)
     assert fused.shape == (20,)
     assert (fused > 0).all()
     assert exchange.values[0] == 25
-    exchange.values[:] = 0
-    fused, single = exchange.kernel.compare(exchange.io, rounds=10, warmup=2)
-    assert fused.shape == single.shape == (10,)
-    assert (single > 0).all()
-    assert exchange.values[0] == 12 * (1 + 6)  # each round: one fused launch (+1), three sub-operators (+1 +2 +3)
+    for settle, launches in ((False, 1), (True, 2)):
+        exchange.values[:] = 0
+        found = exchange.kernel.profile(exchange.io, rounds=10, warmup=2, settle=settle, single=True)
+        for kind in ("plain_ns", "profiled_ns", "single_ns"):
+            assert found[kind].shape == (10,)
+            assert (found[kind] > 0).all()
+        # each round: a plain launch and a profiled one (+1 each), three sub-operators (+1 +2 +3)
+        assert exchange.values[0] == 12 * launches * (2 + 6)
 
 
 def test_constants_are_used_in_place_where_aligned() -> None:
@@ -245,7 +262,7 @@ def test_wrong_kernels_are_refused(changes: dict[str, Any], text: str) -> None:
 
 def test_a_missing_entry_is_named() -> None:
     kernel = make_kernel(2, entry=0, single=0, profiled=0, subops=1)
-    for call in (kernel.run, kernel.run_single, kernel.run_profiled):
+    for call in (kernel.run, kernel.run_single, lambda io: kernel.profile(io, rounds=1)):
         with pytest.raises(InputError, match="without the entry"):
             call([])
 
@@ -257,9 +274,9 @@ def test_a_failing_entry_is_reported() -> None:
 
 
 def test_counters_are_compared_with_the_plan() -> None:
-    kernel = make_kernel(2, sets=[1, 2])
-    with pytest.raises(InternalError, match=r"core 1: a progress counter .* expected 2; found 1"):
-        kernel.run_profiled([])
+    kernel = make_kernel(2, sets=[1, 2], entry=ADDRESS["profiled"])
+    with pytest.raises(InternalError, match=r"core 1: a progress counter .* expected 4; found 2"):
+        kernel.profile([], rounds=1, warmup=0, settle=False)
     silent = make_kernel(2, entry=ADDRESS["nothing"], sets=[1, 1])
     silent.run([])
     _core.set_option("check_counters", 1)

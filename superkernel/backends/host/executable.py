@@ -108,13 +108,15 @@ class HostExecutable:
                 self._delayed = DelayedProgram(self.image, self.schedule, self.plan)
             self._delayed.run(io, seed)
 
-    def profiled(self, io: Sequence[Array]) -> NDArray[np.uint64]:
-        """One launch of the profiled entry: time stamps, ticks of `_core.tsc_hz()`, [cores, events_words]."""
-        return self._with_io(io, lambda: self._kernel.run_profiled(io, self.watchdog_ns))
+    def profile(
+        self, io: Sequence[Array], rounds: int, warmup: int, *, settle: bool, single: bool
+    ) -> _core.ProfileRows:
+        """Plain, profiled and, with `single`, one-by-one launches in turn: see `_core.Kernel.profile`."""
+        return self._with_io(io, lambda: self._kernel.profile(io, rounds, warmup, settle, single))
 
-    def compare(self, io: Sequence[Array], rounds: int, warmup: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Fused and one-by-one launches in turn: ns of each round."""
-        return self._with_io(io, lambda: self._kernel.compare(io, rounds, warmup))
+    def count(self, io: Sequence[Array], launches: int) -> NDArray[np.int64]:
+        """What the CPU counts over launches back to back: see `_core.Kernel.count`."""
+        return self._with_io(io, lambda: self._kernel.count(io, launches))
 
     def time(self, io: Sequence[Array], rounds: int, warmup: int) -> NDArray[np.int64]:
         """Fused launches: ns of each."""

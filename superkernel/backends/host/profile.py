@@ -1,13 +1,18 @@
-"""From time stamps to a `Report`: how long each step took, what waits waited for, fused against one by one.
+"""Measuring a kernel of the host: launches of three kinds in turn, and the `Report` and `Trace` made of them.
 
-The profiled entry leaves one stamp before the first step and one behind every step of every core (all cores read the
-same, invariant counter). The definitions of pure cost and imbalance stand in `report.py`.
+Model: a *round* is a plain launch, a profiled one and, where asked for, the sub-operators one by one. All rounds run
+without Python between them; stamps are copied in memory, and read when all have run. Where launches are short, each is
+preceded by one of its own kind, so that the profiled launch finds caches as warm as the plain one; what is left between
+the two is stated as the stamps' cost. Which rounds count says `conditions.py`.
+
+A launch's *time* is the median of the plain launches; nothing else is called so. Parts of the time are means over the
+middle half of the profiled launches (by total): unlike medians they add up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,41 +21,90 @@ from numpy.typing import NDArray
 from superkernel import _core
 from superkernel.backends.host.compiled import HostCompiled
 from superkernel.backends.host.computed_in import computed_in, formats_in_force, formats_text
-from superkernel.backends.host.report import BoundaryReport, MedianInterval, Report, Work
-from superkernel.display.spans import SignalFlow, Span, SpanKind, Track
+from superkernel.backends.host.conditions import Conditions, Watch, kept_launches
+from superkernel.backends.host.report import BoundaryReport, HardwareCounts, MedianInterval, Report, TimePart, Work
+from superkernel.backends.host.stamps import RunFigures, read_stamps, trace_of
 from superkernel.display.tracing import Trace
-from superkernel.sync.plan import Plan, Set, TaskStep, Wait
 
-PROFILED_RUNS = 31
 WARMUP_RUNS = 5
+BUDGET_NS = 5e8  # for the launches of a report without a comparison
+ROUNDS_MIN, ROUNDS_MAX = 15, 200
+STAMPS_BYTES_MAX = 1 << 24  # read in Python, step by step
+SHORT_NS = 5e6  # launches below are preceded by one of their kind
+COUNTED_LAUNCHES = 20
 Array = NDArray[Any]
 
 
-@dataclass
-class RunFigures:
-    """One profiled run, in ns. Arrays are per core, or per wait index."""
+@dataclass(frozen=True)
+class Rounds:
+    """What was measured, by round: ns of each kind of launch (`single` may be empty), stamps, and who may be kept."""
 
-    total: float
-    busy: NDArray[np.float64]
-    pure: NDArray[np.float64]
-    imbalance: NDArray[np.float64]
-    sets: NDArray[np.float64]
-    subop: dict[int, float] = field(default_factory=dict)  # busiest core's time in each sub-operator's bodies
+    plain: NDArray[np.int64]
+    profiled: NDArray[np.int64]
+    single: NDArray[np.int64]
+    edges: NDArray[np.uint64]
+    events: NDArray[np.uint64]
+    preemptions: NDArray[np.int64]  # [rounds, 3]
+    conditions: Conditions
+
+    @property
+    def kept(self) -> NDArray[np.bool_]:
+        """Rounds that no disturbance met; all where there are too few of them."""
+        return kept_launches(self.preemptions.sum(axis=1))[0]
+
+    def middle(self) -> NDArray[np.int64]:
+        """Of the kept rounds, those in the middle half by the profiled launch's ticks; at least one."""
+        ticks = (self.edges[:, 1] - self.edges[:, 0]).astype(np.int64)
+        kept = np.flatnonzero(self.kept)
+        order = kept[np.argsort(ticks[kept], kind="stable")]
+        quarter = len(order) // 4
+        return order[quarter : len(order) - quarter]
+
+
+def run_rounds(compiled: HostCompiled, io: Sequence[Array], rounds: int, *, single: bool) -> Rounds:
+    """Measure. `rounds` 0: as many as `BUDGET_NS` allow. States change."""
+    executable = compiled.executable
+    once = float(np.median(executable.time(io, 3, WARMUP_RUNS)))
+    stamps_bytes = 8 * compiled.cores * max(1, compiled.image.spec.events_words)
+    short = once < SHORT_NS
+    if rounds == 0:
+        rounds = int(np.clip(BUDGET_NS / max(once * (4 if short else 2), 1.0), ROUNDS_MIN, ROUNDS_MAX))
+    rounds = min(rounds, max(ROUNDS_MIN, STAMPS_BYTES_MAX // stamps_bytes))
+    watch = Watch()
+    found = executable.profile(io, rounds, WARMUP_RUNS, settle=short, single=single)
+    return Rounds(
+        found["plain_ns"],
+        found["profiled_ns"],
+        found["single_ns"],
+        found["edges"],
+        found["events"],
+        found["preemptions"],
+        watch.conditions(found["preemptions"].sum(axis=1), compiled.cores),
+    )
 
 
 def measure(compiled: HostCompiled, io: Sequence[Array], rounds: int) -> Report:
-    """Profile `PROFILED_RUNS` launches and, where `rounds` > 0, compare fused with one by one. States change."""
-    executable, plan = compiled.executable, compiled.plan
-    ns_per_tick = 1e9 / _core.tsc_hz()
-    for _ in range(WARMUP_RUNS):
-        executable.run(io)
-    figures = [read_stamps(plan, executable.profiled(io), ns_per_tick) for _ in range(PROFILED_RUNS)]
-    pure, imbalance = (np.median([getattr(f, name) for f in figures], axis=0) for name in ("pure", "imbalance"))
-    busy = np.median([f.busy for f in figures], axis=0)
-    set_ns = np.median([f.sets for f in figures], axis=0)
-    fused = one_by_one = None
-    if rounds > 0:
-        fused, one_by_one = map(MedianInterval.of, executable.compare(io, rounds, WARMUP_RUNS))
+    """Profile and, where `rounds` > 0, compare fused with one by one in as many rounds. States change."""
+    measured = run_rounds(compiled, io, rounds, single=rounds > 0)
+    counted = compiled.executable.count(io, COUNTED_LAUNCHES) / COUNTED_LAUNCHES
+    return report_of(compiled, measured, 1e9 / _core.tsc_hz(), HardwareCounts.of(counted))
+
+
+def report_of(
+    compiled: HostCompiled, measured: Rounds, ns_per_tick: float, counters: HardwareCounts | None = None
+) -> Report:
+    """The report of what was measured."""
+    plan, kept = compiled.plan, measured.kept
+    figures = {
+        int(row): read_stamps(plan, measured.events[row], ns_per_tick, measured.edges[row].tolist())
+        for row in np.flatnonzero(kept)
+    }
+    middle = [figures[int(row)] for row in measured.middle()]
+    pure, imbalance, busy, sets = (
+        np.mean([getattr(f, name) for f in middle], axis=0) for name in ("pure", "imbalance", "busy", "sets")
+    )
+    run = MedianInterval.of(measured.plain[kept])
+    compared = len(measured.single) > 0
     subops = compiled.schedule.subops
     boundaries = tuple(
         BoundaryReport(
@@ -74,20 +128,50 @@ def measure(compiled: HostCompiled, io: Sequence[Array], rounds: int) -> Report:
         waits=plan.waits,
         sets=sum(plan.sets),
         naive_syncs=max(0, len(subops) - 1),
-        run_ns=float(np.median([f.total for f in figures])),
+        run_ns=run.median_ns,
         busy_ns=tuple(map(float, busy)),
-        pure_ns=float((pure.sum() + set_ns.sum()) / compiled.cores),
-        imbalance_ns=float(imbalance.sum() / compiled.cores),
+        pure_ns=float((pure.sum() + sets.sum()) / plan.cores),
+        imbalance_ns=float(imbalance.sum() / plan.cores),
         boundaries=boundaries,
         fallbacks=tuple(
             f"{subops[i].name} ({subops[i].body.op}), {sum(o.type.nbytes for o in subops[i].body.operands)} bytes"
             for i in compiled.image.host_calls
         ),
-        fused=fused,
-        one_by_one=one_by_one,
-        work=_work(compiled, figures),
+        fused=run if compared else None,
+        one_by_one=MedianInterval.of(measured.single[kept]) if compared else None,
+        work=_work(compiled, middle),
         precision=formats_text(compiled.options.precision, tuple(formats_in_force(compiled.schedule).items())),
+        run=run,
+        profiled_ns=float(np.mean([f.total for f in middle])),
+        stamps=MedianInterval.of((measured.profiled - measured.plain)[kept]),
+        parts=_parts(middle, list(figures.values()), plan.cores),
+        conditions=measured.conditions,
+        counters=counters,
     )
+
+
+def _parts(middle: Sequence[RunFigures], kept: Sequence[RunFigures], cores: int) -> tuple[TimePart, ...]:
+    """What a profiled launch's time consists of, mean over cores. They sum to it."""
+
+    def of(figures: RunFigures) -> dict[str, float]:
+        found = {
+            "work": float(figures.busy.sum()),
+            "pure sync": float(figures.pure.sum() + figures.sets.sum()),
+            "imbalance": float(figures.imbalance.sum()),
+            "end": float(figures.end.sum()),
+            "launch": float(figures.launch.sum()),
+        }
+        found = {name: ns / cores for name, ns in found.items()}
+        return found | {"rest": figures.total - sum(found.values())}
+
+    means, each = [of(f) for f in middle], [of(f) for f in kept]
+    total = float(np.mean([f.total for f in middle])) or 1.0
+    rows = []
+    for name in means[0]:
+        interval = MedianInterval.of([row[name] for row in each])
+        ns = float(np.mean([row[name] for row in means]))
+        rows.append(TimePart(name, ns, ns / total, interval.low_ns, interval.high_ns))
+    return tuple(rows)
 
 
 def _work(compiled: HostCompiled, figures: Sequence[RunFigures]) -> tuple[Work, ...]:
@@ -102,7 +186,7 @@ def _work(compiled: HostCompiled, figures: Sequence[RunFigures]) -> tuple[Work, 
         flops = 0.0
         for node in (nodes[name] for name in sub.nodes if name in nodes):
             flops += graph.definition(node).flops(graph.input_types(node), graph.output_types(node), node.attrs)
-        busy = float(np.median([f.subop.get(sub.index, 0.0) for f in figures]))
+        busy = float(np.mean([f.subop.get(sub.index, 0.0) for f in figures]))
         nbytes = sum(operand.type.nbytes for operand in sub.body.operands)
         on = len(cores.get(sub.index, ()))
         what = computed_in(sub, schedule.tilings[sub.index])
@@ -110,84 +194,10 @@ def _work(compiled: HostCompiled, figures: Sequence[RunFigures]) -> tuple[Work, 
     return tuple(rows)
 
 
-def read_stamps(plan: Plan, events: NDArray[np.uint64], ns_per_tick: float) -> RunFigures:
-    """The figures of one run from its stamps, [cores, words] in ticks."""
-    stamps = [_core_stamps(plan, events, core, ns_per_tick) for core in range(plan.cores)]
-    set_at = _signalled(plan, stamps)
-    waits = 1 + max((s.index for p in plan.programs for s in p if isinstance(s, Wait)), default=-1)
-    figures = RunFigures(0.0, np.zeros(plan.cores), np.zeros(waits), np.zeros(waits), np.zeros(plan.cores))
-    for core, program in enumerate(plan.programs):
-        for i, step in enumerate(program):
-            begin, end = stamps[core][i], stamps[core][i + 1]
-            if isinstance(step, TaskStep):
-                figures.busy[core] += end - begin
-                subop = plan.tasks[step.task].subop
-                figures.subop[subop] = max(figures.subop.get(subop, 0.0), end - begin)
-            elif isinstance(step, Set):
-                figures.sets[core] += end - begin
-            else:
-                late = min(max(set_at[step.producer, step.count] - begin, 0.0), end - begin)
-                figures.imbalance[step.index] = late
-                figures.pure[step.index] = end - begin - late
-    first = min(s[0] for s in stamps)
-    figures.total = max(s[-1] for s in stamps) - first
-    return figures
-
-
-def _signalled(plan: Plan, stamps: Sequence[Sequence[float]]) -> dict[tuple[int, int], float]:
-    """When each set was done, in ns, by core and count."""
-    return {
-        (core, step.count): stamps[core][i + 1]
-        for core, program in enumerate(plan.programs)
-        for i, step in enumerate(program)
-        if isinstance(step, Set)
-    }
-
-
 def traced(compiled: HostCompiled, io: Sequence[Array]) -> Trace:
-    """A warm launch as a timeline."""
-    for _ in range(WARMUP_RUNS):
-        compiled.executable.run(io)
-    events = compiled.executable.profiled(io)
-    return trace_of(compiled, events, 1e9 / _core.tsc_hz())
-
-
-def trace_of(compiled: HostCompiled, events: NDArray[np.uint64], ns_per_tick: float) -> Trace:
-    """The timeline of a profiled launch from its stamps, [cores, words] in ticks."""
-    plan, names = compiled.plan, {sub.index: sub.name for sub in compiled.schedule.subops}
-    stamps = [_core_stamps(plan, events, core, ns_per_tick) for core in range(plan.cores)]
-    set_at = _signalled(plan, stamps)
-    flow_of = {place: number for number, place in enumerate(sorted(set_at))}
-    spans: list[Span] = []
-    flows: list[SignalFlow] = []
-    for core, program in enumerate(plan.programs):
-        for i, step in enumerate(program):
-            begin, end = stamps[core][i] / 1e3, stamps[core][i + 1] / 1e3
-            if isinstance(step, TaskStep):
-                subop = plan.tasks[step.task].subop
-                spans.append(Span(core, begin, end, names[subop], SpanKind.WORK, subop))
-            elif isinstance(step, Set):
-                spans.append(Span(core, begin, end, f"set {step.count}", SpanKind.SIGNAL))
-                flows.append(
-                    SignalFlow(core, end, f"core {core}, set {step.count}", flow_of[core, step.count], taken=False)
-                )
-            else:
-                place = (step.producer, step.count)
-                subop, name = plan.reasons[step.index].wait.subop, f"wait for core {step.producer}, set {step.count}"
-                late = min(max(set_at[place] / 1e3, begin), end)
-                if late > begin:
-                    spans.append(Span(core, begin, late, name, SpanKind.IMBALANCE, subop))
-                spans.append(Span(core, late, end, name, SpanKind.WAIT, subop))
-                flows.append(
-                    SignalFlow(core, end, f"core {step.producer}, set {step.count}", flow_of[place], taken=True)
-                )
-    title = f"{compiled.graph.name} on the host, {compiled.cores} cores"
-    cores = {core: f"core {core}" for core in range(plan.cores)}
-    return Trace(title, cores, tuple(Track(core, 0, "worker") for core in cores), tuple(spans), tuple(flows), names)
-
-
-def _core_stamps(plan: Plan, events: NDArray[np.uint64], core: int, ns_per_tick: float) -> list[float]:
-    """A core's stamps in ns since the earliest first stamp of all cores."""
-    start = int(events[:, 0].min())
-    count = len(plan.programs[core]) + 1
-    return [(int(e) - start) * ns_per_tick for e in events[core, :count]]
+    """The launch with the median time of many as a timeline. States change."""
+    measured = run_rounds(compiled, io, 0, single=False)
+    middle = measured.middle()
+    row = int(middle[len(middle) // 2])
+    notes = tuple(measured.conditions.sentences())
+    return trace_of(compiled, measured.events[row], 1e9 / _core.tsc_hz(), notes)

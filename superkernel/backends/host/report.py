@@ -6,10 +6,12 @@ is a sub-operator whose tasks wait. For a wait of core c for producer p, from `b
     imbalance = time in [begin, end] before `set`: the producer still had work to do, no sync could be faster;
     pure      = the rest: what the synchronisation itself costs.
 
-A set's own time counts as pure. A *row of work* is a sub-operator's own time, that of its busiest core, with the
-operations that its nodes stand for (a multiply-add counts as two). Figures of one run vary; `Report` therefore holds
-medians over several profiled runs, and the comparison of fused against one by one alternates both in one process and
-gives medians with a 95 % interval (binomial, distribution-free).
+A set's own time counts as pure. What a core waits behind its last step until the last core is done is *end*, what the
+launch takes ahead of a core's first step and behind the last core's last is *launch*; work, pure sync, imbalance, end,
+launch and the rest add up to the profiled launch. A *row of work* is a sub-operator's own time, that of its busiest
+core, with the operations that its nodes stand for (a multiply-add counts as two). Figures of one launch vary; `Report`
+therefore holds those of many (`profile.py`): medians with a 95 % interval (binomial, distribution-free) of whole
+launches, which alternate in one process, and means over the middle half for what a launch consists of.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from superkernel.backends.host.conditions import Conditions
 from superkernel.display import notebook
 from superkernel.display.notebook import Share
 
@@ -31,7 +34,7 @@ HTML_ROWS_MAX = 40
 
 @dataclass(frozen=True)
 class BoundaryReport:
-    """The synchronisation in front of one sub-operator. Times are per run, medians, in ns."""
+    """The synchronisation in front of one sub-operator. Times are per launch, in ns."""
 
     subop: int
     name: str
@@ -44,7 +47,7 @@ class BoundaryReport:
 
 @dataclass(frozen=True)
 class Work:
-    """What one sub-operator itself took, in ns, medians: its busiest core's time from begin to end of its body."""
+    """What one sub-operator itself took per launch, in ns: its busiest core's time from begin to end of its body."""
 
     subop: int
     name: str
@@ -90,9 +93,41 @@ class MedianInterval:
 
 
 @dataclass(frozen=True)
+class TimePart:
+    """A part of a profiled launch's time, mean over cores: ns and share of 1, and the 95 % interval of its median."""
+
+    name: str
+    ns: float
+    share: float
+    low_ns: float
+    high_ns: float
+
+
+@dataclass(frozen=True)
+class HardwareCounts:
+    """What the CPU counted per launch, all cores together, in user mode; cores that wait for the next launch count
+    cycles and instructions too. None: that event cannot be had."""
+
+    cycles: float | None
+    instructions: float | None
+    cache_misses: float | None
+
+    @staticmethod
+    def of(counted: NDArray[Any]) -> HardwareCounts | None:
+        """From [cores, 3] per launch, negative where not counted; None where there is nothing."""
+        found = [None if (column < 0).any() else float(column.sum()) for column in counted.T]
+        return HardwareCounts(*found) if any(value is not None for value in found) else None
+
+    def __str__(self) -> str:
+        names = {"cycles": self.cycles, "instructions": self.instructions, "cache misses": self.cache_misses}
+        return ", ".join(f"{value:,.0f} {name}" for name, value in names.items() if value is not None)
+
+
+@dataclass(frozen=True)
 class Report:
-    """See the module docstring. `busy_ns` per core; `fused` and `one_by_one` None where not compared; `work` in the
-    order of execution."""
+    """See the module docstring. `run_ns`: the time of a launch, as `run` has it with its interval; `busy_ns` per core;
+    `fused` and `one_by_one` None where not compared; `work` in the order of execution. `profiled_ns` is the time of a
+    launch that leaves time stamps, `stamps` what they cost, `parts` what it consists of."""
 
     graph: str
     target: str
@@ -113,6 +148,17 @@ class Report:
     one_by_one: MedianInterval | None = None
     work: tuple[Work, ...] = ()
     precision: str = ""  # where less than the declared precision is allowed: what was computed in what
+    run: MedianInterval | None = None
+    profiled_ns: float = 0.0
+    stamps: MedianInterval | None = None
+    parts: tuple[TimePart, ...] = ()
+    conditions: Conditions | None = None
+    counters: HardwareCounts | None = None
+
+    @property
+    def trusted(self) -> bool:
+        """False where the machine was too busy for shares to mean anything."""
+        return self.conditions is None or self.conditions.trusted
 
     @property
     def speedup(self) -> float | None:
@@ -123,7 +169,7 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, stable keys."""
-        return {"schema": "superkernel.report/1", **asdict(self), "speedup": self.speedup}
+        return {"schema": "superkernel.report/2", **asdict(self), "speedup": self.speedup}
 
     def json(self) -> str:
         """`to_json` as text."""
@@ -147,16 +193,14 @@ class Report:
         return "\n".join(lines)
 
     def _headlines(self) -> list[str]:
-        share = 100 / self.run_ns if self.run_ns else 0.0
         lines = [
             f"{self.graph}: {self.nodes} nodes -> {self.subops} sub-operators ({self.distinct_kernels} distinct) "
             f"-> 1 kernel on {self.cores} core{'s' if self.cores != 1 else ''} ({self.target})",
             f"sync points: {self.naive_syncs} full barriers before, {self.waits} waits and {self.sets} sets after",
-            f"profiled run: {format_ns(self.run_ns)}; mean over cores: pure sync {format_ns(self.pure_ns)} "
-            f"({self.pure_ns * share:.1f} %), imbalance {format_ns(self.imbalance_ns)} "
-            f"({self.imbalance_ns * share:.1f} %)",
+            f"a launch takes {self.run or format_ns(self.run_ns)}",
         ]
-        lines += [f"  core {c}: busy {format_ns(ns)} ({ns * share:.1f} %)" for c, ns in enumerate(self.busy_ns)]
+        lines += [] if self.conditions is None else list(self.conditions.sentences())
+        lines += self._part_lines()
         if self.fused is not None and self.one_by_one is not None:
             lines.append(
                 f"fused {self.fused}, one by one {self.one_by_one}: {self.speedup:.2f}x "
@@ -164,6 +208,16 @@ class Report:
             )
         lines += [self.precision] if self.precision else []
         return lines + [f"fallback to NumPy: {text}" for text in self.fallbacks]
+
+    def _part_lines(self) -> list[str]:
+        """What a launch's time consists of, where that is known."""
+        if not self.parts or not self.trusted:
+            return []
+        said = ", ".join(f"{part.name} {format_ns(part.ns)} ({100 * part.share:.1f} %)" for part in self.parts)
+        busy = ", ".join(f"core {c} {format_ns(ns)}" for c, ns in enumerate(self.busy_ns))
+        cost = "" if self.stamps is None else f", {self.stamps.median_ns:+.0f} ns for the stamps"
+        lines = [f"with time stamps {format_ns(self.profiled_ns)}{cost}; mean over cores: {said}", f"busy: {busy}"]
+        return lines + ([f"per launch, all cores: {self.counters}"] if self.counters is not None else [])
 
     def _costliest(self, rows_max: int) -> list[BoundaryReport]:
         """The boundaries that cost most, in the order of execution."""

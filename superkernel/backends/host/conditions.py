@@ -1,0 +1,117 @@
+"""How quiet the machine was while something was measured, and which launches may be believed: `Conditions`.
+
+Model: a launch is *disturbed* where the operating system took the CPU from one of its threads meanwhile (involuntary
+context switches, counted by thread and round). Disturbed launches are left out and counted. What is left is *trusted*
+where it is half of all launches, or `ENOUGH`: then medians are those of a quiet machine. Else figures are of all
+launches, and their shares are withheld. What other processes and the hypervisor took of the CPUs (/proc/stat) and
+whether two of our CPUs are one core is said beside that; both slow a launch without interrupting it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+ENOUGH = 20
+MENTIONED = 0.02  # part of the CPUs' time from which on others are mentioned
+_BUSY = (0, 1, 2, 5, 6)  # user, nice, system, irq, softirq
+_STEAL = 7
+STAT = Path("/proc/stat")
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """See the module docstring. Shares are parts of 1 of the allowed CPUs' time, None where that was too short."""
+
+    launches: int
+    left_out: int
+    preemptions: int
+    others_share: float | None = None
+    stolen_share: float | None = None
+    shared_cores: bool = False
+    trusted: bool = True
+
+    def sentences(self) -> Iterator[str]:
+        """What a reader must know; nothing where the machine was quiet."""
+        if not self.trusted:
+            yield (
+                f"the machine was busy: threads lost their CPU in {self.left_out} of {self.launches} launches; shares "
+                "are withheld, times are of all launches"
+            )
+        elif self.left_out:
+            yield f"{self.left_out} of {self.launches} launches are left out: a thread lost its CPU meanwhile"
+        if (self.others_share or 0.0) >= MENTIONED:
+            yield f"other processes took {self.others_share:.0%} of the CPUs"
+        if (self.stolen_share or 0.0) >= MENTIONED:
+            yield f"the hypervisor took {self.stolen_share:.0%} of the CPUs"
+        if self.shared_cores:
+            yield "two of the CPUs are threads of one core: they slow each other"
+
+
+def kept_launches(preemptions: NDArray[np.int64]) -> tuple[NDArray[np.bool_], bool]:
+    """Which launches to go by, given how often threads lost their CPU in each, and whether they may be trusted."""
+    quiet = preemptions == 0
+    kept = int(quiet.sum())
+    if 2 * kept >= len(quiet) or kept >= ENOUGH:
+        return quiet, True
+    return np.ones_like(quiet), False
+
+
+class Watch:
+    """What others take of this process's CPUs from its making on. The readers can be replaced."""
+
+    def __init__(
+        self, read: Callable[[], str] = STAT.read_text, own_seconds: Callable[[], float] = time.process_time
+    ) -> None:
+        self._read, self._own_seconds = read, own_seconds
+        self._cpus = sorted(os.sched_getaffinity(0))
+        self._before, self._own = self._ticks(), own_seconds()
+
+    def conditions(self, preemptions: NDArray[np.int64], cores: int) -> Conditions:
+        """Of launches on `cores` threads, given how often they lost their CPU in each."""
+        _, trusted = kept_launches(preemptions)
+        others, stolen = self._shares()
+        return Conditions(
+            len(preemptions),
+            int((preemptions > 0).sum()),
+            int(preemptions.sum()),
+            others,
+            stolen,
+            cores > 1 and _share_a_core(self._cpus),
+            trusted,
+        )
+
+    def _shares(self) -> tuple[float | None, float | None]:
+        spent, own = self._ticks() - self._before, self._own_seconds() - self._own
+        whole = float(spent.sum())
+        if whole < 10:  # ticks of 10 ms: too few
+            return None, None
+        busy = float(spent[list(_BUSY)].sum()) - own * os.sysconf("SC_CLK_TCK")
+        return min(1.0, max(0.0, busy / whole)), float(spent[_STEAL]) / whole
+
+    def _ticks(self) -> NDArray[np.float64]:
+        """Clock ticks of the allowed CPUs by kind of use; guests are part of user time."""
+        found = np.zeros(8)
+        with suppress(OSError, ValueError):
+            names = {f"cpu{number}" for number in self._cpus}
+            rows = [line.split() for line in self._read().splitlines()]
+            for row in rows:
+                if row and row[0] in names and len(row) > 8:
+                    found += np.array([float(word) for word in row[1:9]])
+        return found
+
+
+def _share_a_core(cpus: Sequence[int]) -> bool:
+    siblings: list[Any] = []
+    for cpu in cpus:
+        with suppress(OSError):
+            siblings.append(Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text())
+    return len(set(siblings)) < len(siblings)

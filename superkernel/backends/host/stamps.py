@@ -1,0 +1,124 @@
+"""What the time stamps of profiled launches say: figures of each launch, and a launch as a timeline.
+
+Model: the profiled entry leaves one stamp before the first step and one behind every step of every core; all cores read
+the same, invariant counter. The caller reads it ahead of the launch and behind it. So the time of a core is tiled: from
+the caller's start to its first stamp and from the last core's last stamp to the caller's end it is *launch*; steps are
+*busy*, *pure* or *imbalance* (`report.py`); from its own last stamp to the last core's it waits at the *end*.
+
+Invariant: for each core these five sum to the launch's total.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from superkernel.backends.host.compiled import HostCompiled
+from superkernel.display.spans import SignalFlow, Span, SpanKind, Track
+from superkernel.display.tracing import Trace
+from superkernel.sync.plan import Plan, Set, TaskStep, Wait
+
+
+@dataclass
+class RunFigures:
+    """One profiled launch, in ns. Arrays are per core; `pure` and `imbalance` per wait index."""
+
+    total: float
+    busy: NDArray[np.float64]
+    pure: NDArray[np.float64]
+    imbalance: NDArray[np.float64]
+    sets: NDArray[np.float64]
+    launch: NDArray[np.float64]
+    end: NDArray[np.float64]
+    subop: dict[int, float] = field(default_factory=dict)  # busiest core's time in each sub-operator's bodies
+
+
+def read_stamps(
+    plan: Plan, events: NDArray[np.uint64], ns_per_tick: float, edges: Sequence[int] | None = None
+) -> RunFigures:
+    """The figures of one launch from its stamps, [cores, words] in ticks. `edges`: the caller's begin and end; without,
+    the first and the last stamp."""
+    stamps = [core_stamps(plan, events, core, ns_per_tick) for core in range(plan.cores)]
+    set_at = _signalled(plan, stamps)
+    waits = 1 + max((s.index for p in plan.programs for s in p if isinstance(s, Wait)), default=-1)
+    busy, sets, launch, at_end = np.zeros((4, plan.cores))
+    figures = RunFigures(0.0, busy, np.zeros(waits), np.zeros(waits), sets, launch, at_end)
+    for core, program in enumerate(plan.programs):
+        for i, step in enumerate(program):
+            begin, end = stamps[core][i], stamps[core][i + 1]
+            if isinstance(step, TaskStep):
+                figures.busy[core] += end - begin
+                subop = plan.tasks[step.task].subop
+                figures.subop[subop] = max(figures.subop.get(subop, 0.0), end - begin)
+            elif isinstance(step, Set):
+                figures.sets[core] += end - begin
+            else:
+                late = min(max(set_at[step.producer, step.count] - begin, 0.0), end - begin)
+                figures.imbalance[step.index] = late
+                figures.pure[step.index] = end - begin - late
+    first, last = min(s[0] for s in stamps), max(s[-1] for s in stamps)
+    begin, end = first, last
+    if edges is not None:
+        zero = int(events[:, 0].min())
+        begin, end = ((int(edge) - zero) * ns_per_tick for edge in edges)
+    figures.total = end - begin
+    figures.launch += [s[0] - begin + end - last for s in stamps]
+    figures.end += [last - s[-1] for s in stamps]
+    return figures
+
+
+def _signalled(plan: Plan, stamps: Sequence[Sequence[float]]) -> dict[tuple[int, int], float]:
+    """When each set was done, in ns, by core and count."""
+    return {
+        (core, step.count): stamps[core][i + 1]
+        for core, program in enumerate(plan.programs)
+        for i, step in enumerate(program)
+        if isinstance(step, Set)
+    }
+
+
+def trace_of(
+    compiled: HostCompiled, events: NDArray[np.uint64], ns_per_tick: float, notes: Sequence[str] = ()
+) -> Trace:
+    """The timeline of a profiled launch from its stamps, [cores, words] in ticks. `notes`: what a reader must know."""
+    plan, names = compiled.plan, {sub.index: sub.name for sub in compiled.schedule.subops}
+    stamps = [core_stamps(plan, events, core, ns_per_tick) for core in range(plan.cores)]
+    set_at = _signalled(plan, stamps)
+    flow_of = {place: number for number, place in enumerate(sorted(set_at))}
+    spans: list[Span] = []
+    flows: list[SignalFlow] = []
+    for core, program in enumerate(plan.programs):
+        for i, step in enumerate(program):
+            begin, end = stamps[core][i] / 1e3, stamps[core][i + 1] / 1e3
+            if isinstance(step, TaskStep):
+                subop = plan.tasks[step.task].subop
+                spans.append(Span(core, begin, end, names[subop], SpanKind.WORK, subop))
+            elif isinstance(step, Set):
+                spans.append(Span(core, begin, end, f"set {step.count}", SpanKind.SIGNAL))
+                flows.append(
+                    SignalFlow(core, end, f"core {core}, set {step.count}", flow_of[core, step.count], taken=False)
+                )
+            else:
+                place = (step.producer, step.count)
+                subop, name = plan.reasons[step.index].wait.subop, f"wait for core {step.producer}, set {step.count}"
+                late = min(max(set_at[place] / 1e3, begin), end)
+                if late > begin:
+                    spans.append(Span(core, begin, late, name, SpanKind.IMBALANCE, subop))
+                spans.append(Span(core, late, end, name, SpanKind.WAIT, subop))
+                flows.append(
+                    SignalFlow(core, end, f"core {step.producer}, set {step.count}", flow_of[place], taken=True)
+                )
+    title = f"{compiled.graph.name} on the host, {compiled.cores} cores"
+    cores = {core: f"core {core}" for core in range(plan.cores)}
+    tracks = tuple(Track(core, 0, "worker") for core in cores)
+    return Trace(title, cores, tracks, tuple(spans), tuple(flows), names, tuple(notes))
+
+
+def core_stamps(plan: Plan, events: NDArray[np.uint64], core: int, ns_per_tick: float) -> list[float]:
+    """A core's stamps in ns since the earliest first stamp of all cores."""
+    start = int(events[:, 0].min())
+    count = len(plan.programs[core]) + 1
+    return [(int(e) - start) * ns_per_tick for e in events[core, :count]]
