@@ -81,11 +81,13 @@ class Measured:
     cycles: int
     splits: tuple[Split, ...]
     same_line: float
+    numpy_us: float = 0.0
 
     def time_us(self, target: AicoreTarget | None = None) -> float:
-        """With what the launches cost."""
+        """With what the launches cost, and NumPy between them."""
         target = target or self.compiled.target
-        return (target.nanoseconds(self.cycles) + self.launches * float(target.dispatch.launch_ns)) / 1000
+        launches_ns = self.launches * float(target.dispatch.launch_ns)
+        return (target.nanoseconds(self.cycles) + launches_ns) / 1000 + self.numpy_us
 
 
 Prediction = Callable[[Measured, "AicoreCompiled"], float]  # the row above, the step -> ns that it saves
@@ -266,6 +268,7 @@ class _Ablation:
         arrays = kernel._random() if inputs is None else kernel._arrays(inputs)
         self.io = kernel._io(list(arrays.values()))
         self.known: dict[tuple[Options, bool], Measured] = {}
+        self.numpy_us: dict[tuple[str, ...], float] = {}  # by nodes, as first measured: no row differs by its noise
 
     def run(self, sensitivity: bool) -> Ablation:
         """All rows."""
@@ -339,9 +342,11 @@ class _Ablation:
     def measure(self, compiled: AicoreCompiled, *, single: bool = False) -> Measured:
         run = compiled.executable.simulate(self.io, mode="timing", races=False, trace=True, single=single)
         lines = [Timeline.of(compiled, launch, single=single) for launch in run.launches]
+        subops = compiled.schedule.subops
         return Measured(
             compiled, single, len(lines), sum(line.end - line.begin for line in lines),
             tuple(line.split() for line in lines), _same_line(run.launches, compiled.plan.total),
+            sum(self.numpy_us.setdefault(subops[call.subop].nodes, call.us) for call in run.between),
         )  # fmt: skip
 
     # Sensitivity ------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ class SpanKind(Enum):
     WORK = "work"  # instructions of a sub-operator: a core of the host, or a control unit
     COMPUTE = "compute"  # a cube or vector engine executes a command
     MOVEMENT = "movement"  # another engine does: copies
+    BETWEEN = "between"  # instructions ahead of a sub-operator's body and behind it: what starts it, waits, signals
     SIGNAL = "signal"  # telling others
     WAIT = "wait"  # for other cores, as long as the synchronisation itself takes
     IMBALANCE = "imbalance"  # for other cores that still have work to do

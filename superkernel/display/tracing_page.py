@@ -29,6 +29,7 @@ LEGEND = {
     SpanKind.IMBALANCE: "waiting for other cores: they still work",
     SpanKind.FETCH: "waiting for instructions",
     SpanKind.SIGNAL: "signalling",
+    SpanKind.BETWEEN: "ahead of a sub-operator's work and behind it: starting, signalling",
     SpanKind.STALL: "control unit stands still",
     SpanKind.FLAG: "engine waits for another one of its core",
 }
@@ -139,7 +140,8 @@ def _table(trace: Recording) -> Iterator[str]:
     """A row per sub-operator: when, how long, and what its cores waited for, means over the cores that have it."""
     for subop, spans in sorted(_of_subops(trace).items(), key=lambda item: min(s.begin_us for s in item[1])):
         cores = {trace.tracks[s.track].core for s in spans}
-        begin, end = min(s.begin_us for s in spans), max(s.end_us for s in spans)
+        works = [s for s in spans if s.activity in WORKING] or spans
+        begin, end = min(s.begin_us for s in works), max(s.end_us for s in works)
         waits = [sum(s.end_us - s.begin_us for s in spans if s.activity is kind) / len(cores) for kind in WAITING]
         figures = (begin, end, end - begin, *waits)
         cells = "".join(f"<td>{us:,.3f}</td>" for us in figures)

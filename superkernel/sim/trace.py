@@ -2,7 +2,11 @@
 
 Model: the device hands over records of 32 bytes (csrc/sim/device/trace.h), track by track. A core's control unit, its
 stalls and each engine become tracks; a cross-core flag's set and the waits that took it become a flow. Times are
-microseconds of the device's clock.
+microseconds of the device's clock. NumPy, where it computes sub-operators between launches, has a track of its own.
+
+Whose time it is: what stands ahead of the first sub-operator's entry (a record's phase 0) belongs to none, and so do
+rows of harts that run no sub-operators. A wait for other cores behind a sub-operator's body belongs to the one that the
+core enters next: it is that one's boundary.
 
 Invariant: the trace is a function of the records and the target alone: the same launch gives the same bytes of JSON.
 """
@@ -13,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from superkernel.display.spans import SignalFlow, Span, SpanKind, Track
 from superkernel.display.tracing import Trace
@@ -35,6 +40,7 @@ RECORD = np.dtype(
         ("extra", "<u4"),
     ]
 )
+ENTRY, BODY, BEHIND = (PHASES.index(name) for name in ("entry", "body", "behind"))
 MARKER, STALL, COMMAND, WAIT, FLOW_OUT, FLOW_IN = range(1, 7)
 COMPUTE_ENGINES = (Engine.M.value, Engine.V.value)
 CROSS_STALLS = ("cross_wait", "wait_memory")
@@ -54,24 +60,40 @@ def to_chrome(trace: bytes, target: AicoreTarget, names: Mapping[int, str] | Non
     return trace_of([records(trace)], target, names or {}, target.name).chrome()
 
 
-def trace_of(launches: Sequence[Rows], target: AicoreTarget, names: Mapping[int, str], title: str) -> Trace:
+def trace_of(
+    launches: Sequence[Rows],
+    target: AicoreTarget,
+    names: Mapping[int, str],
+    title: str,
+    between: Mapping[int, Sequence[tuple[int, float]]] | None = None,
+) -> Trace:
     """Launches, one behind the other, as one trace. `names`: sub-operators by number; other numbers are the program's
-    own start and end."""
+    own start and end. `between`: by launch, what NumPy computed behind it: sub-operators with their us."""
     seen = sorted({(int(row["core"]), _lane_of(row)) for rows in launches for row in rows})
     numbers = {place: number for number, place in enumerate(seen)}
     spans: list[Span] = []
     flows: list[SignalFlow] = []
-    start = 0
+    start = 0.0
     first_flow = 0
-    for rows in launches:
+    for number, rows in enumerate(launches):
         spans += _spans(rows, target, names, numbers, start)
         flows += _flows(rows, target, numbers, start, first_flow)
         start += int(rows["end"].max(initial=0))
         first_flow = 1 + max((flow.number for flow in flows), default=first_flow - 1)
+        for subop, us in (between or {}).get(number, ()):
+            begin, start = start, start + us * target.device.clock_mhz
+            begin_us, end_us = begin / target.device.clock_mhz, start / target.device.clock_mhz
+            spans.append(Span(len(seen), begin_us, end_us, names[subop], SpanKind.WORK, subop))
+    cores = {core: _core_name(core, target) for core, _ in seen}
+    tracks = [Track(core, lane, _lane_name(lane)) for core, lane in seen]
+    if between:
+        host = 1 + max(cores, default=-1)
+        cores[host] = "host"
+        tracks.append(Track(host, 0, "NumPy"))
     return Trace(
         title,
-        {core: _core_name(core, target) for core, _ in seen},
-        tuple(Track(core, lane, _lane_name(lane)) for core, lane in seen),
+        cores,
+        tuple(tracks),
         tuple(spans),
         tuple(flows),
         dict(names),
@@ -95,20 +117,26 @@ def _lane_of(row: np.void) -> int:
 
 
 def _spans(
-    rows: Rows, target: AicoreTarget, names: Mapping[int, str], numbers: Mapping[tuple[int, int], int], start: int
+    rows: Rows, target: AicoreTarget, names: Mapping[int, str], numbers: Mapping[tuple[int, int], int], start: float
 ) -> Iterator[Span]:
     us = 1 / target.device.clock_mhz
-    commands, signalled = by_opcode(), _signalled(rows)
+    commands, signalled, entries = by_opcode(), _signalled(rows), _entries(rows)
     for row in rows:
         begin, end, marker, detail, core, track, kind, extra = row.tolist()
         if kind in (FLOW_OUT, FLOW_IN):
             continue
-        subop, phase = divmod(marker, 4)
+        number, phase = divmod(marker, 4)
+        subop = number if phase and core < target.cores + target.device.aicpu_harts else None
         details = {"cycles": end - begin}
         if kind == MARKER:
-            name, activity = f"{names.get(subop, f'sub-operator {subop}')} {PHASES[phase]}", SpanKind.WORK
+            name = f"{names.get(number, f'sub-operator {number}')} {PHASES[phase]}" if phase else PHASES[phase]
+            activity = SpanKind.WORK if phase == BODY else SpanKind.BETWEEN
         elif kind == STALL:
             name, activity = STALLS[detail], _stall(STALLS[detail])
+            if activity is SpanKind.WAIT and phase == BEHIND:
+                at, whose = entries[core]
+                place = int(np.searchsorted(at, end))
+                subop = whose[place] if place < len(at) else subop
             late = min(max(signalled.get((core, end), begin), begin), end) if activity is SpanKind.WAIT else begin
             if late > begin:
                 lost = {"cycles": late - begin}
@@ -123,8 +151,18 @@ def _spans(
             details["global_bytes"] = extra
         else:
             name, activity = f"wait_flag {detail & 0xFF} from {Engine(detail >> 8).title}", SpanKind.FLAG
-        number = numbers[core, _STALL_LANE if kind == STALL else track]
-        yield Span(number, (start + begin) * us, (start + end) * us, name, activity, subop, details)
+        place_of = numbers[core, _STALL_LANE if kind == STALL else track]
+        yield Span(place_of, (start + begin) * us, (start + end) * us, name, activity, subop, details)
+
+
+def _entries(rows: Rows) -> dict[int, tuple[NDArray[np.int64], list[int]]]:
+    """By core: when it enters sub-operators, and which."""
+    found: dict[int, tuple[NDArray[np.int64], list[int]]] = {}
+    chosen = np.sort(rows[(rows["kind"] == MARKER) & (rows["marker"] % 4 == ENTRY)], order="begin")
+    for core in np.unique(rows["core"]).tolist():
+        its = chosen[chosen["core"] == core]
+        found[core] = its["begin"].astype(np.int64), (its["marker"] // 4).tolist()
+    return found
 
 
 def _signalled(rows: Rows) -> dict[tuple[int, int], int]:
@@ -144,7 +182,7 @@ def _stall(cause: str) -> SpanKind:
 
 
 def _flows(
-    rows: Rows, target: AicoreTarget, numbers: Mapping[tuple[int, int], int], start: int, first: int
+    rows: Rows, target: AicoreTarget, numbers: Mapping[tuple[int, int], int], start: float, first: int
 ) -> Iterator[SignalFlow]:
     us = 1 / target.device.clock_mhz
     for row in rows[(rows["kind"] == FLOW_OUT) | (rows["kind"] == FLOW_IN)]:

@@ -7,6 +7,7 @@ value of an output.
 
 from __future__ import annotations
 
+import itertools
 import random
 import warnings
 from functools import cache
@@ -115,7 +116,7 @@ def test_fused_is_faster_than_one_by_one_and_says_where_time_goes() -> None:
     assert all(row.single_cycles for row in report.subops)
     assert 0 < report.pure_cycles < report.cycles * len(report.subops)
     assert "one by one" in report.text()
-    assert report.to_json()["schema"] == "superkernel.sim_report/1"
+    assert report.to_json()["schema"] == "superkernel.sim_report/2"
 
 
 @pytest.mark.parametrize("sync", ["minimal", "type-range", "full"])
@@ -146,6 +147,35 @@ def test_fallbacks_split_the_launch() -> None:
     assert np.abs(result.outputs["y"] - want).max() <= error_bound(graph, DType.F16) * np.abs(want).max()
     with pytest.raises(sk.UnsupportedError):
         sk.compile(graph, target="mini", options={"fallback": "forbid"})
+
+
+def test_totals_include_what_numpy_does_between_launches() -> None:
+    """With a clock on which every look takes 5 us."""
+    b = sk.GraphBuilder("fallback")
+    b.output(b.relu(b.lrn(b.relu(b.input("x", (1, 16, 8, 8))), size=3)), "y")
+    with pytest.warns(sk.FallbackWarning):
+        kernel = sk.compile(b.graph(), target="mini")
+    ticks = itertools.count(step=5000)
+    kernel._compiled.executable.clock_ns = lambda: next(ticks)
+    report = kernel.report()
+    assert report.baseline is not None
+    calls = 5.0 * len(report.fallbacks)
+    launch_us = report.baseline.launch_ns / 1000
+    us_per_cycle = 1 / report.clock_mhz
+    assert report.numpy_us == calls > 0
+    assert report.time_us == pytest.approx(report.cycles * us_per_cycle + report.launches * launch_us + calls)
+    base = report.baseline
+    assert base.time_us == pytest.approx(base.cycles * us_per_cycle + base.launches * launch_us + calls)
+    assert f"{calls:.2f} us of the total" in report.text()
+    trace = kernel.trace()
+    (track,) = [i for i, t in enumerate(trace.tracks) if t.name == "NumPy"]
+    drawn = [s for s in trace.spans if s.track == track]
+    assert sum(s.end_us - s.begin_us for s in drawn) == pytest.approx(calls)
+    others = [s for s in trace.spans if s.track != track]
+    assert all(s.end_us <= d.begin_us + 1e-9 or s.begin_us >= d.end_us - 1e-9 for s in others for d in drawn)
+    critical = kernel.critical(confirm=0)
+    assert critical.time_us == pytest.approx(critical.cycles * us_per_cycle + calls)
+    assert "NumPy between launches" in critical.text()
 
 
 @pytest.mark.parametrize("target", TARGETS)

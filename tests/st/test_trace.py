@@ -86,6 +86,37 @@ def test_an_accelerator_kernel(make: Any) -> None:
     assert {f.number for f in trace.flows if f.taken} <= {f.number for f in trace.flows if not f.taken}
 
 
+def test_time_is_of_the_sub_operator_that_it_was_spent_for() -> None:
+    """Bodies lie where the report says; what stands ahead of the first entry is nobody's, nor are other harts' rows."""
+    kernel = sk.compile(models.decode_step(layers=1), target="mini")
+    trace, report = kernel.trace(), kernel.report(rounds=0)
+    assert isinstance(report, sk.SimReport)
+    us = 1 / report.clock_mhz
+    bodies = [s for s in trace.spans if s.activity is SpanKind.WORK]
+    control = {row.subop: [s for s in bodies if s.subop == row.subop] for row in report.subops}
+    entered = min(s.begin_us for s in trace.spans if s.activity is SpanKind.BETWEEN and s.name.endswith(" entry"))
+    first = min(row.first for row in report.subops) * us
+    for row in report.subops:
+        begin, end = (row.first * us + entered - first, row.last * us + entered - first)
+        for span in control[row.subop]:
+            assert begin - 0.1 <= span.begin_us <= end + 0.3, (row, span, begin, end)
+    starts = [s for s in trace.spans if s.name == "start"]
+    assert starts
+    assert all(s.subop is None for s in starts)
+    owners = {trace.cores[trace.tracks[s.track].core].split()[0] for s in trace.spans if s.subop is not None}
+    assert owners <= {"AIC", "AIV", "AICPU"}
+    at_entry = {(s.track, s.end_us): s.subop for s in trace.spans if s.activity is SpanKind.WAIT}
+    lanes = {trace.tracks[i].core: i for i in {track for track, _ in at_entry}}
+    for core, lane in lanes.items():
+        control_lane = next(i for i, t in enumerate(trace.tracks) if t.core == core and t.name == "control")
+        entries = sorted((s.begin_us, s.subop) for s in trace.spans if s.track == control_lane and "entry" in s.name)
+        behinds = [s for s in trace.spans if s.track == control_lane and "behind" in s.name]
+        for (track, end), subop in at_entry.items():
+            if track == lane and any(b.begin_us <= end <= b.end_us for b in behinds):
+                after = [number for at, number in entries if at >= end - 1e-9]
+                assert not after or subop == after[0]
+
+
 def test_launches_stand_one_behind_the_other() -> None:
     kernel = sk.compile(models.transformer(layers=1), target="mini", options={"launches": "single"})
     trace = kernel.trace()

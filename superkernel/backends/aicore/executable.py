@@ -12,7 +12,7 @@ with the target's launch cost.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -50,12 +50,27 @@ class GlobalMemory(Protocol):
         """The first of `count` bytes that nobody has written; None where all are."""
 
 
+@dataclass(frozen=True, slots=True)
+class NumPyCall:
+    """A sub-operator that NumPy computed behind a launch (-1: ahead of all), and the us that it took here."""
+
+    launch: int
+    subop: int
+    us: float
+
+
 @dataclass(frozen=True)
 class SimRun:
-    """The launches of one run; `device` for whoever wants its trace."""
+    """The launches of one run; `device` for whoever wants its trace; `between`: what NumPy computed."""
 
     launches: tuple[LaunchResult, ...]
     device: Device
+    between: tuple[NumPyCall, ...] = ()
+
+    @property
+    def numpy_us(self) -> float:
+        """What NumPy took in between, on this machine."""
+        return sum(call.us for call in self.between)
 
 
 class SimExecutable:
@@ -72,6 +87,7 @@ class SimExecutable:
         limit_s: float = SIMULATION_LIMIT_S,
     ) -> None:
         self.limit_s = limit_s
+        self.clock_ns: Callable[[], int] = time.perf_counter_ns
         self.image, self.schedule, self.target = image, schedule, target
         self.slots = {Space.INPUT: 0, Space.OUTPUT: inputs, Space.STATE: inputs + outputs}
 
@@ -102,28 +118,29 @@ class SimExecutable:
         end_s = time.monotonic() + self.limit_s
         for _ in range(2 if warm else 1):
             self.fill(device, io)
-            launches = self._launches(device, single, end_s)
+            launches, between = self._launches(device, single, end_s)
         check_finished(self.schedule, launches, counted=mode != "functional")
         if mode != "timing":
             self.collect(device, io)
-        return SimRun(tuple(launches), device)
+        return SimRun(tuple(launches), device, tuple(between))
 
-    def _launches(self, device: Device, single: bool, end_s: float) -> list[LaunchResult]:
+    def _launches(self, device: Device, single: bool, end_s: float) -> tuple[list[LaunchResult], list[NumPyCall]]:
         """One run on a filled device."""
         launches: list[LaunchResult] = []
+        between: list[NumPyCall] = []
         calls = set(self.image.host_calls)
         if single:
             for sub in self.schedule.subops:
                 if sub.index in calls:
-                    self.host_call(device, sub.index)
+                    between.append(NumPyCall(len(launches) - 1, sub.index, self.host_call(device, sub.index)))
                 elif self.image.calls[sub.index] is not None:
                     launches.append(self._launch(device, SINGLE + sub.index, end_s))
         else:
             for number in range(self.image.launches):
                 launches.append(self._launch(device, number, end_s))
                 if number < len(self.image.between) and (call := self.image.between[number]) is not None:
-                    self.host_call(device, call)
-        return launches
+                    between.append(NumPyCall(number, call, self.host_call(device, call)))
+        return launches, between
 
     def _launch(self, device: Device, number: int, end_s: float) -> LaunchResult:
         try:
@@ -192,8 +209,9 @@ class SimExecutable:
 
     # Sub-operators on the reference -----------------------------------------------------------------------------------
 
-    def host_call(self, device: GlobalMemory, index: int) -> None:
-        """Compute one sub-operator with NumPy on the device's memory."""
+    def host_call(self, device: GlobalMemory, index: int) -> float:
+        """Compute one sub-operator with NumPy on the device's memory: the us that it took on this machine, without the
+        way of its operands."""
         sub = self.schedule.subops[index]
         body = sub.body
         addresses = [self.image.addresses.of(address) for address in self.schedule.addresses[index]]
@@ -201,10 +219,13 @@ class SimExecutable:
             np.frombuffer(bytearray(device.read(a, o.type.nbytes)), o.type.dtype.numpy)
             for a, o in zip(addresses, body.operands, strict=True)
         ]
+        begin = self.clock_ns()
         compute(body, buffers, sub.name)
+        us = (self.clock_ns() - begin) / 1000
         for address, buffer, operand in zip(addresses, buffers, body.operands, strict=True):
             if operand.role in (Role.OUTPUT, Role.INOUT):
                 device.write(address, buffer.tobytes())
+        return us
 
 
 def _unwritten(slot: int, offset: int, nbytes: int) -> SimulationError:

@@ -30,6 +30,7 @@ def measure(
         kept = [state.copy() for state in states]
     run = executable.simulate(io, warm=warm, delays=delays)
     report = replace(report_of(compiled, run.launches), warm=warm)
+    report = replace(report, numpy_us=run.numpy_us, time_us=report.time_us + run.numpy_us)
     if not baseline:
         return report
     assert kept is not None
@@ -182,7 +183,7 @@ def _with_baseline(compiled: AicoreCompiled, report: SimReport, singles: Sequenc
     alone = dict(zip(launched, (span_of(compiled, launch)[1] for launch in singles), strict=True))
     cycles = sum(alone.values())
     launch_ns = float(target.dispatch.launch_ns)
-    time_us = (target.nanoseconds(cycles) + launch_ns * len(launched)) / 1000
+    time_us = (target.nanoseconds(cycles) + launch_ns * len(launched)) / 1000 + report.numpy_us  # the same work
     rows = tuple(replace(row, single_cycles=alone.get(row.subop)) for row in report.subops)
     # The fused kernel is launched too: once per part.
     fused_us = report.time_us + launch_ns * report.launches / 1000
