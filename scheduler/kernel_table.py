@@ -12,7 +12,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from superkernel.core.errors import InternalError
-from superkernel.registry.records import Estimate, KernelRole, Requirement
+from superkernel.ir.body import Body
+from superkernel.registry.records import Capability, Estimate, KernelRole, Requirement
 from superkernel.registry.requirement import body_of
 from superkernel.scheduler.kerneldef import KernelDef
 from superkernel.scheduler.tiling import KernelFamily
@@ -85,6 +86,25 @@ class KernelTable(Generic[TargetT]):
         from superkernel.registry.selection import Registry
 
         return Registry((row for kernel in self.kernels.values() for row in kernel.rows()), self._estimate)
+
+    def name_of(self, kernel: str, body: Body, target: TargetT) -> str:
+        """The canonical name of the row whose code a body gets on a target, the one of the most features; "" where no
+        row is for it. Raises InternalError on an unknown id."""
+        kinds = body.anchor_input_types if body.op is not None else [o.type for o in body.operands]
+        dtype = next((kind.dtype for kind in kinds if kind is not None), None)
+        found = [
+            row
+            for row in self._rows.get(kernel, ())
+            if self[kernel].runs_on(row, target) and (not row.input_dtypes or dtype in row.input_dtypes[0])
+        ]
+        return max(found, key=lambda row: len(row.features)).name if found else ""
+
+    @cached_property
+    def _rows(self) -> Mapping[str, list[Capability]]:
+        rows: dict[str, list[Capability]] = {}
+        for row in self.registry.rows:
+            rows.setdefault(row.kernel, []).append(row)
+        return rows
 
     def _estimate(self, kernel: str, problem: Requirement) -> Estimate | None:
         """The registry asks it of kernels that are eligible, and so of targets of their own kind."""

@@ -81,6 +81,10 @@ class KernelDef(ABC, Generic[TargetT]):
         workspace = {"scratch": best.scratch_bytes, "packed": sum(operands.values())}
         return Estimate(time_ns, {region: count for region, count in workspace.items() if count}, packed)
 
+    def runs_on(self, row: Capability, target: TargetT) -> bool:
+        """Whether a target takes the code of this row and not of another."""
+        return True
+
     @property
     def demands(self) -> tuple[Clause, ...]:
         """The limits, with the layout's."""

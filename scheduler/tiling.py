@@ -70,6 +70,11 @@ class Tiling(ABC):
     def units(self) -> int:
         """Number of work units, >= 1 (0 only where the output is empty)."""
 
+    def named(self, body: Body) -> tuple[str, Mapping[str, int]] | None:
+        """What the cut adds to the kernel's canonical name: an operator ("": the row's), and its tile's sizes by field;
+        None: nothing."""
+        return None
+
     @property
     def format(self) -> NumberFormat | None:
         """The number format that products are computed in; None: kernels that know their element types only."""

@@ -9,7 +9,6 @@ linked without them, move no kernel; by how much they move the launches' own cod
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -32,10 +31,10 @@ from superkernel.codegen.aicore.program import emit_program, emit_singles
 from superkernel.codegen.aicore.program_spec import KernelCall, ProgramSpec, launch_name, ranges_of
 from superkernel.codegen.cache import ObjectCache
 from superkernel.core.errors import UnsupportedError
-from superkernel.ir.body import SubOperator
 from superkernel.scheduler.aicore.schedule import AicoreSchedule
 from superkernel.scheduler.families.aicore.base import AicoreTiling, CoreRole
 from superkernel.scheduler.schedule import Space
+from superkernel.scheduler.symbols import made_from, symbol_of
 from superkernel.scheduler.tiling import pack_bytes
 from superkernel.sync.aicore.plan import AicorePlan, CoreKind
 from superkernel.target import launch_note, note
@@ -73,16 +72,6 @@ class AicoreImage:
     def launches(self) -> int:
         """Launches of the fused kernel: one per scope, and one more behind each sub-operator without a kernel."""
         return len(self.between) + 1
-
-
-def kernel_symbol(sub: SubOperator, tiling: AicoreTiling, role: CoreRole) -> str:
-    """The name of a kernel function: it says what it was made from."""
-    digest = hashlib.sha256(_made_from(sub, tiling, role).encode()).hexdigest()[:16]
-    return f"k_{sub.kernel.removeprefix('aicore.').replace('.', '_')}_{role.value}_{digest}"
-
-
-def _made_from(sub: SubOperator, tiling: AicoreTiling, role: CoreRole) -> str:
-    return f"{sub.kernel}\n{sub.body!r}\n{tiling!r}\n{role.value}"
 
 
 @dataclass
@@ -200,9 +189,9 @@ class AicoreImageBuilder:
         """The kernel function of a role, emitted once for equal sub-operators of all programs that share kernels."""
         sub, tiling = self.schedule.subops[index], self.schedule.tilings[index]
         assert isinstance(tiling, AicoreTiling)
-        text = _made_from(sub, tiling, role)
+        text = made_from(sub, tiling, role.value)
         if (text, role) not in self.kernels:
-            symbol = kernel_symbol(sub, tiling, role)
+            symbol = symbol_of(sub, tiling, role.value)
             module = ir.Module(name=symbol)
             code = emit_kernel(module, symbol, emitter_of(sub.kernel), sub.body, tiling, role, self.target)
             self.kernels[text, role] = code, str(module)

@@ -8,10 +8,9 @@ determines them: IR-relevant data, CPU target, versions.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import llvmlite
@@ -25,9 +24,10 @@ from superkernel.codegen.host.handover import Handovers
 from superkernel.codegen.host.loader import LoadedCode
 from superkernel.core.errors import InternalError
 from superkernel.core.version import __version__, sources_digest
-from superkernel.ir.body import Body, SubOperator
+from superkernel.ir.body import SubOperator
 from superkernel.ops.grouped import TILINGS
 from superkernel.scheduler.schedule import MemoryAddress, PackedConstants, Schedule, Space
+from superkernel.scheduler.symbols import made_from, symbol_of
 from superkernel.scheduler.tiling import Tiling, pack_bytes
 from superkernel.sync.plan import Plan, Set, TaskStep
 from superkernel.target.cpu import CpuTarget
@@ -56,17 +56,12 @@ class KernelKey:
 
     kernel: str
     text: str
+    symbol: str
 
     @staticmethod
-    def of(kernel: str, body: Body, tiling: Tiling) -> KernelKey:
-        """The key of a kernel for a body, cut so."""
-        return KernelKey(kernel, f"{kernel}\n{body!r}\n{tiling!r}")
-
-    @cached_property
-    def symbol(self) -> str:
-        """Its name in the image: family and hash."""
-        digest = hashlib.sha256(self.text.encode()).hexdigest()[:20]
-        return f"k_{self.kernel.removeprefix('host.').replace('.', '_')}_{digest}"
+    def of(sub: SubOperator, tiling: Tiling) -> KernelKey:
+        """The key of a sub-operator's kernel, cut so."""
+        return KernelKey(sub.kernel, made_from(sub, tiling), symbol_of(sub, tiling))
 
 
 @dataclass
@@ -154,7 +149,7 @@ class ImageBuilder:
             identity = (sub.kernel, sub.body, tiling)
             key = known.get(identity)
             if key is None:
-                key = known[identity] = KernelKey.of(*identity)
+                key = known[identity] = KernelKey.of(sub, tiling)
                 keys.setdefault(key, (sub, tiling))
             symbols.append(key.symbol)
         return keys, tuple(symbols)

@@ -16,7 +16,7 @@ Invariant: what a row computes depends on its position and on the block sizes on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import sqrt
@@ -166,6 +166,9 @@ class AttentionTiling(HostTiling):
     depth: int
     value_depth: int
     format: NumberFormat = F32
+
+    def named(self, body: Body) -> tuple[str, Mapping[str, int]]:
+        return "", {"mr": self.tile_rows, "nr": self.vectors * self.lanes}
 
     @property
     def units(self) -> int:

@@ -85,6 +85,9 @@ class ConvTiling(HostTiling):
     patch_elements: int  # of one group, 0 in place
     packed: bool  # filters in packed tiles; else as they are, which register tiles of one channel can read
 
+    def named(self, body: Body) -> tuple[str, Mapping[str, int]]:
+        return "", {"mr": self.tile_rows, "nr": self.vectors * self.lanes}
+
     @property
     def blocks(self) -> int:
         """Blocks of output positions per image."""

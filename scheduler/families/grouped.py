@@ -87,6 +87,9 @@ class GroupedTiling(HostTiling):
     columns: int
     narrow: bool  # rows of x are widened in scratch
 
+    def named(self, body: Body) -> tuple[str, Mapping[str, int]]:
+        return "", {"mr": self.tile_rows, "nr": self.vectors * self.lanes}
+
     @property
     def panel(self) -> int:
         """Columns that a register tile computes at a time."""

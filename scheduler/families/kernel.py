@@ -80,6 +80,9 @@ class HostKernelDef(KernelDef[CpuTarget]):
             code_bytes=self.code_bytes,
         )
 
+    def runs_on(self, row: Capability, target: CpuTarget) -> bool:
+        return row.tier in (None, target.tier) and all(map(target.has, row.features - TIER_FEATURES[target.tier]))
+
     def _tile(self, tier: str, accumulator: DType) -> tuple[tuple[str, int], ...]:
         if tier not in self.tiles:
             return ()

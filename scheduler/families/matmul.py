@@ -155,6 +155,9 @@ class MatmulTiling(HostTiling):
     far: bool = False  # packed panels can only come from memory: they are fetched ahead
     streamed: bool = False  # packed panels come from behind the second-level cache beside much arithmetic: likewise
 
+    def named(self, body: Body) -> tuple[str, Mapping[str, int]]:
+        return "", {"mr": self.tile_rows, "nr": self.panel}
+
     @property
     def panel(self) -> int:
         """Columns of a panel."""

@@ -43,6 +43,7 @@ POOLS = ("max_pool", "avg_pool", *GLOBAL)
 _COLUMNS = {"avx512": 8, "avx2": 4, "plain": 4}
 _UNROLLED_TAPS = 12  # kernel columns that are written out
 _CALL_NS = 30.0
+_NAMES = {"max_pool": "maxpool", "avg_pool": "avgpool", "global_avg_pool": "gavgpool", "global_max_pool": "maxpool"}
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,13 @@ class WindowTiling(HostTiling):
     block: int
     tile: int
     lanes: int
+
+    def named(self, body: Body) -> tuple[str, Mapping[str, int]]:
+        form = window_form(body)
+        taps = form.rows.kernel * form.columns.kernel
+        if body.op == "conv":
+            return "dwconv", {"primary": taps, "channel": self.lanes}
+        return _NAMES[body.op or ""], {"primary": taps}
 
     @property
     def blocks(self) -> int:

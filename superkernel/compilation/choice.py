@@ -73,11 +73,11 @@ class KernelChooser:
         """Size of a kernel's code, by its rows; 0 where it has none."""
         return max((row.code_bytes for row in self.registry.rows if row.kernel == kernel), default=0)
 
-    def manifest(self, model: str, bodies: Sequence[Body]) -> Any:
-        """The manifest of a model: the kernels that its bodies need."""
+    def manifest(self, model: str, bodies: Sequence[Body], symbols: Sequence[Sequence[str]]) -> Any:
+        """The manifest of a model: the kernels that its bodies need, with the symbols of their functions."""
         from superkernel.registry.manifest import dump
 
-        return dump(model, [self.select(body) for body in bodies], self.registry, ABI_VERSION)
+        return dump(model, [self.select(body) for body in bodies], self.registry, ABI_VERSION, symbols)
 
 
 def _problem(body: Body) -> Hashable:

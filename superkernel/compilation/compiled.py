@@ -147,6 +147,11 @@ class Compilation(Job[TargetT], Planned[PlanT], Generic[TargetT, PlanT]):
         """Object code by cache key, where kernels can be saved."""
         return {}
 
+    @property
+    def symbols(self) -> tuple[tuple[str, ...], ...]:
+        """Symbols of each sub-operator's kernel functions (`scheduler/symbols.py`); where it has no function: none."""
+        return ((),) * len(self.schedule.subops)
+
     def idle_options(self) -> tuple[str, ...]:
         """The options that change nothing, on this target or for this graph, and why."""
         return idle_pins(self.options, self.schedule, lambda: self.chooser)
@@ -193,7 +198,7 @@ class Compilation(Job[TargetT], Planned[PlanT], Generic[TargetT, PlanT]):
 
     def manifest(self) -> Any:
         """Kernels this model needs, for selective registration."""
-        return self.chooser.manifest(self.graph.name, [s.body for s in self.schedule.subops])
+        return self.chooser.manifest(self.graph.name, [s.body for s in self.schedule.subops], self.symbols)
 
 
 def names_of_outputs(graph: Graph) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ simplify -> lower -> group (registry chooses kernels) -> place (with memory) -> 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from superkernel.compilation.compiled import Job
@@ -62,4 +63,11 @@ def _grouped(graph: Graph, planner: Planner[TargetT, Any, Any]) -> tuple[Graph, 
     if options.dump:
         graph, dumps = with_dumps(graph, grouping.subops, options.dump)
         grouping = group(graph, choose, target, options, planner.kernels.family_of, layout)
-    return graph, planner.ordered(grouping), dumps
+    return graph, planner.ordered(_with_names(grouping, planner)), dumps
+
+
+def _with_names(grouping: Grouping, planner: Planner[TargetT, Any, Any]) -> Grouping:
+    """The grouping whose sub-operators know their kernels' canonical names."""
+    name_of, target = planner.kernels.name_of, planner.job.target
+    named = (replace(sub, kernel_name=name_of(sub.kernel, sub.body, target)) for sub in grouping.subops)
+    return replace(grouping, subops=tuple(named))

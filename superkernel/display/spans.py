@@ -7,8 +7,8 @@ to whoever took it. Times are in us from the start of the run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -78,3 +78,13 @@ class Recording:
     def duration_us(self) -> float:
         """From the start of the run to the end of its last span."""
         return max((span.end_us for span in self.spans), default=0.0)
+
+
+def with_symbols(spans: Iterable[Span], symbols: Sequence[Sequence[str]]) -> tuple[Span, ...]:
+    """The spans, those of work with the symbols of their sub-operator's functions as a detail."""
+    return tuple(
+        replace(span, details={**span.details, "symbols": list(symbols[span.subop])})
+        if span.activity is SpanKind.WORK and span.subop is not None and span.subop < len(symbols)
+        else span
+        for span in spans
+    )

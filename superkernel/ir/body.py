@@ -170,3 +170,4 @@ class SubOperator:
     scope: str | None = None
     stream: int | str | None = None
     kernel_type: str | None = None  # what its node asks for
+    kernel_name: str = ""  # canonical name of the row that was chosen

@@ -1,17 +1,17 @@
 """Which kernels a set of models needs: dumped per model, merged for a build, and what a build from it may then use.
 
 Model: a manifest is canonical JSON: the registry it came from (version, ABI, digest), the target, one entry per kernel
-row (symbol, content hash, and for each requirement key the models that have it), and the fallbacks the models rely on.
-Merging is a union of sets, so it is commutative, associative and idempotent. The same id with other contents, another
-ABI or another target is an error that names the models on both sides; another digest alone is not (rows that neither
-model uses may differ).
+row (canonical name, content hash, the symbols of its functions in the models' objects, and for each requirement key the
+models that have it), and the fallbacks the models rely on. Merging is a union of sets, so it is commutative,
+associative and idempotent. The same id with other contents, another ABI or another target is an error that names the
+models on both sides; another digest alone is not (rows that neither model uses may differ).
 
 Invariant: equal selections give equal bytes, whatever the order of registration, selection or merging.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
@@ -23,16 +23,18 @@ from superkernel.registry.records import Capability, row_data
 from superkernel.registry.selection import REGISTRY_VERSION, Registry, Selection
 from superkernel.target.base import identity_of
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 @dataclass(frozen=True)
 class KernelEntry:
-    """One kernel: `keys` maps each requirement key to the models that have it."""
+    """One kernel: `keys` maps each requirement key to the models that have it. `functions`: the symbols of what was
+    emitted of it."""
 
     symbol: str
     content: str
     keys: Mapping[str, frozenset[str]]
+    functions: frozenset[str] = frozenset()
 
     @property
     def models(self) -> frozenset[str]:
@@ -76,6 +78,7 @@ class Manifest:
             kernel: {
                 "symbol": entry.symbol,
                 "content": entry.content,
+                "functions": sorted(entry.functions),
                 "keys": {key: sorted(models) for key, models in sorted(entry.keys.items())},
             }
             for kernel, entry in sorted(self.kernels.items())
@@ -110,6 +113,7 @@ class Manifest:
                     str(entry["symbol"]),
                     str(entry["content"]),
                     {str(key): frozenset(map(str, models)) for key, models in entry["keys"].items()},
+                    frozenset(map(str, entry["functions"])),
                 )
                 for kernel, entry in data["kernels"].items()
             }
@@ -136,9 +140,15 @@ def content_hash(row: Capability) -> str:
     return digest(row_data(row))
 
 
-def dump(model: str, selections: Iterable[Selection], registry: Registry, abi: int) -> Manifest:
-    """The manifest of one model from what was selected for it. Raises InputError without selections, or for two
-    targets."""
+def dump(
+    model: str,
+    selections: Iterable[Selection],
+    registry: Registry,
+    abi: int,
+    symbols: Iterable[Sequence[str]] | None = None,
+) -> Manifest:
+    """The manifest of one model from what was selected for it; `symbols`: of the functions of each. Raises
+    InputError without selections, or for two targets."""
     chosen = list(selections)
     targets = {identity_of(s.requirement.platform.target) for s in chosen}
     if len(targets) != 1:
@@ -148,11 +158,13 @@ def dump(model: str, selections: Iterable[Selection], registry: Registry, abi: i
     keys: dict[str, dict[str, frozenset[str]]] = {}
     rows = {s.row.id: s.row for s in chosen}
     fallbacks = set()
-    for s in chosen:
+    functions: dict[str, set[str]] = {}
+    for s, names in zip(chosen, symbols if symbols is not None else [()] * len(chosen), strict=True):
+        functions.setdefault(s.row.id, set()).update(names)
         keys.setdefault(s.row.id, {})[s.requirement.key] = frozenset({model})
         if s.fallback is not None:
             fallbacks.add(FallbackEntry(model, s.row.id, s.requirement.op, s.fallback.reason))
-    kernels = {i: KernelEntry(row.name, content_hash(row), keys[i]) for i, row in rows.items()}
+    kernels = {i: KernelEntry(row.name, content_hash(row), keys[i], frozenset(functions[i])) for i, row in rows.items()}
     return Manifest(abi, targets.pop(), frozenset({registry.digest}), kernels, frozenset(fallbacks))
 
 
@@ -184,7 +196,7 @@ def _merge_two(a: Manifest, b: Manifest) -> Manifest:
             wrong.append(Violation("two contents under one id", place, ours.content[:16], theirs.content[:16], hint))
             continue
         keys = {k: ours.keys.get(k, frozenset()) | theirs.keys.get(k, frozenset()) for k in {*ours.keys, *theirs.keys}}
-        kernels[kernel] = KernelEntry(ours.symbol, ours.content, keys)
+        kernels[kernel] = KernelEntry(ours.symbol, ours.content, keys, ours.functions | theirs.functions)
     raise_all(UserError, wrong)
     return Manifest(a.abi, a.target, a.digests | b.digests, kernels, a.fallbacks | b.fallbacks)
 

@@ -41,6 +41,18 @@ DATATYPES = frozenset(
     )
 )
 ACTIVATIONS = ("minmax", "relu", "linear")
+OWN_ACTIVATIONS = ("hswish", "lrelu", "elu", "gelu", "silu", "sigmoid", "tanh")
+"""Further ones, in names with our prefix."""
+
+OPERATOR_ACTIVATIONS = {
+    "clip": "minmax",
+    "relu": "relu",
+    "hard_swish": "hswish",
+    "leaky_relu": "lrelu",
+    **{op: op for op in ("elu", "gelu", "silu", "sigmoid", "tanh")},
+}
+"""Pointwise operator -> how a name says that it is fused."""
+
 REQUANTISATIONS = ("fp32", "rndnu", "rndnu16", "fp16", "magic", "gemmlowp")
 INSTRUCTION_SETS = frozenset(
     _words(
@@ -68,9 +80,9 @@ CORE_TOKENS = {"aic": ("aic",), "aiv": ("aiv",), "mix": ("aic", "aiv"), "aicpu":
 # operator -> its forms; operators without one have no parameters. `_FURTHER` are recognised by their first letters.
 _TILE = "{mr}x{nr}[c{kr}][s{sr}]"
 _POOL = (
-    "{primary}p{incremental}x",
-    "{primary}p",
     "{primary}x",
+    "{primary}p",
+    "{primary}p{incremental}x",
     "mp{primary}p{incremental}q",
     "{primary}p{incremental}q",
     "up{primary}",
@@ -164,6 +176,11 @@ def operators() -> tuple[str, ...]:
     return tuple(_FORMS)
 
 
+def activations_of(prefix: str) -> tuple[str, ...]:
+    """The activations that names with a prefix may have."""
+    return (*ACTIVATIONS, *OWN_ACTIVATIONS) if prefix == "sk" else ACTIVATIONS
+
+
 def forms_of(op: str) -> tuple[str, ...]:
     """The parameter templates an operator may use, () where it takes none."""
     return _FORMS.get(op, ())
@@ -221,10 +238,12 @@ def parse_name(text: str) -> KernelName:
             text, "no data type behind the prefix", ", ".join(sorted(DATATYPES)), words[0] if words else ""
         )
     op, rest = _take_operator(text, words[count:])
-    activation = rest.pop(0) if rest and rest[0] in ACTIVATIONS else None
+    activation = rest.pop(0) if rest and rest[0] in activations_of(prefix) else None
     requantisation = rest.pop(0) if rest and rest[0] in REQUANTISATIONS else None
     if rest:
-        expected = f"activation ({', '.join(ACTIVATIONS)}), then requantisation ({', '.join(REQUANTISATIONS)})"
+        expected = (
+            f"activation ({', '.join(activations_of(prefix))}), then requantisation ({', '.join(REQUANTISATIONS)})"
+        )
         raise _unreadable(text, f"unknown words behind operator {op!r}", expected, "_".join(rest))
     params = _parse_params(text, op, par[1:]) if par else None
     name = KernelName(prefix, tuple(words[:count]), op, target, activation, requantisation, params)
@@ -282,7 +301,8 @@ def _violations(name: KernelName) -> list[Violation]:
     )
     known = name.op in _FORMS or _FURTHER.fullmatch(name.op) is not None
     check(known and name.op not in DATATYPES, "unknown operator", ", ".join(_FORMS) + ", v*", name.op)
-    check(name.activation in (None, *ACTIVATIONS), "unknown activation", ", ".join(ACTIVATIONS), name.activation)
+    known_here = activations_of(name.prefix)
+    check(name.activation in (None, *known_here), "unknown activation", ", ".join(known_here), name.activation)
     check(
         name.requantisation in (None, *REQUANTISATIONS),
         "unknown requantisation",

@@ -21,6 +21,7 @@ class Decisions:
     name: str
     nodes: tuple[str, ...]
     kernel: str
+    symbols: tuple[str, ...]
     selection: KernelExplanation
     grouping: tuple[str, ...]
     options: tuple[str, ...]
@@ -38,6 +39,7 @@ class Decisions:
     def text(self) -> str:
         """For a terminal."""
         lines = [f"sub-operator {self.subop} {self.name!r}, kernel {self.kernel}", f"computes: {', '.join(self.nodes)}"]
+        lines += [f"symbol: {symbol}" for symbol in self.symbols]
         lines += ["", self.selection.text, "", f"placement: {self.placement}"]
         lines += [f"  {t}" for t in self.tasks]
         lines += [f"grouping: {n}" for n in self.grouping]
@@ -78,6 +80,7 @@ def common(compiled: AnyCompilation, subop: int) -> dict[str, Any]:
         "name": sub.name,
         "nodes": sub.nodes,
         "kernel": sub.kernel,
+        "symbols": compiled.symbols[subop],
         "selection": compiled.chooser.select(sub.body).explanation,
         "grouping": tuple(str(n) for n in compiled.grouping.notes if n.node in sub.nodes),
         "options": compiled.idle_options(),

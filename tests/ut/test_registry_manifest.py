@@ -120,8 +120,8 @@ def test_restricting_to_a_foreign_manifest_is_refused() -> None:
     [
         "", "[]", "{}", '{"kind": "kernel-manifest", "schema": 99}', '{"kind": "kernel-manifest", "schema": 1}',
         "\x00\xff",
-        '{"kind":"kernel-manifest","schema":1,"registry":{"version":2}}',
-        '{"kind":"kernel-manifest","schema":1,"registry":{"version":1,"abi":1,"digests":[]},"target":{}}',
+        '{"kind":"kernel-manifest","schema":2,"registry":{"version":2}}',
+        '{"kind":"kernel-manifest","schema":2,"registry":{"version":1,"abi":1,"digests":[]},"target":{}}',
     ],
 )  # fmt: skip
 def test_damaged_files_are_refused(tmp_path: Path, text: str) -> None:

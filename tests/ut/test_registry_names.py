@@ -169,7 +169,7 @@ def test_channels_run_in_tiles_then_in_subtiles() -> None:
 
 def test_format_reports_every_violation() -> None:
     bad = KernelName(
-        "sk", ("f31",), "gemm", ("AVX",), activation="gelu", params=Params("c{channel}", (("channel", Size(4)),))
+        "sk", ("f31",), "gemm", ("AVX",), activation="erf", params=Params("c{channel}", (("channel", Size(4)),))
     )
     with pytest.raises(UserError) as caught:
         format_name(bad)

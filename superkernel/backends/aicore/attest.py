@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from superkernel.backends.aicore.compiled import AicorePlanned
 from superkernel.backends.attested import digest, wrong_constants
 from superkernel.backends.fallback import compute
-from superkernel.codegen.aicore.image import AicoreImage, kernel_symbol
+from superkernel.codegen.aicore.image import AicoreImage
 from superkernel.codegen.aicore.wait_entries import ENTRIES, ENTRY_BITS, ENTRY_FLAG, KIND_BITS
 from superkernel.core.errors import VerificationError, Violation, raise_all
 from superkernel.core.tensor import Region
@@ -34,6 +34,7 @@ from superkernel.scheduler.aicore.place import WORKSPACE
 from superkernel.scheduler.families.aicore.base import AicoreTiling, CoreRole
 from superkernel.scheduler.memory_check import check_memory
 from superkernel.scheduler.schedule import MemoryAccess, MemoryAddress, Space, Task
+from superkernel.scheduler.symbols import symbol_of
 from superkernel.scheduler.tiling import Access
 from superkernel.sim.recording import NOTHING, DeclaredRow, ProgramRecording, RecordedHart, StepKind
 from superkernel.sync.aicore.plan import AICPU, AicorePlan, CoreKind, Mode
@@ -127,7 +128,7 @@ class _Program:
                 continue
             for role in tiling.roles():
                 waits = len(tiling.dependent_operands(sub.body)) + bool(tiling.scratch_bytes)
-                found[kernel_symbol(sub, tiling, role)] = _LEADING + waits + len(sub.body.operands)
+                found[symbol_of(sub, tiling, role.value)] = _LEADING + waits + len(sub.body.operands)
         return found
 
     def _samples(self) -> Iterator[tuple[int, NDArray[np.uint8]]]:
@@ -238,7 +239,7 @@ class _Program:
         assert isinstance(tiling, AicoreTiling)
         role = self._role(hart, tiling)
         task = self._task(meant, tiling, role, arguments, where)
-        wanted = "none" if role is None else kernel_symbol(self.schedule.subops[meant.subop], tiling, role)
+        wanted = "none" if role is None else symbol_of(self.schedule.subops[meant.subop], tiling, role.value)
         if self._names[function] != wanted:
             self._say("not its kernel", where, wanted, self._names[function])
             task = None

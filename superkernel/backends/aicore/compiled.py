@@ -65,6 +65,10 @@ class AicoreCompiled(AicorePlanned, Compilation[AicoreTarget, AicorePlan]):
             return 0.0
         return error_bound(self.source, LOWERED[self.options.precision])
 
+    @cached_property
+    def symbols(self) -> tuple[tuple[str, ...], ...]:
+        return tuple(tuple(row.values()) for row in self.image.symbols)
+
     def idle_options(self) -> tuple[str, ...]:
         return (*self.options.without_effect(ACCELERATOR), *super().idle_options())
 
@@ -76,7 +80,7 @@ class AicoreCompiled(AicorePlanned, Compilation[AicoreTarget, AicorePlan]):
             "vector_cores": self.plan.vector_cores,
         }
         plan = {
-            "distinct_kernels": len({s for row in self.image.symbols for s in row.values()}),
+            "distinct_kernels": len({s for row in self.symbols for s in row}),
             "events": len(self.plan.events),
             "launches": self.image.launches,
             "scopes": [str(part) for part in self.parts],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -140,6 +141,7 @@ class AicoreKernel(Kernel):
         return np.full(rounds, round(self._launch(io).time_us * 1000), np.int64)
 
     def _traced(self, io: Io) -> Trace:
+        from superkernel.display.spans import with_symbols
         from superkernel.sim.trace import records, trace_of
 
         compiled = self._compiled
@@ -150,7 +152,8 @@ class AicoreKernel(Kernel):
         for call in run.between:
             between.setdefault(call.launch, []).append((call.subop, call.us))
         rows = [records(launch.trace) for launch in run.launches]
-        return trace_of(rows, compiled.target, names, title, between)
+        trace = trace_of(rows, compiled.target, names, title, between)
+        return replace(trace, spans=with_symbols(trace.spans, compiled.symbols))
 
     def _reconstructor(self) -> Reconstructor:
         """Everything is made again: nothing depends on the machine."""

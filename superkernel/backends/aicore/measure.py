@@ -134,6 +134,7 @@ def _subop_row(compiled: AicoreCompiled, launches: Sequence[LaunchResult], subop
         _prefetched(m.control for _, m in marks),
         sum(m.control.instructions for _, m in marks),
         {name: cycles for name, cycles in sorted(busy.items()) if cycles},
+        symbols=compiled.symbols[subop],
     )
 
 

@@ -60,6 +60,7 @@ class SubopRow:
     instructions: int
     busy: dict[str, int]
     single_cycles: int | None = None  # alone, cold, without the launch
+    symbols: tuple[str, ...] = ()  # of its kernel functions, by role
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,12 @@ from typing import Any
 
 from superkernel import _core
 from superkernel.backends.attested import digest, wrong_constants
-from superkernel.codegen.host.image import HOST_CALL, HostImage, KernelKey
+from superkernel.codegen.host.image import HOST_CALL, HostImage
 from superkernel.compilation.compiled import Planned
 from superkernel.core.errors import VerificationError, raise_all
 from superkernel.scheduler.memory_check import check_memory
 from superkernel.scheduler.schedule import MemoryAddress, Schedule, Space
+from superkernel.scheduler.symbols import symbol_of
 from superkernel.sync.plan import Plan, Set, Wait
 from superkernel.sync.verify import Certificate, Emitted, verify
 from superkernel.sync.verify_program import Call, Event, HostCall, Program, rebuild
@@ -82,7 +83,7 @@ def _symbols(schedule: Schedule) -> tuple[str | None, ...]:
             continue
         key = (sub.kernel, sub.body, tiling)
         if key not in known:
-            known[key] = KernelKey.of(*key).symbol
+            known[key] = symbol_of(sub, tiling)
         symbols.append(known[key])
     return tuple(symbols)
 

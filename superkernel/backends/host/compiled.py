@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from superkernel.compilation.compiled import Compilation
@@ -32,6 +33,10 @@ class HostCompiled(Compilation[CpuTarget, Plan]):
     def objects(self) -> Mapping[str, bytes]:
         return self.image.objects
 
+    @cached_property
+    def symbols(self) -> tuple[tuple[str, ...], ...]:
+        return tuple(() if symbol is None else (symbol,) for symbol in self.image.symbols)
+
     def idle_options(self) -> tuple[str, ...]:
         from superkernel.backends.host.computed_in import idle_precision
 
@@ -44,7 +49,7 @@ class HostCompiled(Compilation[CpuTarget, Plan]):
         cores = {"target": f"host {self.target.tier}", "threads": self.cores}
         plan = {
             "computed_in": formats_in_force(self.schedule),
-            "distinct_kernels": len({s for s in self.image.symbols if s is not None}),
+            "distinct_kernels": len({s for row in self.symbols for s in row}),
             "waits": self.plan.waits,
             "sets": sum(self.plan.sets),
         }

@@ -124,7 +124,7 @@ def report_of(
         cores=compiled.cores,
         nodes=len(compiled.source.nodes),
         subops=len(subops),
-        distinct_kernels=len({s for s in compiled.image.symbols if s is not None}),
+        distinct_kernels=len({s for row in compiled.symbols for s in row}),
         waits=plan.waits,
         sets=sum(plan.sets),
         naive_syncs=max(0, len(subops) - 1),
@@ -190,7 +190,7 @@ def _work(compiled: HostCompiled, figures: Sequence[RunFigures]) -> tuple[Work, 
         nbytes = sum(operand.type.nbytes for operand in sub.body.operands)
         on = len(cores.get(sub.index, ()))
         what = computed_in(sub, schedule.tilings[sub.index])
-        rows.append(Work(sub.index, sub.name, sub.kernel, on, busy, flops, nbytes, what))
+        rows.append(Work(sub.index, sub.name, sub.kernel, on, busy, flops, nbytes, what, compiled.symbols[sub.index]))
     return tuple(rows)
 
 

@@ -57,6 +57,7 @@ class Work:
     flops: float  # of its graph nodes, on all cores together
     operand_bytes: int  # sizes of its operands: what a cold run must move at most
     computed_in: str = ""  # format of its products, or the type of its result
+    symbols: tuple[str, ...] = ()  # of its kernel function
 
     @property
     def gflops(self) -> float:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.backends.host.compiled import HostCompiled
-from superkernel.display.spans import SignalFlow, Span, SpanKind, Track
+from superkernel.display.spans import SignalFlow, Span, SpanKind, Track, with_symbols
 from superkernel.display.tracing import Trace
 from superkernel.sync.plan import Plan, Set, TaskStep, Wait
 
@@ -114,7 +114,8 @@ def trace_of(
     title = f"{compiled.graph.name} on the host, {compiled.cores} cores"
     cores = {core: f"core {core}" for core in range(plan.cores)}
     tracks = tuple(Track(core, 0, "worker") for core in cores)
-    return Trace(title, cores, tracks, tuple(spans), tuple(flows), names, tuple(notes))
+    told = with_symbols(spans, compiled.symbols)
+    return Trace(title, cores, tracks, told, tuple(flows), names, tuple(notes))
 
 
 def core_stamps(plan: Plan, events: NDArray[np.uint64], core: int, ns_per_tick: float) -> list[float]:

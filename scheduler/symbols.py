@@ -1,0 +1,79 @@
+"""The symbol of a kernel function: its canonical name, made particular by what it computes, and a digest of that.
+
+Model: `sk_f32_gemm_relu_ukernel_8x48__avx512skx_4f1c...`: the name of the registry's row with the element type where
+the row serves several, the tile that was cut, the activation that ends the program behind the anchor, and behind the
+target's tokens (on an accelerator with the core's role) the digest of kernel, body and tiling. A symbol is a name
+itself: `parse_name` reads it. It is what the object, the linked file, traces, profiles, dumps and manifests show.
+
+Invariants: equal kernels, bodies and tilings have equal symbols, in every process and graph; different ones differ in
+the digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from functools import cache
+
+from superkernel.ir.body import Body, SubOperator
+from superkernel.registry.names import (
+    NAME_DTYPES,
+    OPERATOR_ACTIVATIONS,
+    KernelName,
+    format_name,
+    forms_of,
+    make_params,
+    parse_name,
+)
+from superkernel.scheduler.tiling import Tiling
+
+DIGEST_DIGITS = 16
+_PROGRAM = "vprogram"
+
+
+def made_from(sub: SubOperator, tiling: Tiling, role: str = "") -> str:
+    """The text that determines a kernel function on any one CPU or accelerator."""
+    return "\n".join([sub.kernel, repr(sub.body), repr(tiling), *([role] if role else [])])
+
+
+def symbol_of(sub: SubOperator, tiling: Tiling, role: str = "") -> str:
+    """The symbol of a sub-operator's kernel function, cut so; `role`: of the core that runs it, on an accelerator."""
+    digest = hashlib.sha256(made_from(sub, tiling, role).encode()).hexdigest()[:DIGEST_DIGITS]
+    name = _particular(_name_of(sub), sub.body, tiling)
+    return format_name(replace(name, target=(*name.target, *([role] if role else []), digest)))
+
+
+def _name_of(sub: SubOperator) -> KernelName:
+    """The name of the sub-operator's row; of its kernel alone where no registry chose it."""
+    if sub.kernel_name:
+        return _parsed(sub.kernel_name)
+    return KernelName("sk", ("xx",), _PROGRAM, tuple(sub.kernel.replace("_", ".").split(".")))
+
+
+_parsed = cache(parse_name)
+
+
+def _particular(name: KernelName, body: Body, tiling: Tiling) -> KernelName:
+    """The name with what is known of one body and one cut of it."""
+    if name.dtypes == ("xx",) and body.operands:
+        name = replace(name, dtypes=(NAME_DTYPES[body.operands[0].type.dtype],))
+    named = tiling.named(body)
+    if named is not None:
+        op, sizes = named[0] or name.op, named[1]
+        if forms_of(op):
+            name = replace(name, op=op, params=make_params(op, sizes))
+    if body.op is not None:
+        return replace(name, activation=_activation(body) or name.activation)
+    steps = [step.op for step in body.epilogue.instructions if step.op != "constant"]
+    if name.op == _PROGRAM and len(steps) <= 1:
+        return replace(name, op="v" + steps[0].replace("_", "") if steps else "copy")
+    return name
+
+
+def _activation(body: Body) -> str | None:
+    """The activation that an anchor's result goes through last, but for casts; None where there is none."""
+    program = body.epilogue
+    value = program.outputs[0].value - len(program.inputs) if program.outputs else -1
+    while value >= 0 and program.instructions[value].op == "cast":
+        value = program.instructions[value].args[0] - len(program.inputs)
+    return OPERATOR_ACTIVATIONS.get(program.instructions[value].op) if value >= 0 else None
