@@ -31,6 +31,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from os import PathLike
 from pathlib import Path
@@ -100,11 +101,14 @@ ELF_HINT = "superkernel sim run PROGRAM runs it; results come from the kernel th
 
 
 def is_saved_kernel(path: str | PathLike[str]) -> bool:
-    """True where the file looks like one that `save` wrote (a zip archive with the header member)."""
+    """True where the file looks like one that `save` wrote (a zip archive with the header member), or the beginning of
+    one: `load` says what it lacks."""
     try:
         with zipfile.ZipFile(path) as archive:
             return _HEADER in archive.namelist()
     except (OSError, ValueError, zipfile.BadZipFile):
+        with suppress(OSError, ValueError):
+            return _is_cut_short(path)
         return False
 
 

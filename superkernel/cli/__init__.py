@@ -27,6 +27,7 @@ from typing import Any, NoReturn, TextIO
 import numpy as np
 
 from superkernel.cli import analysis as cli_analysis
+from superkernel.cli import diff as cli_diff
 from superkernel.cli import kernels as cli_kernels
 from superkernel.cli import machine as cli_machine
 from superkernel.cli import sim as cli_sim
@@ -164,6 +165,10 @@ def _parser() -> argparse.ArgumentParser:
     cli_analysis.add_explore_arguments(add("explore", _explore, text))
     text = "Record one run as a timeline of cores and engines: a page for a browser, or JSON for Perfetto."
     cli_analysis.add_trace_arguments(add("trace", _trace, text))
+    text = "What changed between two reports, ablations or traces beyond noise; exit status 1 where slower."
+    diff = commands.add_parser("diff", help=text, description=text)
+    diff.set_defaults(command=_diff)
+    cli_diff.add_arguments(diff)
     text = "The kernel registry: what there is, why a kernel is chosen, which kernels models need."
     kernels = commands.add_parser("kernels", help=text, description=text)
     cli_kernels.add_commands(kernels, _Parser, add_model_arguments, load_model)
@@ -381,6 +386,12 @@ def _crosscheck(args: argparse.Namespace) -> int:
     result = cli_analysis.run_crosscheck(args, _graph(args), parse_options(map(_pair, args.option)))
     _print(args, result.to_json(), result.text)
     return 0 if result.ok else cli_analysis.WRONG
+
+
+def _diff(args: argparse.Namespace) -> int:
+    found = cli_diff.run(args)
+    _print(args, found.to_json(), found.text)
+    return cli_diff.SLOWER if found.worse else 0
 
 
 def _lines(data: dict[str, Any]) -> str:

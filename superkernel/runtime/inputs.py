@@ -110,7 +110,8 @@ def _foreign(value: Any, kind: TensorType) -> Array:
             return np.asarray(value)
     except Exception as error:
         form, found = f"{type(value).__module__}.{type(value).__qualname__}", f"{type(error).__name__}: {error}"
-        hint = "it must be a tensor in CPU memory"
+        needs_detach = getattr(value, "requires_grad", False)
+        hint = "call .detach() on it" if needs_detach else "it must be a tensor in CPU memory"
         raise InputError(
             f"the {form} cannot be read as an array", expected=str(kind), found=found, hint=hint
         ) from error

@@ -268,7 +268,9 @@ class Kernel(_core.DirectCall):
     def critical(self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, **named: Any) -> Any:
         """What the time of an accelerator's run consists of: see `AicoreKernel.critical`. Raises UnsupportedError on
         other targets."""
-        raise UnsupportedError("only an accelerator's runs can be traced", location=f"kernel {self.name!r}")
+        hint = "without it `report` says what synchronisation costs here, and `trace` shows who waits for whom"
+        where = f"kernel {self.name!r}"
+        raise UnsupportedError("only an accelerator's runs have a critical path", location=where, hint=hint)
 
     def time(
         self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, *, rounds: int = 100, **named: Any

@@ -16,7 +16,9 @@ import numpy as np
 import pytest
 
 import superkernel as sk
+from superkernel.cli import _parser, load_model
 from superkernel.core.dtypes import DType
+from superkernel.core.errors import FileFormatError
 from superkernel.core.tensor import TensorType
 from superkernel.frontends.json_form import save_json
 from superkernel.ir.graph import Graph, Node
@@ -370,3 +372,25 @@ def test_a_cache_of_others_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path
     with pytest.warns(UserWarning, match="writable by others"):
         sk.compile(relu())
     assert not list(shared.iterdir())
+
+
+def test_hints_say_what_helps_here(tmp_path: Path) -> None:
+    """The critical path on the host; half a saved kernel on the command line; a tensor that wants a gradient."""
+    b = sk.GraphBuilder("g")
+    b.output(b.relu(b.input("x", (2, 4))), "y")
+    kernel = sk.compile(b.graph(), threads=1)
+    with pytest.raises(sk.UnsupportedError, match=r"have a critical path.*`report` says what synchronisation costs"):
+        kernel.critical()
+    kernel.save(tmp_path / "whole.skm")
+    (tmp_path / "half.skm").write_bytes((tmp_path / "whole.skm").read_bytes()[:700])
+    with pytest.raises(FileFormatError, match="cut short"):
+        load_model(_parser().parse_args(["run", str(tmp_path / "half.skm")]))
+
+    class WithGradient:
+        requires_grad = True
+
+        def __dlpack__(self, **given: Any) -> Any:
+            raise BufferError("no")
+
+    with pytest.raises(sk.InputError, match=r"call \.detach\(\) on it"):
+        kernel(WithGradient())

@@ -200,7 +200,8 @@ def _shared(value: Any) -> Array | None:
         return np.from_dlpack(value) if hasattr(value, "__dlpack__") else None
     except Exception as error:  # whatever the foreign object's own code raises
         found = f"{type(error).__name__}: {error}"
-        raise InputError("cannot be read as an array", found=found, hint="it must be in CPU memory") from error
+        hint = "call .detach() on it" if getattr(value, "requires_grad", False) else "it must be in CPU memory"
+        raise InputError("cannot be read as an array", found=found, hint=hint) from error
 
 
 def _new_array(kind: TensorType) -> Array:

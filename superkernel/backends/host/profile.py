@@ -139,7 +139,7 @@ def report_of(
         ),
         fused=run if compared else None,
         one_by_one=MedianInterval.of(measured.single[kept]) if compared else None,
-        work=_work(compiled, middle),
+        work=_work(compiled, middle, list(figures.values())),
         precision=formats_text(compiled.options.precision, tuple(formats_in_force(compiled.schedule).items())),
         run=run,
         profiled_ns=float(np.mean([f.total for f in middle])),
@@ -174,7 +174,7 @@ def _parts(middle: Sequence[RunFigures], kept: Sequence[RunFigures], cores: int)
     return tuple(rows)
 
 
-def _work(compiled: HostCompiled, figures: Sequence[RunFigures]) -> tuple[Work, ...]:
+def _work(compiled: HostCompiled, middle: Sequence[RunFigures], kept: Sequence[RunFigures]) -> tuple[Work, ...]:
     """A row per sub-operator."""
     graph, schedule = compiled.graph, compiled.schedule
     nodes = {node.name: node for node in graph.nodes}
@@ -186,11 +186,13 @@ def _work(compiled: HostCompiled, figures: Sequence[RunFigures]) -> tuple[Work, 
         flops = 0.0
         for node in (nodes[name] for name in sub.nodes if name in nodes):
             flops += graph.definition(node).flops(graph.input_types(node), graph.output_types(node), node.attrs)
-        busy = float(np.mean([f.subop.get(sub.index, 0.0) for f in figures]))
+        busy = float(np.mean([f.subop.get(sub.index, 0.0) for f in middle]))
+        each = MedianInterval.of([f.subop.get(sub.index, 0.0) for f in kept])
         nbytes = sum(operand.type.nbytes for operand in sub.body.operands)
         on = len(cores.get(sub.index, ()))
         what = computed_in(sub, schedule.tilings[sub.index])
-        rows.append(Work(sub.index, sub.name, sub.kernel, on, busy, flops, nbytes, what, compiled.symbols[sub.index]))
+        names, low, high = compiled.symbols[sub.index], each.low_ns, each.high_ns
+        rows.append(Work(sub.index, sub.name, sub.kernel, on, busy, flops, nbytes, what, names, low, high))
     return tuple(rows)
 
 

@@ -58,6 +58,8 @@ class Work:
     operand_bytes: int  # sizes of its operands: what a cold run must move at most
     computed_in: str = ""  # format of its products, or the type of its result
     symbols: tuple[str, ...] = ()  # of its kernel function
+    low_ns: float = 0.0  # 95 % interval of the median
+    high_ns: float = 0.0
 
     @property
     def gflops(self) -> float:

@@ -1,0 +1,207 @@
+"""What changed between two measurements, as their JSON forms say it: `difference`.
+
+Model: a report, an ablation or a trace gives *figures*: the time of a launch, and what parts of it took, each with the
+95 % interval of its median; figures of a simulator and of a single recorded run are exact. A figure has *changed* where
+the intervals of both sides are disjoint and its change is at least `limit` of the whole time: a part that doubles and
+is a thousandth of the launch is no news. The two are *worse* where the whole time itself has changed upwards.
+
+It reads data alone, so that measurements of other machines and versions can be held against each other; it cannot know
+what either machine did beside.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from os import PathLike
+from typing import Any
+
+from superkernel.core.errors import FileFormatError, InputError
+from superkernel.core.files import file_name
+
+LIMIT = 0.02
+WHOLE = "a launch"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A time in us with its interval, and what it is the time of."""
+
+    name: str
+    us: float
+    low_us: float
+    high_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class FigureChange:
+    """A figure before and after; `share`: its change as part of 1 of the whole time before."""
+
+    name: str
+    before: Figure | None
+    after: Figure | None
+    share: float
+
+    def __str__(self) -> str:
+        if self.before is None or self.after is None:
+            found = self.before or self.after
+            assert found is not None
+            return f"{self.name}: {'gone' if self.after is None else 'new'}, {found.us:.2f} us"
+        ratio = self.after.us / self.before.us - 1 if self.before.us else float("inf")
+        return (
+            f"{self.name}: {self.before.us:.2f} us [{self.before.low_us:.2f}, {self.before.high_us:.2f}] -> "
+            f"{self.after.us:.2f} us [{self.after.low_us:.2f}, {self.after.high_us:.2f}], {ratio:+.1%}"
+        )
+
+
+@dataclass(frozen=True)
+class MeasuredDifference:
+    """See the module docstring. `changes`: the whole time first where it is one of them, then by size."""
+
+    subject: str
+    limit: float
+    whole: FigureChange
+    changes: tuple[FigureChange, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def worse(self) -> bool:
+        """Whether the whole time has grown beyond noise, by `limit` at least."""
+        return any(change.name == WHOLE and change.share > 0 for change in self.changes)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, stable keys."""
+        return {"schema": "superkernel.diff/1", **asdict(self), "worse": self.worse}
+
+    def text(self) -> str:
+        """For a terminal."""
+        said = "nothing changed beyond noise" if not self.changes else "slower" if self.worse else "changed"
+        lines = [f"{self.subject}: {said} (limit {self.limit:.1%} of a launch)", *self.notes, str(self.whole)]
+        return "\n".join(lines + [f"  {change}" for change in self.changes if change.name != WHOLE])
+
+
+def difference(
+    before: Mapping[str, Any], after: Mapping[str, Any], limit: float = LIMIT, names: tuple[str, str] = ("A", "B")
+) -> MeasuredDifference:
+    """What changed from one measurement to another of its kind, given their JSON forms. Raises InputError where they
+    are of different kinds or `limit` is no part of 1, FileFormatError where one is none of the forms."""
+    if not 0 <= limit < 1:
+        raise InputError("not a limit", location="limit", expected="0 up to 1", found=str(limit))
+    kinds = [_kind(data, name) for data, name in zip((before, after), names, strict=True)]
+    if kinds[0] != kinds[1]:
+        raise InputError("measurements of different kinds", expected=kinds[0], found=kinds[1])
+    figures = [_figures(kinds[0], data, name) for data, name in zip((before, after), names, strict=True)]
+    whole = figures[0][WHOLE]
+    rows = [_change(name, figures[0].get(name), figures[1].get(name), whole) for name in figures[0] | figures[1]]
+    changed = [row for row in rows if _disjoint(row) and abs(row.share) >= limit and row.share]
+    subject = str(before.get("graph", before.get("title", kinds[0])))
+    ordered = sorted(changed, key=lambda row: (row.name != WHOLE, -abs(row.share), row.name))
+    return MeasuredDifference(subject, limit, rows[0], tuple(ordered), tuple(_notes(before, after, names)))
+
+
+def read_measurement(path: str | PathLike[str]) -> dict[str, Any]:
+    """A JSON object from a file. Raises InputError, FileFormatError."""
+    name = file_name(path)
+    try:
+        data = json.loads(name.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError("the file cannot be read", location=f"file {str(path)!r}", found=str(error)) from error
+    except ValueError as error:
+        raise FileFormatError("not JSON", location=f"file {str(path)!r}", found=str(error)) from error
+    if not isinstance(data, dict):
+        raise FileFormatError("not a JSON object", location=f"file {str(path)!r}", found=type(data).__name__)
+    return data
+
+
+def _kind(data: Mapping[str, Any], name: str) -> str:
+    kind = "trace" if "traceEvents" in data else str(data.get("schema"))
+    if kind not in _FORMS:
+        hint = "what `superkernel report --json`, `ablate --json` and `trace --out FILE.json` write"
+        raise FileFormatError("no measurement", location=name, expected=", ".join(_FORMS), found=kind, hint=hint)
+    return kind
+
+
+def _figures(kind: str, data: Mapping[str, Any], name: str) -> dict[str, Figure]:
+    """Figures by name, the whole first."""
+    try:
+        return {figure.name: figure for figure in _FORMS[kind](data)}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        found = f"{type(error).__name__}: {error}"
+        raise FileFormatError(f"not of the form {kind}", location=name, found=found) from error
+
+
+def _exact(name: str, us: float) -> Figure:
+    return Figure(name, us, us, us)
+
+
+def _of_host(data: Mapping[str, Any]) -> Iterator[Figure]:
+    yield _median(WHOLE, data["run"])
+    if data["one_by_one"] is not None:
+        yield _median("one by one", data["one_by_one"])
+    if data["conditions"] is not None and not data["conditions"]["trusted"]:
+        return
+    for row in data["parts"]:
+        yield Figure(row["name"], row["ns"] / 1e3, row["low_ns"] / 1e3, row["high_ns"] / 1e3)
+    for row in data["work"]:
+        name = f"{row['name']} ({row['kernel']})"
+        yield Figure(name, row["busy_ns"] / 1e3, row["low_ns"] / 1e3, row["high_ns"] / 1e3)
+
+
+def _median(name: str, interval: Mapping[str, float]) -> Figure:
+    return Figure(name, interval["median_ns"] / 1e3, interval["low_ns"] / 1e3, interval["high_ns"] / 1e3)
+
+
+def _of_simulator(data: Mapping[str, Any]) -> Iterator[Figure]:
+    us = 1 / data["clock_mhz"]
+    yield _exact(WHOLE, data["cycles"] * us)
+    for row in data["subops"]:
+        yield _exact(f"{row['name']} ({row['kernel']})", (row["last"] - row["first"]) * us)
+    yield _exact("pure sync", sum(row["pure"] for row in data["subops"]) * us)
+    yield _exact("imbalance", sum(row["imbalance"] for row in data["subops"]) * us)
+
+
+def _of_ablation(data: Mapping[str, Any]) -> Iterator[Figure]:
+    yield _exact(WHOLE, data["rows"][-1]["us"])
+    for row in data["rows"]:
+        yield _exact(f"up to {row['name']}", row["us"])
+
+
+def _of_trace(data: Mapping[str, Any]) -> Iterator[Figure]:
+    spans = [event for event in data["traceEvents"] if event.get("ph") == "X"]
+    yield _exact(WHOLE, max((span["ts"] + span["dur"] for span in spans), default=0.0))
+    tracks = max(1, len({span["pid"] for span in spans}))
+    totals: dict[str, float] = {}
+    for span in spans:
+        totals[span["cat"]] = totals.get(span["cat"], 0.0) + span["dur"] / tracks
+    for name, us in totals.items():
+        yield _exact(f"{name}, mean over cores", us)
+
+
+_FORMS: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Figure]]] = {
+    "superkernel.report/2": _of_host,
+    "superkernel.sim_report/2": _of_simulator,
+    "superkernel.ablation/1": _of_ablation,
+    "trace": _of_trace,
+}
+
+
+def _change(name: str, before: Figure | None, after: Figure | None, whole: Figure) -> FigureChange:
+    grown = (after.us if after else 0.0) - (before.us if before else 0.0)
+    return FigureChange(name, before, after, grown / whole.us if whole.us else 0.0)
+
+
+def _disjoint(change: FigureChange) -> bool:
+    if change.before is None or change.after is None:
+        return True
+    return change.after.low_us > change.before.high_us or change.after.high_us < change.before.low_us
+
+
+def _notes(before: Mapping[str, Any], after: Mapping[str, Any], names: tuple[str, str]) -> Iterator[str]:
+    for key in ("graph", "target", "cores", "waits", "sets"):
+        if isinstance(before.get(key), (str, int)) and before[key] != after.get(key):
+            yield f"{key}: {before[key]} -> {after.get(key)}"
+    for data, name in zip((before, after), names, strict=True):
+        conditions = data.get("conditions")
+        if isinstance(conditions, dict) and not conditions.get("trusted", True):
+            yield f"{name} was measured on a busy machine: only whole launches are compared"

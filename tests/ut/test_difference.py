@@ -1,0 +1,125 @@
+"""Differences of measurements: a planted regression is found, repeats are silent, parts count by their size."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from seeds import seeds
+
+from superkernel.backends.host.conditions import Conditions
+from superkernel.backends.host.report import MedianInterval, Report, TimePart, Work
+from superkernel.cli import main
+from superkernel.core.errors import FileFormatError, InputError
+from superkernel.display.difference import difference
+
+SUBOPS = 40
+
+
+def measured(rng: np.random.Generator, slower: float = 1.0, subop: int = 0, trusted: bool = True) -> dict[str, Any]:
+    """A report of 101 launches of 40 sub-operators of 5 us each, with 1.5 % of noise; one of them can be slower."""
+    noise = rng.lognormal(0, 0.015, (101, 1)) * rng.lognormal(0, 0.01, (101, SUBOPS))
+    times = 5000 * noise
+    times[:, subop] *= slower
+    run = MedianInterval.of(times.sum(axis=1))
+    rows = []
+    for number, column in enumerate(times.T):
+        each = MedianInterval.of(column)
+        rows.append(Work(number, f"s{number}", "k", 1, each.median_ns, 1.0, 1, "f32", (), each.low_ns, each.high_ns))
+    part = TimePart("work", run.median_ns, 1.0, run.low_ns, run.high_ns)
+    report = Report(
+        "g", "host avx512", 1, SUBOPS, SUBOPS, 1, 0, 0, 0, run.median_ns, (run.median_ns,), 0.0, 0.0, (), (),
+        work=tuple(rows), run=run, parts=(part,), conditions=Conditions(101, 0, 0, trusted=trusted),
+    )  # fmt: skip
+    found: dict[str, Any] = json.loads(report.json())
+    return found
+
+
+@pytest.mark.parametrize("seed", seeds(5))
+def test_a_planted_regression_is_found_and_named(seed: int) -> None:
+    """5 % of a launch, in one sub-operator: it takes three times as long."""
+    rng = np.random.default_rng(seed)
+    found = difference(measured(rng), measured(rng, slower=3.0, subop=7))
+    assert found.worse
+    assert [change.name for change in found.changes][:1] == ["a launch"]
+    assert {change.name for change in found.changes} == {"a launch", "work", "s7 (k)"}
+    assert found.changes[0].share == pytest.approx(0.05, abs=0.015)
+    assert "slower" in found.text()
+
+
+@pytest.mark.parametrize("seed", seeds(20))
+def test_a_repeat_is_silent(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    found = difference(measured(rng), measured(rng))
+    assert not found.changes
+    assert "nothing changed beyond noise" in found.text()
+
+
+def test_what_became_faster_is_told_and_is_not_worse() -> None:
+    rng = np.random.default_rng(0)
+    found = difference(measured(rng, slower=3.0), measured(rng))
+    assert found.changes
+    assert not found.worse
+
+
+def test_a_small_part_may_double_in_silence() -> None:
+    rng = np.random.default_rng(1)
+    assert not difference(measured(rng), measured(rng, slower=1.5), limit=0.05).changes
+
+
+def test_of_a_busy_machine_only_launches_count() -> None:
+    rng = np.random.default_rng(2)
+    found = difference(measured(rng), measured(rng, slower=3.0, trusted=False), names=("old", "new"))
+    assert found.worse
+    assert any("new was measured on a busy machine" in note for note in found.notes)
+
+
+def simulated(cycles: int) -> dict[str, Any]:
+    row = {"name": "m", "kernel": "k", "first": 0, "last": cycles - 10, "pure": 4.0, "imbalance": 2.0}
+    return {"schema": "superkernel.sim_report/2", "graph": "g", "clock_mhz": 1000, "cycles": cycles, "subops": [row]}
+
+
+def test_simulated_figures_are_exact() -> None:
+    assert difference(simulated(10_000), simulated(10_300)).worse
+    assert not difference(simulated(10_000), simulated(10_100)).changes
+    assert difference(simulated(10_000), simulated(10_100), limit=0.0).worse
+    assert not difference(simulated(10_000), simulated(10_000), limit=0.0).changes
+
+
+def test_ablations_and_traces() -> None:
+    ablation = {"schema": "superkernel.ablation/1", "graph": "g", "rows": [{"name": "a", "us": 9.0}]}
+    slower = {**ablation, "rows": [{"name": "a", "us": 9.5}]}
+    assert difference(ablation, slower).worse
+    trace = {"traceEvents": [{"ph": "X", "pid": 0, "ts": 0.0, "dur": 4.0, "cat": "work"}, {"ph": "M"}]}
+    assert not difference(trace, trace).changes
+    longer = {"traceEvents": [{"ph": "X", "pid": 0, "ts": 0.0, "dur": 5.0, "cat": "work"}]}
+    assert [c.name for c in difference(trace, longer).changes] == ["a launch", "work, mean over cores"]
+
+
+def test_what_cannot_be_compared_is_refused() -> None:
+    with pytest.raises(InputError, match="different kinds"):
+        difference(simulated(10), {"traceEvents": []})
+    with pytest.raises(FileFormatError, match="no measurement"):
+        difference({"schema": "superkernel.report/1"}, {})
+    with pytest.raises(FileFormatError, match=r"not of the form superkernel.report/2"):
+        difference({"schema": "superkernel.report/2"}, {"schema": "superkernel.report/2"})
+    with pytest.raises(InputError, match="not a limit"):
+        difference(simulated(10), simulated(10), limit=2.0)
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = str(tmp_path / "a.json"), str(tmp_path / "b.json")
+    Path(a).write_text(json.dumps(simulated(1000)))
+    Path(b).write_text(json.dumps(simulated(1050)))
+    assert main(["diff", a, b]) == 1
+    assert "+5.0%" in capsys.readouterr().out
+    assert main(["diff", a, b, "--limit", "6", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["worse"] is False
+    assert main(["diff", a, a]) == 0
+    assert main(["diff", a, str(tmp_path / "none.json")]) == 2
+    Path(b).write_text("{")
+    assert main(["diff", a, b]) == 2
+    assert main(["diff", a, a, "--limit", "nan"]) == 2
