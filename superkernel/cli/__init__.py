@@ -129,6 +129,7 @@ def _parser() -> argparse.ArgumentParser:
 
     sub = add("compile", _compile, "Compile a model and save the kernel.")
     sub.add_argument("-o", "--output", required=True, metavar="FILE", help="file to write")
+    cli_kernels.add_dump_argument(sub)
     sub = add("run", _run, "Run a model on inputs from a file.")
     _input_arguments(sub)
     sub.add_argument("--outputs", metavar="FILE.npz", help="write the outputs here, output names as array names")
@@ -197,6 +198,8 @@ def add_model_arguments(parser: argparse.ArgumentParser, *, optional: bool = Fal
     parser.add_argument(
         "--option", action="append", default=[], metavar="NAME=VALUE", help="a compile option; repeatable"
     )
+    text = "take no kernels but those that this file of `kernels dump` lists; repeatable"
+    parser.add_argument("--manifest", action="append", default=[], metavar="FILE", help=text)
     parser.add_argument("--dim", action="append", default=[], metavar="NAME=N", help="value of a symbolic dimension")
     parser.add_argument("--shape", action="append", default=[], metavar="INPUT=1,3,224,224", help="shape of an input")
     parser.add_argument("--json", action="store_true", help="machine-readable output")
@@ -214,7 +217,7 @@ def load_model(args: argparse.Namespace) -> Any:
     from superkernel.backends.saved import is_saved_kernel
 
     if is_saved_kernel(args.model):
-        given = [f"--{name}" for name in ("target", "option", "dim", "shape") if getattr(args, name)]
+        given = [f"--{name}" for name in ("target", "option", "manifest", "dim", "shape") if getattr(args, name)]
         if given:
             hint = "a saved kernel has its options and shapes already; compile the model again"
             raise InputError(f"{', '.join(given)} with a saved kernel", location=f"file {args.model!r}", hint=hint)
@@ -223,7 +226,7 @@ def load_model(args: argparse.Namespace) -> Any:
         args.model,
         target="host" if args.target is None else args.target,
         threads=args.threads,
-        options=parse_options(map(_pair, args.option)),
+        options=_options(args),
         **_sizes(args),
     )
 
@@ -232,6 +235,11 @@ def _sizes(args: argparse.Namespace) -> dict[str, Any]:
     """Dimensions and shapes that the command line gives."""
     shapes = {k: tuple(_integer(d, f"shape of {k!r}") for d in v.split(",") if d) for k, v in map(_pair, args.shape)}
     return {"dims": {k: _integer(v, f"dimension {k!r}") for k, v in map(_pair, args.dim)}, "shapes": shapes}
+
+
+def _options(args: argparse.Namespace) -> dict[str, Any]:
+    """The options of --option and --manifest."""
+    return parse_options([*map(_pair, args.option), *(("manifest", file) for file in args.manifest)])
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -267,6 +275,8 @@ def _compile(args: argparse.Namespace) -> int:
     seconds = time.perf_counter() - start
     kernel.save(args.output)
     summary = {**kernel.summary(), "compile_seconds": round(seconds, 3), "output": args.output}
+    if args.dump_kernels is not None:
+        summary["kernels"] = cli_kernels.write_manifests(kernel, Path(args.dump_kernels))
     _print(args, summary, lambda: _lines(summary))
     return 0
 
@@ -357,7 +367,7 @@ def _graph(args: argparse.Namespace) -> Any:
 
 
 def _ablate(args: argparse.Namespace) -> int:
-    result = cli_analysis.run_ablate(args, _graph(args), parse_options(map(_pair, args.option)))
+    result = cli_analysis.run_ablate(args, _graph(args), _options(args))
     _print(args, result.to_json(), result.text)
     return 0
 
@@ -370,20 +380,20 @@ def _trace(args: argparse.Namespace) -> int:
 
 
 def _bisect(args: argparse.Namespace) -> int:
-    result = cli_analysis.run_bisect(args, _graph(args), parse_options(map(_pair, args.option)))
+    result = cli_analysis.run_bisect(args, _graph(args), _options(args))
     _print(args, result.to_json(), result.text)
     return cli_analysis.WRONG if result.first is not None or result.placement else 0
 
 
 def _explore(args: argparse.Namespace) -> int:
-    result, again = cli_analysis.run_explore(args, _graph(args), parse_options(map(_pair, args.option)))
+    result, again = cli_analysis.run_explore(args, _graph(args), _options(args))
     data = {**result.to_json(), "again": again}
     _print(args, data, lambda: result.text() + (f"\nshow it again: {again}" if again else ""))
     return 0 if result.difference is None else cli_analysis.WRONG
 
 
 def _crosscheck(args: argparse.Namespace) -> int:
-    result = cli_analysis.run_crosscheck(args, _graph(args), parse_options(map(_pair, args.option)))
+    result = cli_analysis.run_crosscheck(args, _graph(args), _options(args))
     _print(args, result.to_json(), result.text)
     return 0 if result.ok else cli_analysis.WRONG
 

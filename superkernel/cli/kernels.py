@@ -4,6 +4,7 @@ out."""
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,7 +42,8 @@ def add_commands(
     text = "Which kernels a model needs, as a manifest (JSON)."
     sub = _add(verbs, "dump", text, lambda args: _dump(args, load_model))
     model_arguments(sub)
-    sub.add_argument("-o", "--output", metavar="FILE", help="write the manifest here too")
+    text = "write the manifest here too; of a model with scopes, that of each to FILE with the scope in its name"
+    sub.add_argument("-o", "--output", metavar="FILE", help=text)
 
     sub = _add(verbs, "merge", "Merge manifests into one that serves all their models.", _merge)
     sub.add_argument("manifests", nargs="+", metavar="MANIFEST", help="files that `kernels dump` wrote")
@@ -147,8 +149,29 @@ def _explain(args: argparse.Namespace) -> int:
 def _dump(args: argparse.Namespace, load_model: Callable[[argparse.Namespace], Kernel]) -> int:
     from superkernel.registry.commands import kernels_dump
 
-    print(kernels_dump(load_model(args).manifest(), output=args.output))
+    kernel = load_model(args)
+    if args.output is not None:
+        write_manifests(kernel, Path(args.output))
+    print(kernels_dump(kernel.manifest()))
     return 0
+
+
+def add_dump_argument(parser: Parser) -> None:
+    """`--dump-kernels` of `superkernel compile`."""
+    text = "write the manifest of its kernels here; of a model with scopes, that of each to FILE with the scope's name"
+    parser.add_argument("--dump-kernels", metavar="FILE", help=text)
+
+
+def write_manifests(kernel: Kernel, path: Path) -> list[str]:
+    """The manifest of a model to a file, and those of its scopes beside it; the files' names."""
+    kernel.manifest().save(path)
+    written, parts = [str(path)], kernel.part_manifests()
+    for scope, manifest in parts.items() if len(parts) > 1 else ():
+        word = re.sub(r"[^\w.-]", "_", scope) or "rest"
+        part = path.with_name(f"{path.stem}.{word}{path.suffix}")
+        manifest.save(part)
+        written.append(str(part))
+    return written
 
 
 def _name(args: argparse.Namespace) -> int:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from typing import Any
+from os.path import isfile
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from superkernel.codegen.host.abi import ABI_VERSION
-from superkernel.core.errors import InputError, UnsupportedError, Violation, raise_all
+from superkernel.core.errors import InputError, ManifestError, UnsupportedError, Violation, raise_all
 from superkernel.core.options import Options
-from superkernel.ir.body import Body
+from superkernel.ir.body import Body, SubOperator
 from superkernel.ops.grouped import TILINGS
 from superkernel.registry.records import Policy
 from superkernel.registry.selection import Registry, Selection
 from superkernel.scheduler.hostcall import HOST_REFERENCE
 from superkernel.target.base import Target
+
+if TYPE_CHECKING:
+    from superkernel.registry.manifest import Manifest
 
 
 class KernelChooser:
@@ -29,6 +34,19 @@ class KernelChooser:
         self.refusals: dict[Hashable, list[str]] = {}
         self.sinks_tilings = options.tiling == "sunk" or not target.tables_beside
         self._check_patterns(options)
+        self._files, self._unlisted = options.manifest, dict[Hashable, ManifestError]()
+        self._rows = {row.id: row for row in registry.rows}
+        self.manifest = self._listed() if options.manifest else None
+
+    def _listed(self) -> Manifest:
+        """The manifest that the options name. Raises InputError, UserError, FileFormatError."""
+        from superkernel.registry.manifest import Manifest, merge
+
+        missing = [Violation("no such file", f"option 'manifest', file {f!r}") for f in self._files if not isfile(f)]
+        raise_all(InputError, missing)
+        found = merge(Manifest.load(Path(file)) for file in self._files)
+        found.check_fits(self.registry, self.target, ABI_VERSION, f"option 'manifest', {', '.join(self._files)}")
+        return found
 
     def _check_patterns(self, options: Options) -> None:
         """A pattern that matches no row is a slip of the pen: say so."""
@@ -43,9 +61,11 @@ class KernelChooser:
 
     def choose(self, body: Body) -> str:
         """The kernel id for a body. Raises UnsupportedError where the policy leaves none."""
-        if body.op in TILINGS and not self.sinks_tilings:
-            return HOST_REFERENCE
-        return self.select(body).kernel
+        return HOST_REFERENCE if self._is_table(body) else self.select(body).kernel
+
+    def _is_table(self, body: Body) -> bool:
+        """Whether it computes a tiling that depends on data, which NumPy does between two launches."""
+        return body.op in TILINGS and not self.sinks_tilings
 
     def select(self, body: Body) -> Selection:
         """The whole selection, with its explanation."""
@@ -73,11 +93,63 @@ class KernelChooser:
         """Size of a kernel's code, by its rows; 0 where it has none."""
         return max((row.code_bytes for row in self.registry.rows if row.kernel == kernel), default=0)
 
-    def manifest(self, model: str, bodies: Sequence[Body], symbols: Sequence[Sequence[str]]) -> Any:
-        """The manifest of a model: the kernels that its bodies need, with the symbols of their functions."""
+    def selection_of(self, sub: SubOperator) -> Selection:
+        """The selection of the kernel that a sub-operator has, also where others were refused first: by whoever planned
+        it, which may have been another process."""
+        policy, first = self._refused.get(_problem(sub.body), self.policy), self.select(sub.body)
+        found = first
+        while found.kernel != sub.kernel:
+            policy = replace(policy, deny=(*policy.deny, found.kernel))
+            try:
+                found = self.registry.select_body(sub.body, self.target, policy)
+            except UnsupportedError:
+                found = first
+                break
+        return replace(found, requirement=replace(found.requirement, policy=self.policy))
+
+    def refuse_unlisted(self, subops: Sequence[SubOperator]) -> bool:
+        """Whether sub-operators have kernels that the manifest does not hold: others are chosen from now on. Raises
+        ManifestError where it holds none."""
+        if self.manifest is None:
+            return False
+        refused: set[Hashable] = set()
+        for sub in subops:
+            problem = _problem(sub.body)
+            if problem in refused:
+                continue
+            selection = self.selection_of(sub)
+            if self.manifest.holds(selection.row, selection.requirement.op, self._rows):
+                continue
+            error = self._unlisted.setdefault(problem, self._miss(sub, selection))
+            if self._is_table(sub.body):
+                raise error
+            policy = self._refused.get(problem, self.policy)
+            self._refused[problem] = replace(policy, deny=(*policy.deny, sub.kernel))
+            refused.add(problem)
+            try:
+                self.select(sub.body)
+            except UnsupportedError:
+                raise error from None
+        return bool(refused)
+
+    def _miss(self, sub: SubOperator, selection: Selection) -> ManifestError:
+        """What is not listed, by its key, and how it gets there."""
+        assert self.manifest is not None
+        files = ", ".join(self._files)
+        return ManifestError(
+            "the manifest does not list the kernel that it needs",
+            location=f"sub-operator {sub.name!r}",
+            expected=f"one of the {len(self.manifest.kernels)} kernels of {files}",
+            found=f"{selection.row.id} for {selection.requirement}, key {selection.requirement.key}",
+            hint=f"superkernel kernels dump MODEL -o NEW, then superkernel kernels merge {' '.join(self._files)} NEW "
+            "-o MERGED",
+        )
+
+    def manifest_of(self, model: str, subops: Sequence[SubOperator], symbols: Sequence[Sequence[str]]) -> Manifest:
+        """The manifest of a model: the kernels that its sub-operators have, with the symbols of their functions."""
         from superkernel.registry.manifest import dump
 
-        return dump(model, [self.select(body) for body in bodies], self.registry, ABI_VERSION, symbols)
+        return dump(model, [self.selection_of(sub) for sub in subops], self.registry, ABI_VERSION, symbols)
 
 
 def _problem(body: Body) -> Hashable:

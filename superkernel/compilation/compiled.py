@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from superkernel.compilation.choice import KernelChooser
+    from superkernel.ir.body import SubOperator
+    from superkernel.registry.manifest import Manifest
     from superkernel.scheduler.grouping import Grouping
     from superkernel.scheduler.schedule import Schedule, Task
 
@@ -196,9 +198,19 @@ class Compilation(Job[TargetT], Planned[PlanT], Generic[TargetT, PlanT]):
             "certificate": lambda: str(self.certificate),
         }
 
-    def manifest(self) -> Any:
-        """Kernels this model needs, for selective registration."""
-        return self.chooser.manifest(self.graph.name, [s.body for s in self.schedule.subops], self.symbols)
+    def manifest(self) -> Manifest:
+        """Kernels this model needs, for selective builds."""
+        return self.chooser.manifest_of(self.graph.name, self.schedule.subops, self.symbols)
+
+    def part_manifests(self) -> dict[str, Manifest]:
+        """The same for each part of a graph with scopes: "" is what lies in none. Parts are models of their own."""
+        parts: dict[str, list[SubOperator]] = {}
+        for sub in self.schedule.subops:
+            parts.setdefault(sub.scope or "", []).append(sub)
+        return {
+            part: self.chooser.manifest_of(f"{self.graph.name}/{part}", subops, [self.symbols[s.index] for s in subops])
+            for part, subops in parts.items()
+        }
 
 
 def names_of_outputs(graph: Graph) -> tuple[str, ...]:

@@ -115,12 +115,21 @@ def _key(job: Job[Target], arrays: Mapping[str, NDArray[Any]]) -> str:
     ]
     rows.append(repr(source.outputs))
     rows += [f"{name!r}: {source.types[name]}" for name in source.constants]
+    rows += [f"manifest {_file_digest(Path(name))}" for name in job.options.manifest]
     rows.append("states")
     rows += [f"{name!r}: {source.types[name]}" for name in source.states]
     digest = hashlib.sha256("\n".join(rows).encode())
     for array in arrays.values():
         digest.update(np.ascontiguousarray(array).view(np.uint8).data if array.ndim else array.tobytes())
     return f"plan {digest.hexdigest()}"
+
+
+def _file_digest(path: Path) -> str:
+    """Of a manifest's bytes; of none where planning will say that it cannot be read."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except (OSError, ValueError):
+        return "none"
 
 
 @cache

@@ -43,6 +43,8 @@ def _schedule(run: Stages, graph: Graph, planner: Planner[TargetT, ScheduledT, A
     while True:
         with run.stage("group"):
             grouped, grouping, dumps = _grouped(graph, planner)
+            if planner.chooser.refuse_unlisted(grouping.subops):
+                continue
         run.dump("subops", grouping)
         try:
             with run.stage("place"):

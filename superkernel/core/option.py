@@ -13,6 +13,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from os import PathLike, fspath
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from superkernel.core.errors import Violation
@@ -25,7 +26,11 @@ Stage = Literal["graph", "schedule", "program", "run"]
 """The first that differs where an option does: what is computed by which kernels; where and when; the code and the
 synchronisation of one schedule; how a program is kept and run."""
 
+FILE = "file"
+"""Entries that are names of files: one may stand by itself."""
+
 _SWITCHES = {True: "auto", False: "off"}  # what a truth value means for choices that are these two
+_SCOPED = "a mapping of scopes to patterns"
 _WORDS = {"true": True, "on": True, "false": False, "off": False}
 _FAULTS = {bool: "not a truth value", int: "not a number in range", float: "not a number in range"}
 
@@ -102,7 +107,7 @@ class Option:
         if self.element is bool:
             return "True or False"
         if self.element is tuple:
-            return "a mapping of scopes to patterns" if ":" in self.entry else "tuple of str"
+            return {"pattern": "tuple of str", FILE: "a file, or several"}.get(self.entry, _SCOPED)
         if self.element is str:
             return ", ".join(self.choices)
         if self.power_of_two:
@@ -136,7 +141,10 @@ class Option:
     def _check_entries(self, value: Any, wrong: list[Violation]) -> Any:
         if ":" in self.entry and isinstance(value, Mapping):
             value = _entries(value)
-        if not isinstance(value, (tuple, list)) or not all(isinstance(p, str) for p in value):
+        if self.entry == FILE:
+            value = (value,) if isinstance(value, (str, PathLike)) else value
+            value = [fspath(v) if isinstance(v, PathLike) else v for v in value] if _is_row(value) else value
+        if not _is_row(value) or not all(isinstance(p, str) for p in value):
             wrong.append(Violation("not a tuple of patterns", self.location, self.takes, repr(value)))
             return value
         for entry in value:
@@ -185,6 +193,10 @@ def plain(value: Any) -> Any:
         if isinstance(value, kind):
             return str.__str__(value) if kind is str else kind(value)
     return value
+
+
+def _is_row(value: Any) -> bool:
+    return isinstance(value, (tuple, list))
 
 
 def _entries(scopes: Mapping[Any, Any]) -> tuple[str, ...]:

@@ -146,6 +146,14 @@ class Options:
         "Kernels that must be taken where they can be. Shell-like patterns of [kernel ids](registry.md); "
         "`options_without_effect` names pins that took no kernel, and why.",
     )
+    manifest: tuple[str, ...] = option(
+        (), "graph",
+        "Hold the kernel to those that manifests list. Files of `superkernel kernels dump`, merged where there are "
+        "several: only the kernels listed and the generic ones behind them are taken ([selective "
+        "builds](registry.md#selective-builds)); a ManifestError names the key of what is not listed, whatever "
+        "`fallback` says.",
+        entry="file",
+    )
     scopes: tuple[str, ...] = option(
         (), "graph",
         "Put nodes into scopes by name. Entries `scope:pattern`, or a mapping scope -> patterns: nodes whose names "

@@ -79,10 +79,8 @@ def kernels_explain(
     return "\n".join(line for row in rows for line in _demands(row))
 
 
-def kernels_dump(manifest: Manifest, *, output: str | Path | None = None) -> str:
-    """The manifest as JSON text; with `output` it is also written there, atomically."""
-    if output is not None:
-        manifest.save(Path(output))
+def kernels_dump(manifest: Manifest) -> str:
+    """The manifest as JSON text."""
     return _json(manifest.to_json())
 
 

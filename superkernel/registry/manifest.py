@@ -1,10 +1,13 @@
 """Which kernels a set of models needs: dumped per model, merged for a build, and what a build from it may then use.
 
-Model: a manifest is canonical JSON: the registry it came from (version, ABI, digest), the target, one entry per kernel
-row (canonical name, content hash, the symbols of its functions in the models' objects, and for each requirement key the
-models that have it), and the fallbacks the models rely on. Merging is a union of sets, so it is commutative,
-associative and idempotent. The same id with other contents, another ABI or another target is an error that names the
-models on both sides; another digest alone is not (rows that neither model uses may differ).
+Model: a manifest is canonical JSON: the package and the registry it came from (version, ABI, digest), the target, one
+entry per kernel row (canonical name, content hash, the symbols of its functions in the models' objects, and for each
+requirement key the models that have it), and the fallbacks the models rely on. Merging is a union of sets, so it is
+commutative, associative and idempotent. Manifests of two versions, registries, ABIs or targets do not merge, nor two
+contents under one id: the error names the models on both sides.
+
+A selective build (option `manifest`) may use what `Manifest.holds`: the kernels listed, the generic ones behind them,
+and NumPy for the operators that the models listed have it compute.
 
 Invariant: equal selections give equal bytes, whatever the order of registration, selection or merging.
 """
@@ -14,14 +17,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from superkernel.core.errors import FileFormatError, InputError, UserError, Violation, raise_all
+from superkernel.core.version import __version__
 from superkernel.registry.canonical import digest, read_json, write_json
-from superkernel.registry.records import Capability, row_data
+from superkernel.registry.records import Capability, KernelRole, row_data
 from superkernel.registry.selection import REGISTRY_VERSION, Registry, Selection
-from superkernel.target.base import identity_of
+from superkernel.target.base import Target, identity_of
 
 SCHEMA = 2
 
@@ -54,11 +59,12 @@ class FallbackEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """See the module docstring. `digests`: of every registry that took part."""
+    """See the module docstring. `package`: its version; `registry`: digest of its rows."""
 
     abi: int
     target: tuple[str, str, str]
-    digests: frozenset[str]
+    package: str
+    registry: str
     kernels: Mapping[str, KernelEntry]
     fallbacks: frozenset[FallbackEntry] = field(default_factory=frozenset)
 
@@ -66,6 +72,37 @@ class Manifest:
     def models(self) -> frozenset[str]:
         """All models in it."""
         return frozenset().union(*(entry.models for entry in self.kernels.values()))
+
+    def holds(self, row: Capability, op: str, rows: Mapping[str, Capability]) -> bool:
+        """Whether a build from it may compute an operator by a row; `rows`: those of its registry, by id."""
+        if row.role is KernelRole.REFERENCE:
+            return any(f.kernel == row.id and f.op == op for f in self.fallbacks)
+        if row.id in self.kernels:
+            return True
+        listed = (rows[kernel] for kernel in self.kernels)
+        return any(row.role.rank > k.role.rank and row.tier in (None, k.tier) and op in k.ops for k in listed)
+
+    def check_fits(self, registry: Registry, target: Target, abi: int, location: str) -> None:
+        """Whether it is of this package, registry, ABI and target. Raises UserError with all that is not."""
+        mine = {"package": __version__, "registry": registry.digest, "ABI": str(abi)}
+        theirs = {"package": self.package, "registry": self.registry, "ABI": str(self.abi)}
+        hint = "dump the kernels of its models again with this version: superkernel kernels dump MODEL -o FILE"
+        wrong = [
+            Violation(f"a manifest of another {what}", location, mine[what], theirs[what], hint)
+            for what in mine
+            if mine[what] != theirs[what]
+        ]
+        rows = {row.id: row for row in registry.rows}
+        for kernel, entry in sorted(self.kernels.items()):
+            found = content_hash(rows[kernel]) if kernel in rows else "no such kernel"
+            if found != entry.content:
+                place = f"{location}, kernel {kernel!r}, models {_names(entry.models)}"
+                wrong.append(Violation("not the kernel that was listed", place, found[:16], entry.content[:16], hint))
+        if identity_of(target) != self.target:
+            message, hint = "a manifest for another target", "a manifest is for one target: dump one for each"
+            expected = ", ".join(identity_of(target))
+            wrong.append(Violation(message, location, expected, ", ".join(self.target), hint))
+        raise_all(UserError, wrong)
 
     @property
     def digest(self) -> str:
@@ -89,7 +126,8 @@ class Manifest:
         return {
             "schema": SCHEMA,
             "kind": "kernel-manifest",
-            "registry": {"version": REGISTRY_VERSION, "abi": self.abi, "digests": sorted(self.digests)},
+            "package": self.package,
+            "registry": {"version": REGISTRY_VERSION, "abi": self.abi, "digest": self.registry},
             "target": dict(zip(("triple", "tier", "features"), self.target, strict=True)),
             "kernels": kernels,
             "fallbacks": fallbacks,
@@ -121,18 +159,20 @@ class Manifest:
                 FallbackEntry(f["model"], f["kernel"], f["op"], f["reason"]) for f in data["fallbacks"]
             )
             triple = (str(target["triple"]), str(target["tier"]), str(target["features"]))
-            return Manifest(int(registry["abi"]), triple, frozenset(registry["digests"]), kernels, fallbacks)
+            package, rows = str(data["package"]), str(registry["digest"])
+            return Manifest(int(registry["abi"]), triple, package, rows, kernels, fallbacks)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FileFormatError("a damaged kernel manifest", location=location, found=repr(error)) from error
 
     @staticmethod
-    def load(path: Path) -> Manifest:
+    def load(path: str | PathLike[str]) -> Manifest:
         """Read a manifest file."""
+        path = Path(path)
         return Manifest.from_json(read_json(path, "kernel manifest"), f"file {str(path)!r}")
 
-    def save(self, path: Path) -> None:
+    def save(self, path: str | PathLike[str]) -> None:
         """Write the file atomically."""
-        write_json(path, self.to_json())
+        write_json(Path(path), self.to_json())
 
 
 def content_hash(row: Capability) -> str:
@@ -165,7 +205,7 @@ def dump(
         if s.fallback is not None:
             fallbacks.add(FallbackEntry(model, s.row.id, s.requirement.op, s.fallback.reason))
     kernels = {i: KernelEntry(row.name, content_hash(row), keys[i], frozenset(functions[i])) for i, row in rows.items()}
-    return Manifest(abi, targets.pop(), frozenset({registry.digest}), kernels, frozenset(fallbacks))
+    return Manifest(abi, targets.pop(), __version__, registry.digest, kernels, frozenset(fallbacks))
 
 
 def merge(manifests: Iterable[Manifest]) -> Manifest:
@@ -179,8 +219,13 @@ def merge(manifests: Iterable[Manifest]) -> Manifest:
 def _merge_two(a: Manifest, b: Manifest) -> Manifest:
     wrong: list[Violation] = []
     sides = f"models {_names(a.models)} against {_names(b.models)}"
+    again = "dump all models with one version"
+    if a.package != b.package:
+        wrong.append(Violation("manifests of two versions of the package", sides, a.package, b.package, again))
+    if a.registry != b.registry:
+        wrong.append(Violation("manifests of two registries", sides, a.registry[:16], b.registry[:16], again))
     if a.abi != b.abi:
-        wrong.append(Violation("manifests of two ABIs", sides, f"ABI {a.abi}", f"ABI {b.abi}"))
+        wrong.append(Violation("manifests of two ABIs", sides, f"ABI {a.abi}", f"ABI {b.abi}", again))
     if a.target != b.target:
         hint = "merge per target, or dump all models for one"
         wrong.append(Violation("manifests of two targets", sides, ", ".join(a.target), ", ".join(b.target), hint))
@@ -198,31 +243,7 @@ def _merge_two(a: Manifest, b: Manifest) -> Manifest:
         keys = {k: ours.keys.get(k, frozenset()) | theirs.keys.get(k, frozenset()) for k in {*ours.keys, *theirs.keys}}
         kernels[kernel] = KernelEntry(ours.symbol, ours.content, keys, ours.functions | theirs.functions)
     raise_all(UserError, wrong)
-    return Manifest(a.abi, a.target, a.digests | b.digests, kernels, a.fallbacks | b.fallbacks)
-
-
-def restricted(registry: Registry, manifest: Manifest, file: str = "MANIFEST") -> Registry:
-    """The registry of a build from a manifest: exactly its kernels and the fallbacks behind them, that is, every
-    eligible-role row below a kernel's own for the manifest's tier and the same operators. Raises UserError where a
-    kernel is missing or has other contents now. A miss in the result names `file` to regenerate."""
-    rows = {row.id: row for row in registry.rows}
-    wrong: list[Violation] = []
-    for kernel, entry in sorted(manifest.kernels.items()):
-        found = content_hash(rows[kernel]) if kernel in rows else "no such kernel"
-        if found != entry.content:
-            place = f"kernel {kernel!r}, models {_names(entry.models)}"
-            hint = "dump the models again with this version"
-            wrong.append(
-                Violation("the manifest does not fit this registry", place, entry.content[:16], found[:16], hint)
-            )
-    raise_all(UserError, wrong)
-    kept = [rows[kernel] for kernel in manifest.kernels]
-    closure = {row.id: row for row in kept}
-    for row in registry.rows:
-        same_tier = row.tier in (None, manifest.target[1])
-        if same_tier and any(row.role.rank > k.role.rank and set(row.ops) & set(k.ops) for k in kept):
-            closure[row.id] = row
-    return Registry(closure.values(), registry.estimator, registry.timings, file)
+    return Manifest(a.abi, a.target, a.package, a.registry, kernels, a.fallbacks | b.fallbacks)
 
 
 def _names(models: Iterable[str]) -> str:

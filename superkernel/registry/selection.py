@@ -15,12 +15,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
 from superkernel.core.errors import (
     DeterminismError,
     InputError,
-    ManifestError,
     PolicyError,
     ToleranceError,
     UnsupportedError,
@@ -186,8 +186,6 @@ class Registry:
     """A set of rows to choose from. Raises InputError on two rows with one id and on rows without operators.
 
     `estimator`: says what kernels take; asked where several are eligible, or somebody sets a limit or wants to know.
-    `restricted_to`: set on a registry cut down by a manifest; a miss then names the key and how to regenerate the
-    manifest.
     """
 
     def __init__(
@@ -195,12 +193,10 @@ class Registry:
         rows: Iterable[Capability],
         estimator: Estimator | None = None,
         timings: TimingDatabase | None = None,
-        restricted_to: str | None = None,
     ) -> None:
         self.rows = tuple(sorted(rows, key=lambda r: r.id))
         self.estimator = estimator
         self.timings = timings
-        self.restricted_to = restricted_to
         _check_rows(self.rows)
         self._by_op: dict[str, list[Capability]] = {}
         for row in self.rows:
@@ -219,7 +215,7 @@ class Registry:
         """The rows that serve an operator, by id."""
         return tuple(self._by_op.get(op, ()))
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Hash of all rows; does not depend on the order of registration."""
         return digest([row_data(row) for row in self.rows])
@@ -329,11 +325,7 @@ class Registry:
         expected, kind = f"a kernel for {requirement}", UnsupportedError
         message, found, hint = "no kernel is eligible", f"{len(rows)} candidates, all rejected", ""
         near = [(row, failures) for row, failures in rows if all(f.reason in LIMITS for f in failures)]
-        if self.restricted_to is not None:
-            kind = ManifestError
-            message, found = "no kernel of this selective build is eligible", f"requirement {requirement.key}"
-            hint = f"regenerate the manifest: superkernel kernels dump MODEL -o {self.restricted_to}"
-        elif near:
+        if near:
             row, failures = min(near, key=lambda pair: (len(pair[1]), pair[0].role.rank, pair[0].id))
             kind = next((LIMITS[f.reason] for f in failures if LIMITS[f.reason] is not PolicyError), PolicyError)
             message, hint = "the options leave no kernel", "; ".join(_remedy(f) for f in failures)

@@ -81,7 +81,7 @@ def common(compiled: AnyCompilation, subop: int) -> dict[str, Any]:
         "nodes": sub.nodes,
         "kernel": sub.kernel,
         "symbols": compiled.symbols[subop],
-        "selection": compiled.chooser.select(sub.body).explanation,
+        "selection": compiled.chooser.selection_of(sub).explanation,
         "grouping": tuple(str(n) for n in compiled.grouping.notes if n.node in sub.nodes),
         "options": compiled.idle_options(),
         "form": boundary.form.value,

@@ -31,6 +31,7 @@ from superkernel.runtime.result import RunReport, RunResult
 if TYPE_CHECKING:
     from superkernel.compilation.compiled import AnyCompilation, Executable, Proof
     from superkernel.display.tracing import Trace
+    from superkernel.registry.manifest import Manifest
     from superkernel.runtime.decisions import Decisions
 
 Array = NDArray[Any]
@@ -326,9 +327,13 @@ class Kernel(_core.DirectCall):
         another name."""
         return self._compiled.stage_text(stage)
 
-    def manifest(self) -> Any:
+    def manifest(self) -> Manifest:
         """Which kernels the model needs (see docs/registry.md)."""
         return self._compiled.manifest()
+
+    def part_manifests(self) -> dict[str, Manifest]:
+        """The same for each part of a model with scopes, by scope; "" is what lies in none."""
+        return self._compiled.part_manifests()
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write graph, options and object code to one file that `superkernel.load` reads. Replaces the file

@@ -18,7 +18,14 @@ from superkernel._core import OversubscriptionWarning
 from superkernel.cli import main
 
 ROOT = Path(__file__).parents[2]
-GUIDES = ("README.md", "docs/getting-started.md", "docs/graph-format.md", "docs/accelerator.md", "docs/errors.md")
+GUIDES = (
+    "README.md",
+    "docs/getting-started.md",
+    "docs/graph-format.md",
+    "docs/accelerator.md",
+    "docs/errors.md",
+    "docs/registry.md",
+)
 COMMANDS = ("docs/getting-started.md", "docs/command-line.md", "docs/registry.md")
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -12,7 +12,7 @@ import pytest
 
 from superkernel.codegen.cache import ObjectCache
 from superkernel.core.errors import InputError, Violation
-from superkernel.core.option import ACCELERATOR, HOST, TARGETS
+from superkernel.core.option import ACCELERATOR, FILE, HOST, TARGETS
 from superkernel.core.options import OPTIONS, Options, parse_options
 from superkernel.core.options_page import page
 from superkernel.core.settings import DUMP_STAGES, cache_directory, dump_stages
@@ -135,7 +135,7 @@ def test_a_declaration_holds_together(name: str) -> None:
     assert {*each.idle, *each.refused} <= {*TARGETS}
     assert all({*choices} < {*each.choices} for choices in each.refused.values())
     assert each.targets
-    for bad in (object(), None, 1.5j, "nonsense", -1):
+    for bad in (object(), None, 1.5j, b"" if each.entry == FILE else "nonsense", -1):
         each.check(bad, wrong)
     assert len(wrong) == 5
     assert all(each.location in str(v) and each.takes in str(v) for v in wrong)

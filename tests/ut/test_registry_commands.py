@@ -60,7 +60,8 @@ def test_dump_and_merge_write_files(tmp_path: Path) -> None:
     paths = []
     for model, texts in (("a", PROBLEMS[:5]), ("b", PROBLEMS[3:])):
         paths.append(tmp_path / f"{model}.json")
-        text = kernels_dump(manifest(model, texts), output=paths[-1])
+        text = kernels_dump(made := manifest(model, texts))
+        made.save(paths[-1])
         assert Manifest.from_json(json.loads(text)) == Manifest.load(paths[-1])
     said = kernels_merge(paths, output=tmp_path / "both.json")
     merged = Manifest.load(tmp_path / "both.json")

@@ -11,11 +11,11 @@ from itertools import permutations
 from pathlib import Path
 
 import pytest
-from registry_cases import ABI, PROBLEMS, manifest, need
+from registry_cases import ABI, PROBLEMS, TARGETS, manifest, need
 
-from superkernel.core.errors import FileFormatError, InputError, MachineError, UnsupportedError, UserError
-from superkernel.registry.manifest import Manifest, content_hash, dump, merge, restricted
-from superkernel.registry.records import Policy
+from superkernel.core.errors import FileFormatError, InputError, MachineError, UserError
+from superkernel.core.version import __version__
+from superkernel.registry.manifest import Manifest, content_hash, dump, merge
 from superkernel.registry.selection import Registry
 from superkernel.registry.timings import Timing, TimingDatabase, TimingKey
 from superkernel.scheduler.families import HOST_KERNELS
@@ -64,6 +64,10 @@ def test_conflicts_name_both_models() -> None:
     assert f"kernel {kernel!r}, models a against b" in str(caught.value)
     with pytest.raises(UserError, match="models a against b: manifests of two ABIs"):
         merge([A, replace(B, abi=8)])
+    with pytest.raises(UserError, match=r"two versions of the package; expected .*; found 0\.0\.9"):
+        merge([A, replace(B, package="0.0.9")])
+    with pytest.raises(UserError, match="manifests of two registries"):
+        merge([A, replace(B, registry="0" * 64)])
     with pytest.raises(UserError, match="manifests of two targets"):
         merge([A, manifest("b", tier="avx2")])
     with pytest.raises(InputError, match="nothing to merge"):
@@ -89,30 +93,40 @@ def test_a_model_has_one_target() -> None:
             dump("m", selections, registry, ABI)
 
 
-def test_restricted_build_holds_its_kernels_and_their_fallbacks_only() -> None:
-    packed = manifest("m", ("matmul(f32[128,384], const f32[384,384])",))
-    build = restricted(HOST_KERNELS.registry, packed, "m.json")
-    assert [r.id for r in build.rows] == [
-        "host.matmul.generic/avx512",
+def test_a_build_holds_its_kernels_and_what_is_behind_them_only() -> None:
+    packed = manifest("m", ("matmul(f32[128,384], const f32[384,384])", "gemm(f32[4,8], f32[8,4])"))
+    rows = {row.id: row for row in HOST_KERNELS.registry.rows}
+    held = {(row.id, op) for row in rows.values() for op in row.ops if packed.holds(row, op, rows)}
+    assert {row for row, op in held if op == "matmul"} == {
         "host.matmul.packed/f32/avx512",
-        "host.reference",
-    ]
-    assert build.select(need("matmul(f32[128,384], const f32[384,384])")).kernel == "host.matmul.packed"
-    assert build.select(need("matmul(f32[128,384], f32[384,384])")).kernel == "host.matmul.generic"
-    requirement = need("softmax(f32[8,128]; axis=-1)", policy=Policy(fallback="forbid"))
-    with pytest.raises(UnsupportedError) as caught:
-        build.select(requirement)
-    assert requirement.key in str(caught.value)
-    assert "superkernel kernels dump MODEL -o m.json" in str(caught.value)
+        "host.matmul.generic/avx512",
+    }
+    assert {(row, op) for row, op in held if op != "matmul"} == {("host.reference", "gemm")}
 
 
-def test_restricting_to_a_foreign_manifest_is_refused() -> None:
+def test_what_a_manifest_is_of_is_checked_before_its_use() -> None:
+    registry, target = HOST_KERNELS.registry, TARGETS["avx512"]
+    A.check_fits(registry, target, ABI, "m.json")
     kernel = next(iter(A.kernels))
-    changed = replace(A, kernels={**A.kernels, kernel: replace(A.kernels[kernel], content="f" * 64)})
-    with pytest.raises(UserError, match="does not fit this registry"):
-        restricted(HOST_KERNELS.registry, changed)
-    with pytest.raises(UserError, match="no such kernel"):
-        restricted(Registry([HOST_KERNELS.registry.rows[0]]), A)
+    changed = {**A.kernels, kernel: replace(A.kernels[kernel], content="f" * 64), "gone": A.kernels[kernel]}
+    other = replace(A, kernels=changed, package="0.0.9", registry="0" * 64, abi=8, target=("riscv64", "x", "y"))
+    with pytest.raises(UserError) as caught:
+        other.check_fits(registry, target, ABI, "m.json")
+    texts = list(map(str, caught.value.violations))
+    for found, expected in zip(
+        texts,
+        [
+            "m.json: a manifest of another package; expected 0.1.0; found 0.0.9",
+            "m.json: a manifest of another registry; expected ",
+            "m.json: a manifest of another ABI; expected 7; found 8",
+            "m.json, kernel 'gone', models a: not the kernel that was listed; expected no such kernel",
+            f"m.json, kernel {kernel!r}, models a: not the kernel that was listed",
+            "m.json: a manifest for another target; expected x86_64",
+        ],
+        strict=True,
+    ):
+        assert found.startswith(expected.replace("0.1.0", __version__))
+    assert "superkernel kernels dump MODEL -o FILE" in texts[0]
 
 
 @pytest.mark.parametrize(
@@ -120,8 +134,9 @@ def test_restricting_to_a_foreign_manifest_is_refused() -> None:
     [
         "", "[]", "{}", '{"kind": "kernel-manifest", "schema": 99}', '{"kind": "kernel-manifest", "schema": 1}',
         "\x00\xff",
+        '{"kind":"kernel-manifest","schema":1,"registry":{"version":2,"abi":1,"digests":[]},"target":{}}',
         '{"kind":"kernel-manifest","schema":2,"registry":{"version":2}}',
-        '{"kind":"kernel-manifest","schema":2,"registry":{"version":1,"abi":1,"digests":[]},"target":{}}',
+        '{"kind":"kernel-manifest","schema":2,"registry":{"version":1,"abi":1,"digest":""},"target":{}}',
     ],
 )  # fmt: skip
 def test_damaged_files_are_refused(tmp_path: Path, text: str) -> None:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ MENTIONED = 0.02  # part of the CPUs' time from which on others are mentioned
 _BUSY = (0, 1, 2, 5, 6)  # user, nice, system, irq, softirq
 _STEAL = 7
 STAT = Path("/proc/stat")
+_STAT_TEXT = partial(STAT.read_text, "ascii")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,9 @@ class Watch:
     """What others take of this process's CPUs from its making on. The readers can be replaced."""
 
     def __init__(
-        self, read: Callable[[], str] = STAT.read_text, own_seconds: Callable[[], float] = time.process_time
+        self,
+        read: Callable[[], str] = _STAT_TEXT,
+        own_seconds: Callable[[], float] = time.process_time,
     ) -> None:
         self._read, self._own_seconds = read, own_seconds
         self._cpus = sorted(os.sched_getaffinity(0))
@@ -113,5 +117,5 @@ def _share_a_core(cpus: Sequence[int]) -> bool:
     siblings: list[Any] = []
     for cpu in cpus:
         with suppress(OSError):
-            siblings.append(Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text())
+            siblings.append(Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text("ascii"))
     return len(set(siblings)) < len(siblings)
