@@ -13,6 +13,7 @@ from superkernel.core.collection import paused
 from superkernel.core.errors import InputError, UnsupportedError, Violation, raise_all
 from superkernel.core.option import HOST, did_you_mean
 from superkernel.core.options import Options
+from superkernel.core.tensor import InputShape
 from superkernel.target.base import Target
 from superkernel.target.cpu import THREADS_MAX
 
@@ -36,7 +37,7 @@ def compile(
     options: Options | Mapping[str, Any] | None = ...,
     *,
     dims: Mapping[str, int] | None = ...,
-    shapes: Mapping[str, Sequence[int]] | None = ...,
+    shapes: Mapping[str, InputShape] | None = ...,
     constants: Mapping[str, Any] | None = ...,
     example_inputs: Sequence[Any] | Mapping[str, Any] | None = ...,
 ) -> HostKernel: ...
@@ -48,7 +49,7 @@ def compile(
     options: Options | Mapping[str, Any] | None = ...,
     *,
     dims: Mapping[str, int] | None = ...,
-    shapes: Mapping[str, Sequence[int]] | None = ...,
+    shapes: Mapping[str, InputShape] | None = ...,
     constants: Mapping[str, Any] | None = ...,
     example_inputs: Sequence[Any] | Mapping[str, Any] | None = ...,
 ) -> AicoreKernel: ...
@@ -60,7 +61,7 @@ def compile(
     options: Options | Mapping[str, Any] | None = ...,
     *,
     dims: Mapping[str, int] | None = ...,
-    shapes: Mapping[str, Sequence[int]] | None = ...,
+    shapes: Mapping[str, InputShape] | None = ...,
     constants: Mapping[str, Any] | None = ...,
     example_inputs: Sequence[Any] | Mapping[str, Any] | None = ...,
 ) -> Kernel: ...
@@ -71,7 +72,7 @@ def compile(
     options: Options | Mapping[str, Any] | None = None,
     *,
     dims: Mapping[str, int] | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Mapping[str, InputShape] | None = None,
     constants: Mapping[str, Any] | None = None,
     example_inputs: Sequence[Any] | Mapping[str, Any] | None = None,
 ) -> Kernel:
@@ -84,8 +85,8 @@ def compile(
     threads: host: worker threads, the calling one included; default: all CPUs the process may use. More than there are
         CPUs works, slowly, with a warning. An accelerator's cores are its target's.
     options: `Options`, or a mapping of their names.
-    dims, shapes, constants: of an ONNX model: values of symbolic dimensions, whole shapes of inputs, and values of
-        inputs that are to be fixed (those that decide a shape must be).
+    dims, shapes, constants: of an ONNX model: values of symbolic dimensions, whole shapes of inputs (of a sequence of
+        tensors, those of its elements), and values of inputs that are to be fixed (those that decide a shape must be).
     example_inputs: of a torch module: a tuple of inputs, or a mapping of inputs by name. Types, shapes and nesting
         matter; what is no tensor is fixed to its value.
 
@@ -189,16 +190,24 @@ def _checked_dims(dims: Mapping[str, int] | None) -> dict[str, int]:
     return {name: size for name, size in sizes.items() if size is not None}
 
 
-def _checked_shapes(shapes: Mapping[str, Sequence[int]] | None) -> dict[str, tuple[int, ...]]:
-    """Shapes of inputs as tuples of sizes. Raises InputError with all that are none."""
+def _checked_shapes(shapes: Mapping[str, InputShape] | None) -> dict[str, InputShape]:
+    """Shapes of inputs as tuples of sizes, of sequences as tuples of those. Raises InputError with all others."""
     if not isinstance(shapes, Mapping | None):
         raise InputError("shapes is not a mapping", expected="{name: (size, ...)}", found=type(shapes).__name__)
-    checked: dict[str, tuple[int, ...]] = {}
+    checked: dict[str, InputShape] = {}
     wrong: list[Violation] = []
     for name, shape in (shapes or {}).items():
-        sizes = [_integer(d) for d in shape] if isinstance(shape, Iterable) else [None]
-        checked[name] = tuple(d for d in sizes if d is not None and d >= 0)
-        if len(checked[name]) != len(sizes):
+        listed = isinstance(shape, list | tuple) and bool(shape) and all(isinstance(s, list | tuple) for s in shape)
+        sizes = [_sizes(s) for s in shape] if listed else [_sizes(shape)]
+        if None in sizes:
             wrong.append(Violation("not a shape", f"shape of {name!r}", "integers >= 0", repr(shape)))
+        found = tuple(s for s in sizes if s is not None)
+        checked[name] = found if listed else next(iter(found), ())
     raise_all(InputError, wrong)
     return checked
+
+
+def _sizes(shape: Any) -> tuple[int, ...] | None:
+    """A shape as a tuple; None where it is none."""
+    sizes = [_integer(d) for d in shape] if isinstance(shape, Iterable) else [None]
+    return None if any(d is None or d < 0 for d in sizes) else tuple(d for d in sizes if d is not None)

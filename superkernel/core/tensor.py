@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from math import gcd, prod
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,10 @@ from superkernel.core.dtypes import DType
 MAX_REGIONS = 64
 
 Box = tuple[tuple[int, int], ...]  # one (start, stop) per dimension
+
+
+InputShape: TypeAlias = Sequence[int] | Sequence[Sequence[int]]
+"""The shape of an input; of a sequence of tensors, those of its elements."""
 
 
 @dataclass(frozen=True)

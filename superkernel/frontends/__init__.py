@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from superkernel.core.errors import InputError
+from superkernel.core.tensor import InputShape
 from superkernel.ir.graph import Graph
 
 _FORMS = (
@@ -22,7 +23,7 @@ _FORMS = (
 def load_graph(
     source: object,
     *,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Mapping[str, InputShape] | None = None,
     dims: Mapping[str, int] | None = None,
     constants: Mapping[str, Any] | None = None,
     example_inputs: Sequence[Any] | Mapping[str, Any] | None = None,

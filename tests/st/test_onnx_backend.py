@@ -92,13 +92,18 @@ def excluded() -> dict[str, tuple[str, str]]:
 
 
 def import_case(model: Any, inputs: Mapping[str, Any]) -> Graph:
-    """The graph, with those inputs fixed that the frontend needs to know."""
+    """The graph, with those inputs fixed that the frontend needs to know; sequences as long as the case's."""
     from superkernel.frontends.onnx.call import StaticValueError
 
-    constants: dict[str, Any] = {}
+    constants: dict[str, Any] = {name: None for name, value in inputs.items() if value is None}
+    shapes: dict[str, Any] = {
+        name: [np.shape(v) for v in value] if isinstance(value, list) else np.shape(value)
+        for name, value in inputs.items()
+        if value is not None
+    }
     while True:
         try:
-            return load_graph(model, constants=constants)
+            return load_graph(model, constants=constants, shapes=shapes)
         except StaticValueError as error:
             missing = {name: inputs[name] for name in error.inputs if name not in constants}
             if not missing:
@@ -119,10 +124,28 @@ def run_case(case: Any, engine: Engine) -> None:
         names = [i.name for i in case.model.graph.input]
         given = dict(zip(names, inputs, strict=True))
         graph = import_case(case.model, given)
-        results = engine(graph, {name: given[name] for name in graph.inputs})
-        outputs = [results[o.name] for o in case.model.graph.output]
+        elements = {f"{n}.{i}": v for n, vs in given.items() if isinstance(vs, list) for i, v in enumerate(vs)}
+        results = engine(graph, {name: {**given, **elements}[name] for name in graph.inputs})
+        outputs = [output(o, results) for o in case.model.graph.output]
         with np.errstate(all="ignore"):
-            Runner.assert_similar_outputs(expected, outputs, rtol=case.rtol, atol=case.atol)
+            Runner.assert_similar_outputs(flat(expected), flat(outputs), rtol=case.rtol, atol=case.atol)
+
+
+def flat(values: Any) -> list[Any]:
+    """Values with the elements of sequences in their places, which the suite cannot compare where one is a scalar."""
+    return [item for value in values for item in (value if isinstance(value, list) else [value])]
+
+
+def output(declared: Any, results: Mapping[str, Any]) -> Any:
+    """An output of a model: an array, the list of a sequence's elements, None for an empty optional."""
+    name = declared.name
+    if name in results:
+        return results[name]
+    kind = declared.type
+    listed = kind.HasField("sequence_type") or kind.optional_type.elem_type.HasField("sequence_type")
+    elements = [results[f"{name}.{i}"] for i in range(len(results)) if f"{name}.{i}" in results]
+    assert listed, f"no output {name}"
+    return elements or (None if kind.HasField("optional_type") else [])
 
 
 def is_excluded(name: str, engine: str) -> bool:

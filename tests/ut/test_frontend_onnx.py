@@ -7,13 +7,13 @@ with onnxruntime.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from onnx_models import RNG, Arrays, check, f32, helper, model, node, onnx
 
 import superkernel
 from superkernel.core.dtypes import DType
@@ -21,65 +21,7 @@ from superkernel.core.errors import FileFormatError, InputError, MachineError, S
 from superkernel.frontends import load_graph
 from superkernel.frontends.onnx.call import StaticValueError
 from superkernel.frontends.onnx.registry import lowered_names
-from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
-
-onnx = pytest.importorskip("onnx")
-onnxruntime = pytest.importorskip("onnxruntime")
-helper, numpy_helper = onnx.helper, onnx.numpy_helper
-
-Arrays = Mapping[str, NDArray[Any]]
-RNG = np.random.default_rng(3)
-
-
-def f32(*shape: int) -> NDArray[np.float32]:
-    return RNG.standard_normal(shape).astype(np.float32)
-
-
-def model(
-    nodes: Sequence[Any],
-    inputs: Arrays,
-    outputs: Sequence[str] = ("y",),
-    *,
-    constants: Mapping[str, Any] | None = None,
-    opset: int = 17,
-    functions: Sequence[Any] = (),
-    shapes: Mapping[str, Sequence[object]] | None = None,
-) -> Any:
-    """A ModelProto; shapes of inputs are those of the arrays unless `shapes` says otherwise."""
-    infos = [
-        helper.make_tensor_value_info(
-            name, helper.np_dtype_to_tensor_dtype(a.dtype), (shapes or {}).get(name, list(a.shape))
-        )
-        for name, a in inputs.items()
-    ]
-    results = [helper.make_empty_tensor_value_info(name) for name in outputs]
-    initialisers = [numpy_helper.from_array(a, name) for name, a in (constants or {}).items()]
-    graph = helper.make_graph(list(nodes), "test", infos, results, initialisers)
-    imports = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1), helper.make_opsetid("own", 1)]
-    made = helper.make_model(graph, opset_imports=imports, functions=list(functions))
-    made.ir_version = 8
-    return made
-
-
-def check(proto: Any, inputs: Arrays, **options: Any) -> Graph:
-    """Same outputs as onnxruntime without optimisation."""
-    graph = load_graph(proto, **options)
-    results = evaluate(graph, {name: inputs[name] for name in graph.inputs})
-    settings = onnxruntime.SessionOptions()
-    settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    settings.log_severity_level = 4
-    session = onnxruntime.InferenceSession(proto.SerializeToString(), settings, providers=["CPUExecutionProvider"])
-    for name, wanted in zip([o.name for o in proto.graph.output], session.run(None, dict(inputs)), strict=True):
-        assert results[name].dtype == wanted.dtype
-        np.testing.assert_allclose(results[name], wanted, rtol=2e-4, atol=2e-5, err_msg=name)
-    return graph
-
-
-def node(op: str, inputs: str, outputs: str = "y", **attrs: Any) -> Any:
-    names = [name if name != "_" else "" for name in inputs.split()]
-    return helper.make_node(op, names, outputs.split(), **attrs)
-
 
 # -- operators whose meaning changed between operator sets, and attributes that the node tests do not reach
 
@@ -463,27 +405,6 @@ def test_function_that_calls_itself() -> None:
         load_graph(model([node("F", "x", domain="own")], {"x": f32(2)}, functions=[endless]))
 
 
-def branches(condition: str) -> Any:
-    made = []
-    for name, op in (("then", "Neg"), ("else", "Exp")):
-        out = helper.make_empty_tensor_value_info(f"{name}_out")
-        made.append(helper.make_graph([node(op, "x", f"{name}_out")], name, [], [out]))
-    return node("If", condition, then_branch=made[0], else_branch=made[1])
-
-
-@pytest.mark.parametrize("taken", [True, False])
-def test_if_with_a_known_condition(taken: bool) -> None:
-    proto = model([branches("c")], {"x": f32(3)}, constants={"c": np.array(taken)})
-    graph = check(proto, {"x": f32(3)})
-    assert [n.op for n in graph.nodes] == ["neg" if taken else "exp"]
-
-
-def test_if_with_an_unknown_condition() -> None:
-    nodes = [node("ReduceMax", "x", "m", keepdims=0), node("Greater", "m zero", "c"), branches("c")]
-    with pytest.raises(StaticValueError, match=r"\(If\), input 0"):
-        load_graph(model(nodes, {"x": f32(3)}, constants={"zero": np.float32(0)}))
-
-
 # -- refusals
 
 
@@ -501,14 +422,6 @@ def test_unknown_operators_are_listed_at_once() -> None:
     assert "Det" in text
     assert "2 nodes: 'd1', 'd2'" in text
     assert "own::Magic" in text
-
-
-@pytest.mark.parametrize("op", ["Loop", "Scan"])
-def test_control_flow_is_refused(op: str) -> None:
-    body = helper.make_graph([], "body", [], [])
-    with pytest.raises(UnsupportedError, match=op) as caught:
-        load_graph(model([node(op, "x x x", body=body)], {"x": f32(2)}))
-    assert "control flow" in str(caught.value)
 
 
 def test_strings_and_small_floats_are_refused() -> None:

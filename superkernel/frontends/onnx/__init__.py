@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from superkernel.core.errors import FileFormatError, InputError, InternalError, MachineError, SuperKernelError
+from superkernel.core.tensor import InputShape
 from superkernel.ir.graph import Graph
 
 if TYPE_CHECKING:
@@ -16,17 +17,18 @@ if TYPE_CHECKING:
 def load_onnx(
     source: str | Path | onnx.ModelProto,
     *,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Mapping[str, InputShape] | None = None,
     dims: Mapping[str, int] | None = None,
     constants: Mapping[str, Any] | None = None,
     name: str = "",
 ) -> Graph:
     """An ONNX model, operator set 7 to the newest that the installed onnx package knows.
 
-    `shapes` gives whole input shapes, `dims` symbolic dimensions by name, `constants` fixes inputs (or replaces
-    initialisers) by arrays; what decides shapes must be known here. Raises FileFormatError (not a readable model),
-    UnsupportedError (an operator, type or dynamic shape that cannot be compiled; all unknown operators at once),
-    GraphError (the model contradicts itself), InputError, MachineError (no onnx package).
+    `shapes` gives whole input shapes (of a sequence, those of its elements, which are inputs NAME.0 and on), `dims`
+    symbolic dimensions by name, `constants` fixes inputs (or replaces initialisers) by arrays; what decides shapes must
+    be known here. Raises FileFormatError (not a readable model), UnsupportedError (an operator, type or dynamic shape
+    that cannot be compiled; all unknown operators at once), GraphError (the model contradicts itself), InputError,
+    MachineError (no onnx package).
     """
     try:
         import onnx

@@ -15,6 +15,7 @@ from superkernel.builder.tensor import Tensor, Value
 from superkernel.core.errors import FileFormatError, UnsupportedError
 from superkernel.frontends.emitter import Emitter
 from superkernel.frontends.onnx.types import tensor_array
+from superkernel.frontends.onnx.values import Bound, TensorSequence
 
 
 class StaticValueError(UnsupportedError):
@@ -30,14 +31,15 @@ class OnnxCall(Emitter):
         self,
         builder: GraphBuilder,
         node: onnx.NodeProto,
-        inputs: Sequence[Tensor | None],
+        values: Sequence[Bound],
         attrs: dict[str, Any],
         opset: int,
         stem: str,
     ) -> None:
         super().__init__(builder, stem, f"node {node.name or stem!r} ({node.op_type})")
         self.node, self.attrs, self.opset = node, attrs, opset
-        self.inputs = tuple(inputs)
+        self.values = tuple(values)  # sequences and empty optionals among them
+        self.inputs = tuple(v if isinstance(v, Tensor) else None for v in values)
         self.op = node.op_type
 
     # -- reading
@@ -54,8 +56,18 @@ class OnnxCall(Emitter):
         """A required input."""
         tensor = self.inputs[index] if index < len(self.inputs) else None
         if tensor is None:
-            raise FileFormatError("a required input is absent", location=f"{self.where}, input {index}")
+            where = f"{self.where}, input {index}"
+            if index < len(self.values) and isinstance(self.values[index], TensorSequence):
+                raise FileFormatError("a sequence where a tensor is expected", location=where)
+            raise FileFormatError("a required input is absent", location=where)
         return tensor
+
+    def sequence(self, index: int) -> TensorSequence:
+        """A required input that is a sequence of tensors."""
+        value = self.values[index] if index < len(self.values) else None
+        if not isinstance(value, TensorSequence):
+            raise FileFormatError("a sequence of tensors is expected", location=f"{self.where}, input {index}")
+        return value
 
     def optional(self, index: int) -> Tensor | None:
         """An input, or None."""
@@ -80,18 +92,23 @@ class OnnxCall(Emitter):
         """The contents of input `index`, which must be known at compile time. Raises StaticValueError."""
         tensor = self.input(index)
         if tensor.value.data is None:
-            inputs = tuple(sorted(inputs_of(tensor.value)))
-            names = ", ".join(repr(n) for n in inputs)
-            error = StaticValueError(
-                "the value decides shapes or sizes and must be known at compile time",
-                location=f"{self.where}, input {index}",
-                expected="a constant",
-                found=f"{tensor.name!r}, computed from {names or 'states'}",
-                hint=f"fix the graph inputs it depends on: constants={{{names}: array}}" if inputs else "",
-            )
-            error.inputs = inputs
-            raise error
+            message = "the value decides shapes or sizes and must be known at compile time"
+            raise self.computed(tensor, message, f", input {index}")
         return tensor.value.data
+
+    def computed(self, tensor: Tensor, message: str, place: str = "") -> StaticValueError:
+        """The error to raise where a tensor is computed at run time that decides what the graph is."""
+        inputs = tuple(sorted(inputs_of(tensor.value)))
+        names = ", ".join(repr(n) for n in inputs)
+        error = StaticValueError(
+            message,
+            location=f"{self.where}{place}",
+            expected="a constant",
+            found=f"{tensor.name!r}, computed from {names or 'states'}",
+            hint=f"fix the graph inputs it depends on: constants={{{names}: array}}" if inputs else "",
+        )
+        error.inputs = inputs
+        return error
 
     def static_ints(self, index: int) -> list[int]:
         """`static` as a flat list of ints."""

@@ -7,8 +7,9 @@ call.py).
 
 Invariants: operators without a lowering are refused before anything is built, what lowerings refuse when the walk is
 through (refusals.py), all at once each; a graph output keeps its ONNX name; nodes that no output needs are not in the
-result. What is refused: Loop and Scan, If with a condition known only at run time, sequences, maps, optionals, strings,
-sparse tensors, element types without a counterpart, dynamic dimensions that were not given.
+result. Loops are unrolled (control.py); a sequence is its elements (values.py): an input that is one must be fixed, an
+output that is one becomes as many outputs. What is refused: lengths known only at run time, maps, strings, sparse
+tensors, element types without a counterpart, dynamic dimensions that were not given.
 """
 
 from __future__ import annotations
@@ -34,10 +35,19 @@ from superkernel.core.errors import (
 from superkernel.core.option import did_you_mean
 from superkernel.frontends.emitter import in_node
 from superkernel.frontends.onnx.call import OnnxCall
-from superkernel.frontends.onnx.refusals import LOST, Bound, ModelRefusals
+from superkernel.frontends.onnx.control import CONTROL, RunBody
+from superkernel.frontends.onnx.refusals import ModelRefusals
 from superkernel.frontends.onnx.registry import find_lowering
 from superkernel.frontends.onnx.schema import attribute_defaults, function_body, schema_of, standard_domain
-from superkernel.frontends.onnx.types import ONNX_OF, attribute_value, element_type, tensor_array
+from superkernel.frontends.onnx.types import (
+    ONNX_OF,
+    attribute_value,
+    element_type,
+    is_sequence,
+    tensor_array,
+    tensor_type,
+)
+from superkernel.frontends.onnx.values import EMPTY, LOST, Bound, TensorSequence
 from superkernel.frontends.onnx.wellformed import declared_otherwise, refuse_ill_formed, refuse_versions
 from superkernel.frontends.refusals import refuse_unknown
 from superkernel.ir.graph import Graph
@@ -66,7 +76,7 @@ class OnnxImporter:
         model: onnx.ModelProto,
         *,
         name: str,
-        shapes: Mapping[str, Sequence[int]],
+        shapes: Mapping[str, Sequence[Any]],
         dims: Mapping[str, int],
         constants: Mapping[str, Any],
     ) -> None:
@@ -120,7 +130,7 @@ class OnnxImporter:
                 raise FileFormatError("a node's names are not text", found=repr(node.op_type))
             domain = standard_domain(node.domain)
             key = (domain, node.op_type)
-            if node.op_type == "If" and domain == "":
+            if node.op_type in CONTROL and domain == "":
                 for attribute in node.attribute:
                     self._collect_unknown(attribute.g.node, opsets, unknown, visited)
             elif key in self.functions:
@@ -172,20 +182,51 @@ class OnnxImporter:
             if info.name in self.constants:
                 scope.env[info.name] = self.fixed_input(info)
             elif info.name not in scope.env:
-                shape = self.input_shape(info, unknown)
-                dtype = element_type(info.type.tensor_type.elem_type, f"input {info.name!r}")
-                if shape is not None:
-                    scope.env[info.name] = self.builder.input(info.name, shape, dtype)
-                    self.refusals.shapes[info.name] = shape
+                scope.env[info.name] = self.free_input(info, unknown)
         for name in self.constants:
             if name not in scope.env:
                 scope.env[name] = self.builder.constant(np.asarray(self.constants[name]), name=name)
         raise_all(UnsupportedError, unknown)
 
-    def fixed_input(self, info: onnx.ValueInfoProto) -> Tensor:
-        """A graph input that the caller fixes to a constant."""
-        dtype = element_type(info.type.tensor_type.elem_type, f"input {info.name!r}")
-        given = np.asarray(self.constants[info.name])
+    def free_input(self, info: onnx.ValueInfoProto, unknown: list[Violation]) -> Bound:
+        """A graph input that calls give: a tensor, or a tensor per element of a sequence."""
+        name, listed = info.name, is_sequence(info)
+        tensor = tensor_type(info)
+        if tensor is None:
+            kind = str(info.type.WhichOneof("value"))
+            unknown.append(Violation("only tensors and their sequences can be inputs", f"input {name!r}", found=kind))
+            return None
+        dtype = element_type(tensor.elem_type, f"input {name!r}")
+        given = self.shapes.get(name, ())
+        if any(isinstance(d, Sequence) is not listed for d in given):
+            expected = "a shape per element" if listed else "one size per axis"
+            where = f"input {name!r}"
+            raise InputError("the given shape is of another kind", location=where, expected=expected, found=given)
+        if listed:
+            if name not in self.shapes:
+                hint = f"give the shapes of its elements, shapes={{{name!r}: [(...), ...]}}, or fix it with constants"
+                unknown.append(Violation("a sequence of unknown length", f"input {name!r}", hint=hint))
+                return None
+            return TensorSequence(tuple(self.builder.input(f"{name}.{i}", s, dtype) for i, s in enumerate(given)))
+        shape = self.input_shape(name, tensor, unknown)
+        if shape is None:
+            return None
+        self.refusals.shapes[name] = shape
+        return self.builder.input(name, shape, dtype)
+
+    def fixed_input(self, info: onnx.ValueInfoProto) -> Bound:
+        """A graph input that the caller fixes: an array, arrays of a sequence, None for an optional."""
+        given = self.constants[info.name]
+        tensor = tensor_type(info)
+        if given is None and info.type.HasField("optional_type"):
+            return EMPTY
+        if tensor is None:
+            raise UnsupportedError("only tensors and their sequences can be inputs", location=f"input {info.name!r}")
+        dtype = element_type(tensor.elem_type, f"input {info.name!r}")
+        if is_sequence(info):
+            arrays = (np.asarray(array, dtype.numpy) for array in given)
+            return TensorSequence(tuple(self.builder.constant(array) for array in arrays))
+        given = np.asarray(given)
         if DType.of(given.dtype) is not dtype:
             raise InputError(
                 "the constant has another element type",
@@ -195,18 +236,13 @@ class OnnxImporter:
             )
         return self.builder.constant(given, name=info.name)
 
-    def input_shape(self, info: onnx.ValueInfoProto, unknown: list[Violation]) -> tuple[int, ...] | None:
+    def input_shape(self, name: str, tensor: onnx.TypeProto.Tensor, unknown: list[Violation]) -> tuple[int, ...] | None:
         """The static shape of an input: given by name, by symbolic dimension, or in the file."""
-        where = f"input {info.name!r}"
-        kind = info.type.WhichOneof("value")
-        if kind != "tensor_type":
-            unknown.append(Violation("only tensors can be inputs", where, "tensor_type", str(kind)))
-            return None
-        tensor = info.type.tensor_type
-        given = self.shapes.get(info.name)
+        where = f"input {name!r}"
+        given = self.shapes.get(name)
         if not tensor.HasField("shape"):
             if given is None:
-                hint = f"give it: shapes={{{info.name!r}: (...)}}"
+                hint = f"give it: shapes={{{name!r}: (...)}}"
                 unknown.append(Violation("the shape is not known", where, "a static shape", "none", hint))
                 return None
             return tuple(int(d) for d in given)
@@ -232,7 +268,7 @@ class OnnxImporter:
                 shape.append(int(self.dims[dim.dim_param]))
             else:
                 symbol = dim.dim_param
-                hint = f"give dims={{{symbol!r}: n}}" if symbol else f"give shapes={{{info.name!r}: (...)}}"
+                hint = f"give dims={{{symbol!r}: n}}" if symbol else f"give shapes={{{name!r}: (...)}}"
                 unknown.append(
                     Violation("dynamic dimension", f"{where}, axis {axis}", "a static size", symbol or "?", hint)
                 )
@@ -253,11 +289,19 @@ class OnnxImporter:
         raise_all(FileFormatError, [violation for violation in wrong if violation is not None])
 
     def add_outputs(self, graph: onnx.GraphProto, scope: _Scope) -> None:
-        """Declares the outputs under their names. Raises FileFormatError for one that no node computes."""
+        """Declares the outputs under their names, elements of a sequence as NAME.0 and on; an empty optional is none.
+        Raises FileFormatError for one that no node computes."""
         for info in graph.output:
-            tensor = scope.env.get(info.name)
-            if not isinstance(tensor, Tensor):
+            value = scope.env.get(info.name)
+            if isinstance(value, TensorSequence):
+                for index, item in enumerate(value.items):
+                    self.builder.output(item, name=f"{info.name}.{index}")
+                continue
+            if value is EMPTY:
+                continue
+            if not isinstance(value, Tensor):
                 raise FileFormatError("no node computes the output", location=f"output {info.name!r}")
+            tensor = value
             if tensor.value.data is not None and tensor.name != info.name and self.builder.is_free(info.name):
                 tensor = self.builder.constant(tensor.value.data, name=info.name)
             self.builder.output(tensor, name=info.name)
@@ -271,27 +315,25 @@ class OnnxImporter:
             for index, name in enumerate(node.output):
                 if not name:
                     continue
-                tensor = results[index] if index < len(results) else None
-                if tensor is None:
+                value = results[index] if index < len(results) else None
+                if value is None:
                     where = f"node {node.name or name!r} ({node.op_type})"
                     self.refusals.add(
                         UnsupportedError(f"output {index} is not offered", location=where, found=name), [], []
                     )
-                    tensor = LOST
-                if not isinstance(tensor, Tensor):
-                    scope.env[name] = tensor
-                    continue
-                self.builder.rename(tensor, scope.prefix + name, final=not scope.prefix)
-                if index == 0 and node.name and not scope.prefix:
-                    self.builder.rename_node(tensor, node.name)
-                scope.env[name] = tensor
+                    value = LOST
+                scope.env[name] = value
+                if isinstance(value, Tensor):
+                    self.builder.rename(value, scope.prefix + name, final=not scope.prefix)
+                    if index == 0 and node.name and not scope.prefix:
+                        self.builder.rename_node(value, node.name)
 
     def lowered(self, node: onnx.NodeProto, scope: _Scope) -> Sequence[Bound]:
         """The outputs of one node, or what stands for them where it is refused."""
         bound = [scope.env.get(name) for name in node.input]
         if LOST in bound:
             return [LOST] * len(node.output)
-        read = [t for t in bound if isinstance(t, Tensor)]
+        read = [t for value in bound for t in _tensors(value)]
         try:
             results = self.lower(node, scope)
         except UnsupportedError as error:
@@ -299,7 +341,7 @@ class OnnxImporter:
         except SuperKernelError:
             self.refusals.raise_all()  # of which it may be a consequence
             raise
-        self.refusals.followed(read, [t for t in results if isinstance(t, Tensor)])
+        self.refusals.followed(read, [t for value in results for t in _tensors(value)])
         return results
 
     def lower(self, node: onnx.NodeProto, scope: _Scope) -> Sequence[Bound]:
@@ -307,12 +349,11 @@ class OnnxImporter:
         domain = standard_domain(node.domain)
         stem = scope.prefix + (node.name or next((o for o in node.output if o), node.op_type))
         where = f"node {node.name or stem!r} ({node.op_type})"
-        inputs: list[Tensor | None] = []
+        inputs: list[Bound] = []
         for name in node.input:
             if name not in scope.env:
                 raise FileFormatError("the input is not a value that precedes the node", location=where, found=name)
-            found = scope.env[name]
-            inputs.append(found if isinstance(found, Tensor) else None)
+            inputs.append(scope.env[name])
         attributes = [_resolve(a, scope) for a in node.attribute]
         function = self.functions.get((domain, node.op_type))
         if function is None:
@@ -324,25 +365,28 @@ class OnnxImporter:
                 scope.opsets.get(domain, 1),
                 stem,
             )
-            if node.op_type == "If" and domain == "":
-                return self.branch(call, scope)
+            if node.op_type in CONTROL and domain == "":
+                return CONTROL[node.op_type](call, self.bodies(call, scope))
             lowering = find_lowering(domain, node.op_type)
             if lowering is not None:
                 try:
                     lowered = lowering(call)
                 except SuperKernelError as error:
                     raise in_node(error, where) from error
-                return (lowered,) if isinstance(lowered, Tensor) else lowered
+                return lowered if isinstance(lowered, Sequence) else (lowered,)
             function = self.standard_function(_with_attributes(node, attributes), inputs, scope, where)
             defaults = attribute_defaults(node, scope.opsets)
             attributes = [*(d for d in defaults if d.name not in call.attrs), *attributes]
         return self.inline(function, node, inputs, [a for a in attributes if a is not None], scope, stem)
 
     def standard_function(
-        self, node: onnx.NodeProto, inputs: Sequence[Tensor | None], scope: _Scope, where: str
+        self, node: onnx.NodeProto, inputs: Sequence[Bound], scope: _Scope, where: str
     ) -> onnx.FunctionProto:
         """The body of an operator that ONNX defines by others. Raises UnsupportedError where it has none."""
-        kinds = [None if t is None else onnx.helper.make_tensor_type_proto(ONNX_OF[t.dtype], t.shape) for t in inputs]
+        kinds = [
+            onnx.helper.make_tensor_type_proto(ONNX_OF[t.dtype], t.shape) if isinstance(t, Tensor) else None
+            for t in inputs
+        ]
         body = function_body(node, scope.opsets, kinds)
         if body is None:
             raise UnsupportedError("no lowering for this operator", location=where, hint=_refusal_hint(node.op_type))
@@ -361,7 +405,7 @@ class OnnxImporter:
         self,
         function: onnx.FunctionProto,
         node: onnx.NodeProto,
-        inputs: Sequence[Tensor | None],
+        inputs: Sequence[Bound],
         attributes: Sequence[onnx.AttributeProto],
         scope: _Scope,
         stem: str,
@@ -378,13 +422,39 @@ class OnnxImporter:
         self.walk(function.node, inner)
         return [env.get(name) for name in function.output]
 
-    def branch(self, call: OnnxCall, scope: _Scope) -> list[Bound]:
-        """If with a condition that is known: the taken branch in place of the node."""
-        taken = call.required("then_branch" if bool(call.static(0).reshape(-1)[0]) else "else_branch")
-        inner = _Scope(dict(scope.env), scope.opsets, f"{call.stem}/", scope.attributes, scope.depth + 1)
-        self.add_initializers(taken, inner)
-        self.walk(taken.node, inner)
-        return [inner.env.get(o.name) for o in taken.output]
+    def bodies(self, call: OnnxCall, scope: _Scope) -> RunBody:
+        """What walks the bodies of a node: constants of a body are made once, however many turns there are."""
+        outer: dict[int, _Scope] = {}
+
+        def run(body: onnx.GraphProto, inputs: Sequence[Bound], turn: str) -> list[Bound]:
+            if scope.depth >= _MAX_FUNCTION_DEPTH:
+                raise FileFormatError("bodies in bodies without end", location=call.where)
+            if len(inputs) != len(body.input):
+                raise FileFormatError(
+                    "a body with another number of inputs",
+                    location=call.where,
+                    expected=len(inputs),
+                    found=len(body.input),
+                )
+            if id(body) not in outer:
+                outer[id(body)] = _Scope(dict(scope.env), scope.opsets, f"{call.stem}/", scope.attributes)
+                self.add_initializers(body, outer[id(body)])
+            env = {**outer[id(body)].env, **dict(zip((i.name for i in body.input), inputs, strict=True))}
+            prefix = f"{call.stem}/{turn}"
+            self.walk(body.node, _Scope(env, scope.opsets, prefix, scope.attributes, scope.depth + 1))
+            missing = [o.name for o in body.output if o.name not in env]
+            if missing:
+                raise FileFormatError("no node computes the output", location=call.where, found=", ".join(missing))
+            return [env[o.name] for o in body.output]
+
+        return run
+
+
+def _tensors(value: Bound) -> Sequence[Tensor]:
+    """The tensors that a value is made of."""
+    if isinstance(value, TensorSequence):
+        return value.items
+    return (value,) if isinstance(value, Tensor) else ()
 
 
 def _resolve(attribute: onnx.AttributeProto, scope: _Scope) -> onnx.AttributeProto | None:
@@ -410,10 +480,8 @@ def _with_attributes(node: onnx.NodeProto, attributes: Iterable[onnx.AttributePr
 
 
 def _refusal_hint(op: str) -> str:
-    if op in ("Loop", "Scan", "SequenceMap"):
-        return "data-dependent control flow cannot be fused; unroll it in the exporter"
-    if op.startswith(("Sequence", "Optional", "String", "SplitToSequence", "ConcatFromSequence")):
-        return "only dense tensors are supported"
+    if op.startswith(("String", "Regex")):
+        return "strings are not supported"
     return "see docs/operators.md for the supported operators"
 
 

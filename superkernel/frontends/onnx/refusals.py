@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
 from functools import cached_property
-from typing import Final, TypeAlias
 
 import onnx
 
@@ -15,19 +13,10 @@ from superkernel.core.errors import SuperKernelError, UnsupportedError
 from superkernel.core.tensor import TensorType
 from superkernel.frontends.onnx.call import StaticValueError
 from superkernel.frontends.onnx.types import element_type
+from superkernel.frontends.onnx.values import LOST, Bound
 from superkernel.frontends.refusals import Refusals
 
 INFERRED_BYTES_MAX = 256 << 20  # inference copies a model several times
-
-
-class _Lost(Enum):
-    """A value of a refused node for which nothing stands."""
-
-    LOST = "lost"
-
-
-LOST: Final = _Lost.LOST
-Bound: TypeAlias = Tensor | _Lost | None  # None: an optional input or output that is left out
 
 
 class ModelRefusals(Refusals):

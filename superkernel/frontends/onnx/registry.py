@@ -1,6 +1,6 @@
 """The table of ONNX lowerings: (domain, operator) -> function that emits operators of the table for one ONNX node.
 
-A lowering gets a `OnnxCall` and returns the node's outputs in order (a single tensor where there is one; None for an
+A lowering gets a `OnnxCall` and returns the node's outputs in order (a single one where there is one; None for an
 output that nobody asked for). It never looks at values that are not static except through `OnnxCall.static`, which
 raises with the graph inputs to fix.
 """
@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from superkernel.builder.tensor import Tensor
+from superkernel.frontends.onnx.values import Result
 
 if TYPE_CHECKING:
     from superkernel.frontends.onnx.call import OnnxCall
 
-Lowered = Tensor | Sequence[Tensor | None]
+Lowered = Result | Sequence[Tensor | None]
 Lowering = Callable[["OnnxCall"], Lowered]
 
 MICROSOFT = "com.microsoft"

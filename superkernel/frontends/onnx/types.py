@@ -47,6 +47,22 @@ def element_type(code: int, where: str) -> DType:
     return found
 
 
+def tensor_type(info: onnx.ValueInfoProto) -> onnx.TypeProto.Tensor | None:
+    """The declared type of a tensor, of one that may be absent, or of a sequence's elements; None for anything else."""
+    kind = _value_type(info)
+    kind = kind.sequence_type.elem_type if kind.HasField("sequence_type") else kind
+    return kind.tensor_type if kind.HasField("tensor_type") else None
+
+
+def is_sequence(info: onnx.ValueInfoProto) -> bool:
+    """Whether a sequence is declared, or one that may be absent."""
+    return bool(_value_type(info).HasField("sequence_type"))
+
+
+def _value_type(info: onnx.ValueInfoProto) -> onnx.TypeProto:
+    return info.type.optional_type.elem_type if info.type.HasField("optional_type") else info.type
+
+
 def tensor_array(tensor: onnx.TensorProto, where: str) -> NDArray[Any]:
     """The contents of a TensorProto. Raises FileFormatError where the data do not fit the declared shape."""
     dtype = element_type(tensor.data_type, where)

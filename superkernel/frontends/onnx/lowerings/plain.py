@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from superkernel.builder.tensor import Tensor
 from superkernel.frontends.onnx.call import OnnxCall
 from superkernel.frontends.onnx.registry import MICROSOFT, lowers
+from superkernel.frontends.onnx.values import EMPTY, Result, TensorSequence
 from superkernel.ops.opdef import Family
 from superkernel.ops.table import op_table
 
@@ -32,7 +32,9 @@ _ATTRIBUTES = {"trans_a": "transA", "trans_b": "transB"}  # those of other names
 
 @lowers(*_NAMES)
 @lowers("Gelu", domain=MICROSOFT)
-def plain(call: OnnxCall) -> Tensor:
+def plain(call: OnnxCall) -> Result:
+    if call.op == "Identity" and (isinstance(call.values[0], TensorSequence) or call.values[0] is EMPTY):
+        return call.values[0]
     row = op_table()[_NAMES[call.op]]
     if row.family is Family.POINTWISE and len(row.args) == 2 and (call.attr("broadcast") or "axis" in call.attrs):
         raise call.unsupported("the broadcast attribute of operator sets before 7 is not supported")
