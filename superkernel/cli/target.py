@@ -1,4 +1,4 @@
-"""`superkernel target list | show NAME | check FILE`: the accelerator's descriptions."""
+"""`superkernel target list | show NAME | check FILE | validate NAME`: the accelerator's descriptions."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ def add_commands(parser: Parser, parser_class: type[Parser]) -> None:
     sub.add_argument("--toml", action="store_true", help="as a complete .toml file to start one's own from")
     sub = _add(verbs, "check", "Check a description; reports everything that is wrong with it.", _check)
     sub.add_argument("file", metavar="FILE", help="a .toml file, or a preset's name")
+    sub = _add(verbs, "validate", "Published figures against what the simulated engines do.", _validate)
+    sub.add_argument("name", metavar="NAME", help="a preset, or a .toml file")
+    sub.add_argument("--page", action="store_true", help="as the page docs/validation.md")
 
 
 def _add(verbs: Commands[Any], name: str, text: str, run: Callable[[argparse.Namespace], int]) -> Parser:
@@ -66,4 +69,21 @@ def _check(args: argparse.Namespace) -> int:
     else:
         said = ", ".join(f"{number} {kind}" for kind, number in counts.items())
         print(f"{target.name}: {target.cores} cores, {len(target.origins)} fields ({said})")
+    return 0
+
+
+def _validate(args: argparse.Namespace) -> int:
+    from superkernel.analysis import validation_page
+    from superkernel.analysis.validation import validate
+    from superkernel.target.aicore import load_target
+
+    if args.json and args.page:
+        raise InputError("--json and --page exclude one another")
+    target = load_target(args.name)
+    rows = validate(target)
+    if args.json:
+        print(json.dumps({"name": target.name, "facts": [row.to_json() for row in rows]}, indent=2))
+    else:
+        shown = validation_page.page if args.page else validation_page.text
+        print(shown(target, rows).rstrip())
     return 0
