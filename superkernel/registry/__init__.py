@@ -6,6 +6,6 @@
     selection.explanation.text    # every candidate and every clause it failed
 
 Files, in reading order: predicates (clauses), records (rows and requirements), facts, eligibility, score, selection,
-explanation; names and lint; manifest, timings; commands.
+explanation; names and lint; manifest; commands.
 Architecture invariant: the registry knows kernels by id only and imports neither scheduler nor codegen.
 """

@@ -259,11 +259,6 @@ class Requirement:
         }
 
     @property
-    def problem_key(self) -> str:
-        """Key of measured timings: equal problems on any platform, under any policy."""
-        return digest(self.problem())
-
-    @property
     def key(self) -> str:
         """Canonical key of the whole requirement, the same in every process."""
         policy = self.policy

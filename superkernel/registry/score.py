@@ -6,10 +6,9 @@ the time. Better CPU features never win by themselves: time decides, features on
 
 Estimates are not exact, and they are of the operator alone: among kernels that by estimate are about as fast as the
 fastest, the one with the smallest error goes first, since precision is given up for a gain only, then the one that more
-can be joined to, since each joined program saves a pass over memory that no estimate counts. Measured times are taken
-as they are.
+can be joined to, since each joined program saves a pass over memory that no estimate counts.
 
-Invariant: times of one candidate set come from one source, so that a measurement is never weighed against a model.
+Invariant: times of one candidate set come from one source, so that an estimate is never weighed against nothing.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from typing import NamedTuple
 from superkernel.registry.predicates import matches_any
 from superkernel.registry.records import Capability, Estimate, Policy
 
-MEASURED, MODEL, NO_TIME = 0, 1, 2
-SOURCES = ("measured", "model", "none")
-LEVEL = {MEASURED: 1.0, MODEL: 1.06, NO_TIME: 1.0}
-"""Times up to so many times the shortest are as good as it. Of estimates a share that tells no two kernels apart
-(`bench/kernels.py regret` prints them beside measured times)."""
+MODEL, NO_TIME = 0, 1
+SOURCES = ("model", "none")
+LEVEL = {MODEL: 1.06, NO_TIME: 1.0}
+"""Times up to so many times the shortest are as good as it: a share that tells no two kernels apart (`bench/kernels.py
+regret` prints estimates beside measured times)."""
 
 
 class Score(NamedTuple):
@@ -69,11 +68,8 @@ Times = tuple[int, list[float]]
 """Where the times of a candidate set come from, and one per candidate (0 where there are none)."""
 
 
-def times_of(estimates: Sequence[Estimate | None], measured_ns: Sequence[float | None]) -> Times:
-    """Times of one candidate set from one source: measured for all, else modelled for all, else none."""
-    known = [t for t in measured_ns if t is not None]
-    if estimates and len(known) == len(estimates):
-        return MEASURED, known
+def times_of(estimates: Sequence[Estimate | None]) -> Times:
+    """Times of one candidate set: modelled for all, else none."""
     modelled = [e.time_ns for e in estimates if e is not None]
     return (MODEL, modelled) if len(modelled) == len(estimates) else (NO_TIME, [0.0] * len(estimates))
 

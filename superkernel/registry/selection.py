@@ -38,7 +38,6 @@ from superkernel.registry.predicates import Clause, Facts, FactValue, Failure, R
 from superkernel.registry.records import Capability, Estimator, KernelRole, Policy, Requirement, row_data
 from superkernel.registry.requirement import requirement_of
 from superkernel.registry.score import LEVEL, NO_TIME, score_of, sort_key, times_of
-from superkernel.registry.timings import TimingDatabase
 from superkernel.target.base import Target
 
 REGISTRY_VERSION = 2
@@ -192,11 +191,9 @@ class Registry:
         self,
         rows: Iterable[Capability],
         estimator: Estimator | None = None,
-        timings: TimingDatabase | None = None,
     ) -> None:
         self.rows = tuple(sorted(rows, key=lambda r: r.id))
         self.estimator = estimator
-        self.timings = timings
         _check_rows(self.rows)
         self._by_op: dict[str, list[Capability]] = {}
         for row in self.rows:
@@ -285,7 +282,7 @@ class Registry:
     def _best(self, requirement: Requirement, index: _OperatorIndex, leading: list[int], facts: Problem) -> Capability:
         """The best of rows that are level in what outranks time. Rows of one kernel need no estimate: theirs is one."""
         rows = [index.rows[i] for i in leading]
-        if self.timings is None and len({row.kernel for row in rows}) == 1:
+        if len({row.kernel for row in rows}) == 1:
             policy, ranked = requirement.policy, zip(leading, rows, strict=True)
             scores = [score_of(row, index.counts[i], policy, NO_TIME, 0.0, False, None) for i, row in ranked]
             best = min(scores, key=lambda score: sort_key(score, policy.objective))
@@ -298,11 +295,7 @@ class Registry:
         """The candidates with their scores, best first."""
         policy, rows = requirement.policy, [index.rows[i] for i in which]
         estimates = [facts.estimate_of(row.kernel) for row in rows]
-        measured: list[float | None] = []
-        if self.timings is not None and which:
-            key, device = requirement.problem_key, self.timings.device_of(requirement.platform)
-            measured = [self.timings.lookup(key, row.id, device) for row in rows]
-        source, times_ns = times_of(estimates, measured)
+        source, times_ns = times_of(estimates)
         level_ns = LEVEL[source] * min(times_ns, default=0.0)
         found = []
         for i, row, estimate, time_ns in zip(which, rows, estimates, times_ns, strict=True):

@@ -45,10 +45,6 @@ class Target(ABC):
         """Names of the instruction-set extensions that code may use."""
         return frozenset()
 
-    def timing_key(self) -> tuple[int, ...]:
-        """What measured times depend on beyond `identity`."""
-        return ()
-
 
 @lru_cache(maxsize=64)
 def identity_of(target: Target) -> tuple[str, str, str]:

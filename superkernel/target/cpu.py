@@ -83,9 +83,6 @@ class CpuTarget(Target):
     def extensions(self) -> frozenset[str]:
         return frozenset(name[1:] for name in self.features.split(",") if name.startswith("+"))
 
-    def timing_key(self) -> tuple[int, ...]:
-        return self.l1_bytes, self.l2_bytes, self.l3_bytes
-
     def facts(self) -> Mapping[str, Any]:
         return {"cpu.tier": self.tier, "cpu.features": self.extensions()}
 

@@ -3,7 +3,6 @@ hold no more."""
 
 from __future__ import annotations
 
-import json
 import os
 import random
 from dataclasses import replace
@@ -17,7 +16,6 @@ from superkernel.core.errors import FileFormatError, InputError, MachineError, U
 from superkernel.core.version import __version__
 from superkernel.registry.manifest import Manifest, content_hash, dump, merge
 from superkernel.registry.selection import Registry
-from superkernel.registry.timings import Timing, TimingDatabase, TimingKey
 from superkernel.scheduler.families import HOST_KERNELS
 
 A, B, C = manifest("a", PROBLEMS[:8]), manifest("b", PROBLEMS[5:14]), manifest("c", PROBLEMS[12:])
@@ -158,25 +156,3 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
         replace(A, abi=object()).save(path)  # type: ignore[arg-type]
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["m.json"]
-
-
-def test_timings_round_trip_and_merge(tmp_path: Path) -> None:
-    key, other = TimingKey("p", "k", "d"), TimingKey("p", "k2", "d")
-    one = TimingDatabase({key: Timing(10.0, 3)})
-    two = TimingDatabase({key: Timing(12.0, 9), other: Timing(1.0, 1)})
-    three = TimingDatabase({key: Timing(11.0, 9)})
-    assert one.merged(two) == two.merged(one) == TimingDatabase({key: Timing(12.0, 9), other: Timing(1.0, 1)})
-    assert one.merged(two.merged(three)) == one.merged(two).merged(three)
-    assert one.merged(one) == one
-    assert two.merged(three).lookup("p", "k", "d") == 11.0
-    path = tmp_path / "t.json"
-    assert TimingDatabase.load(path) == TimingDatabase()
-    two.save(path)
-    assert TimingDatabase.load(path) == two
-    assert "workspace" not in path.read_text()
-    for bad in ([], [0.0], [float("nan")]):
-        with pytest.raises(InputError):
-            one.record(key, bad)
-    path.write_text(json.dumps({"kind": "timings", "schema": 1, "entries": [[1]]}))
-    with pytest.raises(FileFormatError):
-        TimingDatabase.load(path)

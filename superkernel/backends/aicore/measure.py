@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from superkernel.backends.aicore.compiled import AicoreCompiled
 from superkernel.backends.aicore.report import FATES, FETCH_STALLS, Baseline, CoreRow, PartRow, SimReport, SubopRow
 from superkernel.codegen.aicore.program_spec import PHASE_BEHIND, PHASE_ENTRY
+from superkernel.compilation.kernel_uses import kernel_uses
 from superkernel.sim.counters import STALLS, ControlCounts, CoreCounts, LaunchResult, MarkerCounts
 from superkernel.sync.aicore.plan import AicorePlan, Mode
 from superkernel.target.aicore import AicoreTarget
@@ -65,6 +66,8 @@ def report_of(compiled: AicoreCompiled, launches: Sequence[LaunchResult]) -> Sim
         parts=tuple(_part_rows(compiled, launches)),
         error_bound=compiled.error_bound,
         selections=compiled.selections,
+        weights=compiled.weights.reason,
+        kernels=kernel_uses(compiled),
     )
 
 

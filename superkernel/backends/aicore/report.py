@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from superkernel.compilation.kernel_uses import KernelUse, use_lines
 from superkernel.display import notebook
 from superkernel.display.notebook import Share
 from superkernel.transforms.selections import no_bound
@@ -127,6 +128,7 @@ class SimReport:
     selections: tuple[str, ...] = ()
     warm: bool = False
     numpy_us: float = 0.0
+    kernels: tuple[KernelUse, ...] = ()
 
     @property
     def speedup(self) -> float | None:
@@ -173,6 +175,7 @@ class SimReport:
                 f"and {len(rows) - ROWS_SHOWN} more" if len(rows) > ROWS_SHOWN else "cycles",
             ),
             notebook.folded("engines", "\n".join(_engine_lines(self))),
+            notebook.folded("kernels", "\n".join(use_lines(self.kernels, ROWS_SHOWN))),
         )
 
     def __repr__(self) -> str:
@@ -184,7 +187,8 @@ class SimReport:
 
 
 def _text(report: SimReport) -> list[str]:
-    return [*_headlines(report), "", *_engine_lines(report), "", *_subop_lines(report)]
+    tables = (_engine_lines(report), _subop_lines(report), use_lines(report.kernels))
+    return [*_headlines(report), *(line for table in tables if table for line in ("", *table))]
 
 
 def _headlines(report: SimReport) -> list[str]:

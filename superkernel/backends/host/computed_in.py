@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from superkernel.compilation.kernel_uses import computed_in
 from superkernel.core.formats import REDUCED
 from superkernel.registry.predicates import Reason
 
@@ -20,14 +21,6 @@ if TYPE_CHECKING:
     from superkernel.scheduler.tiling import Tiling
 
 _PRODUCTS = frozenset({"matmul", "matmul_integer", "grouped_matmul", "conv", "conv_transpose", "attention"})
-
-
-def computed_in(sub: SubOperator, tiling: Tiling) -> str:
-    """The format of a sub-operator's products, or the type of its first result."""
-    if tiling.format is not None and tiling.format.is_reduced:
-        return tiling.format.name
-    kinds = sub.body.anchor_outputs or tuple(o.type for o in sub.body.operands[-1:])
-    return kinds[0].dtype.value
 
 
 def formats_in_force(schedule: Schedule) -> dict[str, int]:

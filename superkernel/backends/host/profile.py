@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 
 from superkernel import _core
 from superkernel.backends.host.compiled import HostCompiled
-from superkernel.backends.host.computed_in import computed_in, formats_in_force, formats_text
+from superkernel.backends.host.computed_in import formats_in_force, formats_text
 from superkernel.backends.host.conditions import Conditions, Watch, kept_launches
 from superkernel.backends.host.report import BoundaryReport, HardwareCounts, MedianInterval, Report, TimePart, Work
 from superkernel.backends.host.stamps import RunFigures, read_stamps, trace_of
+from superkernel.compilation.kernel_uses import computed_in, kernel_uses
 from superkernel.display.tracing import Trace
 
 WARMUP_RUNS = 5
@@ -147,6 +148,7 @@ def report_of(
         parts=_parts(middle, list(figures.values()), plan.cores),
         conditions=measured.conditions,
         counters=counters,
+        kernels=kernel_uses(compiled),
     )
 
 

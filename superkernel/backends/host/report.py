@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.backends.host.conditions import Conditions
+from superkernel.compilation.kernel_uses import KernelUse, use_lines
 from superkernel.display import notebook
 from superkernel.display.notebook import Share
 
@@ -157,6 +158,7 @@ class Report:
     parts: tuple[TimePart, ...] = ()
     conditions: Conditions | None = None
     counters: HardwareCounts | None = None
+    kernels: tuple[KernelUse, ...] = ()
 
     @property
     def trusted(self) -> bool:
@@ -182,6 +184,7 @@ class Report:
         """The report for a terminal, with the costliest boundaries."""
         lines = self._headlines()
         lines += self._work_lines(boundaries_max)
+        lines += use_lines(self.kernels, boundaries_max)
         shown = self._costliest(boundaries_max)
         if shown:
             lines.append(self._forms())
@@ -262,6 +265,7 @@ class Report:
                 if len(self.boundaries) > HTML_ROWS_MAX
                 else "",
             ),
+            notebook.folded("kernels", "\n".join(use_lines(self.kernels, HTML_ROWS_MAX))),
         )
 
     def _work_lines(self, rows_max: int) -> list[str]:
