@@ -74,6 +74,17 @@ class Emitter:
         """`x` broadcast to `shape`."""
         return x if x.shape == tuple(shape) else self.emit("expand", x, shape=tuple(shape))
 
+    def slice(self, x: Tensor, axis: int, start: int, end: int, step: int = 1) -> Tensor:
+        """x[start:end:step] along one axis, all not negative; `x` itself where that is all of it."""
+        if (start, step) == (0, 1) and end >= x.shape[axis]:
+            return x
+        return self.emit("slice", x, starts=[start], ends=[end], axes=[axis], steps=[step])
+
+    def concat(self, parts: Sequence[Tensor], axis: int) -> Tensor:
+        """The parts one behind the other; empty ones leave no trace."""
+        full = [p for p in parts if p.shape[axis]] or list(parts[:1])
+        return full[0] if len(full) == 1 else self.emit("concat", *full, axis=axis)
+
     def cast(self, x: Tensor, dtype: DType) -> Tensor:
         """`x` in another element type."""
         return x if x.dtype is dtype else self.emit("cast", x, dtype=dtype)

@@ -189,8 +189,7 @@ def _per(call: OnnxCall, name: str, count: int) -> list[int]:
 
 def _element(call: OnnxCall, x: Tensor, axis: int, index: int) -> Tensor:
     """`x` at an index of an axis, which goes."""
-    part = call.emit("slice", x, axes=(axis,), starts=(index,), ends=(index + 1,), steps=(1,))
-    return call.reshape(part, x.shape[:axis] + x.shape[axis + 1 :])
+    return call.reshape(call.slice(x, axis, index, index + 1), x.shape[:axis] + x.shape[axis + 1 :])
 
 
 def _stacked(call: OnnxCall, rows: Sequence[Bound], axis: int, info: onnx.ValueInfoProto) -> Tensor:
@@ -215,8 +214,7 @@ def _stacked(call: OnnxCall, rows: Sequence[Bound], axis: int, info: onnx.ValueI
     rank = tensors[0].rank + 1
     at = call.axis(axis, rank)
     shape = (*tensors[0].shape[:at], 1, *tensors[0].shape[at:])
-    parts = [call.reshape(t, shape) for t in tensors]
-    return parts[0] if len(parts) == 1 else call.emit("concat", *parts, axis=at)
+    return call.concat([call.reshape(t, shape) for t in tensors], at)
 
 
 def _selected(call: OnnxCall, condition: Tensor, then: Bound, other: Bound, what: str) -> Bound:

@@ -5,7 +5,7 @@ tensors among them as handles, and the types that torch says its outputs have; w
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from typing import Any
 
 import numpy as np
@@ -118,17 +118,6 @@ class TorchCall(Emitter):
     def operand(self, name: str, dtype: DType | None = None) -> Tensor:
         """A tensor or number argument in the element type `dtype` (that of the output)."""
         return self.typed(self.args[name], dtype or self.dtype)
-
-    def slice(self, x: Tensor, axis: int, start: int, end: int, step: int = 1) -> Tensor:
-        """x[start:end:step] along one axis, all not negative; `x` itself where that is all of it."""
-        if (start, step) == (0, 1) and end >= x.shape[axis]:
-            return x
-        return self.emit("slice", x, starts=[start], ends=[end], axes=[axis], steps=[step])
-
-    def concat(self, parts: Sequence[Tensor], axis: int) -> Tensor:
-        """The parts one behind the other; empty ones leave no trace."""
-        full = [p for p in parts if p.shape[axis]] or list(parts[:1])
-        return full[0] if len(full) == 1 else self.emit("concat", *full, axis=axis)
 
 
 def _by_name(node: torch.fx.Node) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import numpy as np
 from superkernel.builder.tensor import Tensor
 from superkernel.frontends.onnx.call import OnnxCall
 from superkernel.frontends.onnx.registry import lowers
+from superkernel.frontends.scans import running_product
 
 
 @lowers("TensorScatter")
@@ -98,6 +99,27 @@ def hardmax(call: OnnxCall) -> Tensor:
 def cumsum(call: OnnxCall) -> Tensor:
     options = {"exclusive": bool(call.attr("exclusive", 0)), "reverse": bool(call.attr("reverse", 0))}
     return call.emit("cumsum", call.input(0), axis=int(call.static(1).reshape(-1)[0]), **options)
+
+
+@lowers("CumProd")
+def cumprod(call: OnnxCall) -> Tensor:
+    """Backwards the axis is turned round before and behind; the own element is left out by a shift."""
+    x = call.input(0)
+    axis = call.axis(int(call.static(1).reshape(-1)[0]), x.rank)
+    backwards, extent = bool(call.attr("reverse", 0)), x.shape[axis]
+    if backwards:
+        x = _turned(call, x, axis)
+    if call.attr("exclusive", 0) and extent:
+        one = call.expand(call.like(1, x), (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
+        x = call.concat([one, call.slice(x, axis, 0, extent - 1)], axis)
+    y = running_product(call, x, axis)
+    return _turned(call, y, axis) if backwards else y
+
+
+def _turned(call: OnnxCall, x: Tensor, axis: int) -> Tensor:
+    """`x` with an axis the other way round."""
+    order = np.arange(x.shape[axis], dtype=np.int64)[::-1]
+    return call.emit("gather", x, call.constant(np.ascontiguousarray(order)), axis=axis)
 
 
 @lowers("Col2Im")

@@ -53,10 +53,7 @@ def split_to_sequence(call: OnnxCall) -> TensorSequence:
     axis = call.axis(call.attr("axis", 0), x.rank)
     sizes = _part_sizes(call, x.shape[axis])
     ends = np.cumsum(sizes, dtype=np.int64).tolist()
-    parts = [
-        call.emit("slice", x, axes=(axis,), starts=(end - size,), ends=(end,), steps=(1,))
-        for size, end in zip(sizes, ends, strict=True)
-    ]
+    parts = [call.slice(x, axis, end - size, end) for size, end in zip(sizes, ends, strict=True)]
     if not call.has(1) and not call.attr("keepdims", 1):
         parts = [call.reshape(part, x.shape[:axis] + x.shape[axis + 1 :]) for part in parts]
     return TensorSequence(tuple(parts))
@@ -70,7 +67,7 @@ def concat_from_sequence(call: OnnxCall) -> Tensor:
     axis = call.axis(call.required("axis"), items[0].rank + stacked)
     if stacked:
         items = tuple(call.reshape(t, (*t.shape[:axis], 1, *t.shape[axis:])) for t in items)
-    return items[0] if len(items) == 1 else call.emit("concat", *items, axis=axis)
+    return call.concat(items, axis)
 
 
 @lowers("Optional")

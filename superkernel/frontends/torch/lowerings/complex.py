@@ -1,9 +1,7 @@
 """Complex numbers, as pairs of real tensors, and Fourier transforms.
 
 Moves, and what is linear with real factors, apply to both parts alike: the operator's own lowering runs twice. Products
-are written out. A Fourier transform along an axis is a product with constant matrices of cosines and sines: for the
-lengths that models use (windows of speech, modes, patches) that is what the table's kernels are good at. An absolute
-value is the root of the sum of squares: it overflows where the squares do.
+are written out. An absolute value is the root of the sum of squares: it overflows where the squares do.
 """
 
 from __future__ import annotations
@@ -17,12 +15,11 @@ from torch.utils import _pytree as pytree
 
 from superkernel.builder.tensor import Tensor
 from superkernel.frontends.einsum import einsum
-from superkernel.frontends.resample import Weights, along
+from superkernel.frontends.fourier import of_complex, of_real, to_real
 from superkernel.frontends.torch.call import TorchCall
 from superkernel.frontends.torch.pairs import Pair
 from superkernel.frontends.torch.registry import ComplexLowered, find_lowering, lowers_complex
 
-LENGTH_MAX = 4096  # of a transform: its matrices have the square of it
 POWER_MAX = 16
 
 _PARTWISE = (
@@ -243,8 +240,7 @@ def real_to_complex(call: TorchCall) -> Pair:
     sizes = [x.shape[a] for a in axes]
     length = sizes[-1]
     bins = length // 2 + 1 if call.args["onesided"] else length
-    cos, sin = _matrices(call, length, bins, _factor(call, sizes))
-    pair = Pair(along(call, x, cos, axes[-1]), along(call, x, -sin, axes[-1]))
+    pair = Pair(*of_real(call, x, axes[-1], bins, _factor(call, sizes)))
     return _transformed(call, pair, axes[:-1], sign=-1)
 
 
@@ -257,38 +253,17 @@ def complex_to_complex(call: TorchCall) -> Pair:
 
 @lowers_complex("_fft_c2r")
 def complex_to_real(call: TorchCall) -> Tensor:
-    """The bins that a real signal leaves out are the conjugates of those that are there."""
     x, axes, length = _pair(call, "self"), _axes(call), int(call.args["last_dim_size"])
     sizes = [x.re.shape[a] for a in axes[:-1]] + [length]
     x = _transformed(call, x, axes[:-1], sign=1)
-    bins = length // 2 + 1
-    cos, sin = _matrices(call, length, bins, _factor(call, sizes))
-    number = np.arange(bins)
-    counted = np.where((number == 0) | (2 * number == length), 1.0, 2.0)
-    axis = axes[-1]
-    x = Pair(call.slice(x.re, axis, 0, bins), call.slice(x.im, axis, 0, bins))
-    cosines = along(call, x.re, cos.T * counted, axis)
-    return call.emit("sub", cosines, along(call, x.im, sin.T * counted, axis))
+    return to_real(call, x.re, x.im, axes[-1], length, _factor(call, sizes))
 
 
 def _transformed(call: TorchCall, x: Pair, axes: Sequence[int], *, sign: int, factor: float = 1.0) -> Pair:
     """The sum of x exp(sign i 2 pi j k / n) along each axis, times a factor."""
     for axis in axes:
-        length = x.re.shape[axis]
-        cos, sin = _matrices(call, length, length, factor)
-        re = call.emit("sub", along(call, x.re, cos, axis), along(call, x.im, sign * sin, axis))
-        im = call.emit("add", along(call, x.im, cos, axis), along(call, x.re, sign * sin, axis))
-        x, factor = Pair(re, im), 1.0
+        x, factor = Pair(*of_complex(call, x.re, x.im, axis, sign=sign, factor=factor)), 1.0
     return x
-
-
-def _matrices(call: TorchCall, length: int, bins: int, factor: float) -> tuple[Weights, Weights]:
-    """Cosines and sines of 2 pi j k / n, [bin, sample]; the products of numbers are exact, so that angles are."""
-    if length > LENGTH_MAX:
-        expected = f"at most {LENGTH_MAX} samples"
-        raise call.unsupported("the Fourier transform is too long", expected=expected, found=str(length))
-    angles = 2 * np.pi * (np.outer(np.arange(bins), np.arange(length)) % length) / length
-    return np.cos(angles) * factor, np.sin(angles) * factor
 
 
 def _axes(call: TorchCall) -> list[int]:
