@@ -16,7 +16,7 @@ among rows, of which it needs no more than their fields.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Generic
 
@@ -37,7 +37,9 @@ class KernelDef(ABC, Generic[TargetT]):
 
     id: by which policies, plans and reports know it, e.g. "host.matmul.packed".
     ops: operators of the table that it serves, and `pointwise` for programs without an anchor.
-    family: how its work is cut. emitter: the module of its target's `codegen` whose `emit` writes its code.
+    family: how its work is cut. emitter: the module of its target's `codegen` whose `emit` writes its code, or the
+    function itself, of a kernel from outside (`superkernel.kernels`); such a one also has
+    problems: on which it is tried (`superkernel kernels test`), and sources: the digest of what it is made from.
     micro, modifier: its operator, and what tells it from others of that, in canonical names.
     dtypes: types of the first input, None = any. others: of further inputs, None = the same as the first.
     limits: what else it demands of a problem. layout: how images must lie, None = in either order.
@@ -46,7 +48,7 @@ class KernelDef(ABC, Generic[TargetT]):
     id: str
     ops: tuple[str, ...]
     family: KernelFamily[TargetT] = field(repr=False)
-    emitter: str
+    emitter: str | Callable[..., None]
     micro: str
     modifier: str = ""
     dtypes: frozenset[DType] | None = None
@@ -57,6 +59,8 @@ class KernelDef(ABC, Generic[TargetT]):
     transforms: tuple[Transform, ...] = ()
     rounding: Rounding = ROUNDED
     code_bytes: int = 2048
+    problems: tuple[str, ...] = ()
+    sources: str = ""
 
     @abstractmethod
     def rows(self) -> Iterable[Capability]:

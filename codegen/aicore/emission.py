@@ -18,6 +18,7 @@ from llvmlite import ir
 
 from superkernel.codegen.aicore.layer import RESERVED_FLAGS, KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, FlagsExhausted, plan_flags
+from superkernel.codegen.outside import outside
 from superkernel.core.errors import InternalError, UnsupportedError
 from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore import AICORE_KERNELS
@@ -31,7 +32,10 @@ Emitter: TypeAlias = Callable[[KernelBuilder, Body, AicoreTiling], None]
 def emitter_of(kernel: str) -> Emitter:
     """Of a kernel id: `emit` of the module that its declaration names, imported on first use, which writes the whole
     function of the role `kb.role`. Raises InternalError on an unknown id."""
-    emit: Emitter = import_module(f"superkernel.codegen.aicore.kernels.{AICORE_KERNELS[kernel].emitter}").emit
+    emitter = AICORE_KERNELS[kernel].emitter
+    if not isinstance(emitter, str):
+        return outside(kernel, emitter)
+    emit: Emitter = import_module(f"superkernel.codegen.aicore.kernels.{emitter}").emit
     return emit
 
 

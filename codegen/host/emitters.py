@@ -16,6 +16,7 @@ from typing import get_type_hints
 from llvmlite import ir
 
 from superkernel.codegen.host.builder import KernelBuilder
+from superkernel.codegen.outside import outside
 from superkernel.core.errors import InternalError
 from superkernel.ir.body import Body
 from superkernel.scheduler.families import HOST_KERNELS
@@ -36,7 +37,8 @@ def emit_ir(kernel: str, body: Body, tiling: Tiling, cpu: CpuTarget, name: str =
 
 def emitter_of(kernel: str) -> Emitter:
     """The emitter of a kernel id. Raises InternalError on an unknown id."""
-    return emitter_in(HOST_KERNELS[kernel].emitter)
+    emitter = HOST_KERNELS[kernel].emitter
+    return emitter_in(emitter) if isinstance(emitter, str) else outside(kernel, emitter)
 
 
 @cache

@@ -26,6 +26,7 @@ from superkernel.core.errors import InternalError
 from superkernel.core.version import __version__, sources_digest
 from superkernel.ir.body import SubOperator
 from superkernel.ops.grouped import TILINGS
+from superkernel.scheduler.families import HOST_KERNELS
 from superkernel.scheduler.schedule import MemoryAddress, PackedConstants, Schedule, Space
 from superkernel.scheduler.symbols import made_from, symbol_of
 from superkernel.scheduler.tiling import Tiling, pack_bytes
@@ -157,7 +158,10 @@ class ImageBuilder:
     def _objects(self, keys: Mapping[KernelKey, tuple[SubOperator, Tiling]], spec: EntrySpec) -> dict[str, bytes]:
         """All object code by cache key: kernels in the order of their symbols, then the entries."""
         stamp = f"{__version__} {sources_digest(*GENERATOR)} {llvmlite.__version__} {self.cpu!r}"
-        parts = {f"kernel {stamp}\n{key.text}": key for key in sorted(keys, key=lambda k: k.symbol)}
+        parts = {
+            f"kernel {stamp}{HOST_KERNELS.sources_of(key.kernel)}\n{key.text}": key
+            for key in sorted(keys, key=lambda k: k.symbol)
+        }
         objects = {key: self.cache.get(key) for key in parts}
         if self.keep_ir or None in objects.values():
             self._compile_kernels(keys, parts, objects)

@@ -187,7 +187,7 @@ def _plan_members(compiled: AnyCompilation, backend: AnyBackend) -> dict[str, by
 
 def _plan_key(backend: AnyBackend, target: Target) -> str:
     """What must be the same where a plan and its packed constants are used as they are."""
-    return f"{sources_digest(*backend.generator)} {identity_of(target)!r}"
+    return f"{sources_digest(*backend.generator)} {identity_of(target)!r} {backend.kernels.sources}".rstrip()
 
 
 def by_digest(objects: Mapping[str, bytes]) -> dict[str, bytes]:

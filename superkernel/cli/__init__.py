@@ -73,6 +73,7 @@ def _guarded(words: Sequence[str]) -> int:
             parser.print_help(sys.stderr)
             return EXIT_CODES["user"]
         args = parser.parse_args(words)
+        _load_kernels(args.kernels)
         command: Callable[[argparse.Namespace], int] = args.command
         return command(args)
     except SuperKernelError as error:
@@ -85,6 +86,14 @@ def _guarded(words: Sequence[str]) -> int:
         traceback.print_exc()
         found = f"{type(error).__name__}: {error}"
         return _failed(InternalError("an unexpected error", found=found, hint="please report it with the text"), words)
+
+
+def _load_kernels(files: Sequence[str]) -> None:
+    if files:
+        from superkernel.kernels import load_file
+
+        for file in files:
+            load_file(file)
 
 
 def _failed(error: SuperKernelError, words: Sequence[str]) -> int:
@@ -117,6 +126,8 @@ def _parser() -> argparse.ArgumentParser:
 
     parser = _Parser(prog="superkernel", description="Fuse a graph of operators into one multi-core kernel.")
     parser.add_argument("--version", action="version", version=f"superkernel {__version__}")
+    text = "a Python file that registers kernels, run first; repeatable (docs/own-kernels.md)"
+    parser.add_argument("--kernels", action="append", default=[], metavar="FILE", help=text)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
 
     def add(

@@ -4,8 +4,10 @@ out."""
 from __future__ import annotations
 
 import argparse
+import json
 import re
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from superkernel.registry.selection import Registry
     from superkernel.runtime.kernel import Kernel
     from superkernel.target.aicore import AicoreTarget
+    from superkernel.target.base import Target
 
 Parser = argparse.ArgumentParser
 Commands = argparse._SubParsersAction  # argparse names the type of `add_subparsers` no other way
@@ -50,6 +53,13 @@ def add_commands(
     sub.add_argument("-o", "--output", required=True, metavar="FILE", help="file to write")
     sub.add_argument("--json", action="store_true", help="print the merged manifest")
 
+    text = "Try kernels on problems: against the reference, with every access held to what they declare."
+    _add_trials(_add(verbs, "test", text, _test))
+    text = "Time kernels on problems, against the kernel that is taken without them."
+    sub = _add(verbs, "bench", text, _bench)
+    _add_trials(sub)
+    sub.add_argument("--rounds", type=int, default=200, help="launches per median (default 200)")
+
     sub = _add(verbs, "name", "What a canonical kernel name says, ours or XNNPACK's.", _name)
     sub.add_argument("name", help="such as xnn_f32_dwconv_minmax_ukernel_5f5m5l16c8s4r__avx2")
     sub.add_argument("--elements", type=int, metavar="N", help="how its tile walks a window of N elements")
@@ -60,6 +70,13 @@ def _add(verbs: Commands[Any], name: str, text: str, run: Callable[[argparse.Nam
     sub: Parser = verbs.add_parser(name, help=text, description=text)
     sub.set_defaults(command=run)
     return sub
+
+
+def _add_trials(sub: Parser) -> None:
+    sub.add_argument("pattern", help="ids of kernels, such as 'mine.*'")
+    sub.add_argument("--target", metavar="NAME", help=_TARGET_HELP)
+    sub.add_argument("--seed", type=int, default=0, help="of the inputs (default 0)")
+    sub.add_argument("--json", action="store_true", help="machine-readable output")
 
 
 def _add_list(verbs: Commands[Any]) -> None:
@@ -172,6 +189,34 @@ def write_manifests(kernel: Kernel, path: Path) -> list[str]:
         manifest.save(part)
         written.append(str(part))
     return written
+
+
+def _test(args: argparse.Namespace) -> int:
+    from superkernel.analysis.kernel_trials import text_of, trials
+
+    found = list(trials(*_tried(args), args.seed))
+    print(json.dumps([asdict(t) for t in found], indent=1) if args.json else text_of(found))
+    return 1 if any(t.fault for t in found) else 0
+
+
+def _bench(args: argparse.Namespace) -> int:
+    from superkernel.analysis.kernel_trials import timings, timings_text
+
+    found = list(timings(*_tried(args), args.rounds, args.seed))
+    print(json.dumps([asdict(t) for t in found], indent=1) if args.json else timings_text(found))
+    return 0
+
+
+def _tried(args: argparse.Namespace) -> tuple[Any, str, Target]:
+    """The kernels, the pattern and the target of a trial."""
+    from superkernel.codegen.host.features import detect_cpu
+    from superkernel.scheduler.families import HOST_KERNELS
+    from superkernel.scheduler.families.aicore import AICORE_KERNELS
+    from superkernel.target.aicore import load_target
+
+    if args.target in (None, "host"):
+        return HOST_KERNELS, args.pattern, detect_cpu()
+    return AICORE_KERNELS, args.pattern, load_target(args.target)
 
 
 def _name(args: argparse.Namespace) -> int:

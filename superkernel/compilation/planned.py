@@ -52,6 +52,7 @@ class PlanForm(Generic[PlannedT]):
         assert backend.plan_type is not None
         self._kind = types.GenericAlias(tuple, (Graph, Grouping, Schedule, Mapping[str, int], backend.plan_type))
         self._variants = backend.kernels.declared_class
+        self.sources = backend.kernels.sources
 
     def written(self, planned: PlannedT, arrays: Arrays) -> bytes:
         """`arrays`: what the reader has at hand."""
@@ -77,7 +78,7 @@ class PlanStore(Generic[PlannedT]):
         arrays = {**job.source.constants, **job.source.states}
         small = sum(a.nbytes for a in arrays.values()) <= HASHED_BYTES_MAX
         self._objects, self._arrays, self._form = objects, arrays, form
-        self._key = _key(job, arrays) if small and objects.directory is not None else None
+        self._key = f"{_key(job, arrays)} {form.sources}".rstrip() if small and objects.directory is not None else None
 
     def find(self) -> PlannedT | None:
         """What was kept for this graph, or None."""

@@ -101,6 +101,7 @@ class Capability:
 
     input_dtypes: per input slot, the last one for all further slots; an absent optional input always passes.
     limits: everything else it demands of the problem (shape, stride, constness, ...).
+    sources: of a kernel from outside, a digest of what it is made from.
     """
 
     id: str
@@ -122,6 +123,7 @@ class Capability:
     numeric: NumericClass = NumericClass.ROUNDED
     error_ulps: float = 4.0
     code_bytes: int = 4096
+    sources: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
