@@ -27,6 +27,7 @@ from typing import Any, NoReturn, TextIO
 import numpy as np
 
 from superkernel.cli import analysis as cli_analysis
+from superkernel.cli import canary as cli_canary
 from superkernel.cli import diff as cli_diff
 from superkernel.cli import kernels as cli_kernels
 from superkernel.cli import machine as cli_machine
@@ -171,6 +172,10 @@ def _parser() -> argparse.ArgumentParser:
     cli_analysis.add_crosscheck_arguments(add("crosscheck", _crosscheck, text))
     text = "What each optimisation gives on an accelerator, one after the other and alone."
     cli_analysis.add_ablate_arguments(add("ablate", _ablate, text))
+    text = "Keep what a model does: its kernels, memory, outputs and time, for `canary`."
+    sub = add("snapshot", _snapshot, text)
+    _input_arguments(sub)
+    cli_canary.add_snapshot_arguments(sub)
     text = "Find the first sub-operator that computes something wrong, inside the fused kernel."
     cli_analysis.add_bisect_arguments(add("bisect", _bisect, text))
     text = "Run a model with many seeds' delays; exit status 0 where all give the bits of the run without."
@@ -181,6 +186,10 @@ def _parser() -> argparse.ArgumentParser:
     diff = commands.add_parser("diff", help=text, description=text)
     diff.set_defaults(command=_diff)
     cli_diff.add_arguments(diff)
+    text = "Hold two snapshots against each other; exit status 1 where a limit is exceeded."
+    canary = commands.add_parser("canary", help=text, description=text)
+    canary.set_defaults(command=_canary)
+    cli_canary.add_canary_arguments(canary)
     text = "The kernel registry: what there is, why a kernel is chosen, which kernels models need."
     kernels = commands.add_parser("kernels", help=text, description=text)
     cli_kernels.add_commands(kernels, _Parser, add_model_arguments, load_model)
@@ -407,6 +416,19 @@ def _crosscheck(args: argparse.Namespace) -> int:
     result = cli_analysis.run_crosscheck(args, _graph(args), _options(args))
     _print(args, result.to_json(), result.text)
     return 0 if result.ok else cli_analysis.WRONG
+
+
+def _snapshot(args: argparse.Namespace) -> int:
+    kernel = load_model(args)
+    figures = cli_canary.write_snapshot(args, kernel, _inputs(args, kernel))
+    _print(args, figures, lambda: _lines(figures))
+    return 0
+
+
+def _canary(args: argparse.Namespace) -> int:
+    found = cli_canary.run(args)
+    _print(args, found.to_json(), found.text)
+    return 0 if found.ok else cli_canary.CHANGED
 
 
 def _diff(args: argparse.Namespace) -> int:

@@ -175,6 +175,14 @@ class WatchdogError(SuperKernelError):
     """A kernel did not finish within the watchdog time, or no core of it can go on; says who waits for whom."""
 
 
+class RegressionError(SuperKernelError):
+    """A model does worse than it did: slower, with more memory, or without a kernel that it had, beyond the limits."""
+
+
+class OutputChangedError(RegressionError):
+    """A model's outputs are not what they were, or are promised less firmly, beyond the limits."""
+
+
 def raise_all(kind: type[SuperKernelError], violations: Sequence[Violation]) -> None:
     """Raise `kind` with all `violations`; returns where there are none."""
     if violations:

@@ -85,10 +85,13 @@ def test_commands_end_well(
     commands = [words for words in commands if not {"...", "COMMAND"} & set(words) and words[0] != "sim"]
     assert commands, f"{name} shows no command"
     for words in commands:
-        status = main(words)
+        command, file = (words[:-2], words[-1]) if ">" in words[-2:] else (words, None)
+        status = main(command)
         captured = capsys.readouterr()
         assert status == 0, f"superkernel {' '.join(words)}\n{captured.err}"
         assert captured.out.strip()
+        if file is not None:
+            (tmp_path / file).write_text(captured.out)
 
 
 @pytest.mark.parametrize(
