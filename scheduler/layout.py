@@ -25,7 +25,16 @@ from superkernel.scheduler.affine import permutation
 from superkernel.scheduler.anchors import plain_body
 from superkernel.scheduler.families import HOST_KERNELS, family_of
 from superkernel.scheduler.group_context import GroupContext
-from superkernel.scheduler.storage import CHANNEL, IMAGE_OPS, IMAGE_RANKS, Storage, StoragePolicy, connects, lies_alike
+from superkernel.scheduler.storage import (
+    CHANNEL,
+    CONVOLUTIONS,
+    IMAGE_OPS,
+    IMAGE_RANKS,
+    Storage,
+    StoragePolicy,
+    connects,
+    lies_alike,
+)
 from superkernel.target.base import Target
 
 _BORDER_FACTOR = 2  # a conversion moves each element twice, strided
@@ -38,7 +47,7 @@ def storage_policy(graph: Graph, choose: Callable[[Body], str], target: Target, 
     if not target.layouts_compete:
         return StoragePolicy(target.image_layouts[0])
     pinned = any(fnmatch.filter(_row_kernels(), pattern) for pattern in options.pin)
-    convolutions = [node for node in graph.nodes if node.op == "conv"]
+    convolutions = [node for node in graph.nodes if node.op in CONVOLUTIONS]
     if pinned or len(convolutions) < _FEWEST:
         return StoragePolicy.ROW_MAJOR
     storage = StoragePolicy.CHANNELS_LAST.of(graph)

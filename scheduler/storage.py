@@ -1,11 +1,11 @@
 """In which order of dimensions a value lies in memory: row-major, or channels last for images.
 
-Model: an *image* is a float value [N, C, H, W] or [N, C, L] that a convolution or a pool reads or computes, or that
-pointwise work, a concatenation, a slice, a split or padding connects with one. Under `CHANNELS_LAST` an image that is
-materialised lies as N, H, W, C: the channels of a pixel side by side, which is what a matrix engine wants to load.
-Everybody else sees it through strides, so nothing is transposed inside a network; what the caller hands in or out keeps
-its declared layout and is converted once, at the border. A value with one channel, or with one pixel, lies the same way
-in both.
+Model: an *image* is a float or quantised value [N, C, H, W] or [N, C, L] that a convolution or a pool reads or
+computes, or that pointwise work, a concatenation, a slice, a split or padding connects with one. Under `CHANNELS_LAST`
+an image that is materialised lies as N, H, W, C: the channels of a pixel side by side, which is what a matrix engine
+wants to load. Everybody else sees it through strides, so nothing is transposed inside a network; what the caller hands
+in or out keeps its declared layout and is converted once, at the border. A value with one channel, or with one pixel,
+lies the same way in both.
 
 Concatenations along the channels interleave their parts, row by row. Where one concatenation is a run of another one's
 parts (the stages of a dense block), all of them share the bytes of the largest: `aliases` says which lies in which.
@@ -24,19 +24,23 @@ from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
 
+from superkernel.core.dtypes import DType
 from superkernel.core.tensor import TensorType, channels_last_strides, row_major_strides
 from superkernel.ir.graph import Graph, Node
 from superkernel.ops.opdef import Family
 from superkernel.scheduler.affine import Shape
 
-IMAGE_OPS = frozenset({"conv", "max_pool", "avg_pool", "global_avg_pool", "global_max_pool"})
+IMAGE_OPS = frozenset({"conv", "conv_integer", "max_pool", "avg_pool", "global_avg_pool", "global_max_pool"})
 """Operators that read images in slot 0 and compute images; their kernels store channels last and in no other order."""
 
 MOVED = frozenset({"concat", "pad"})
 """Operators that move images, in whatever order they lie."""
 
+CONVOLUTIONS = frozenset({"conv", "conv_integer"})
+
 IMAGE_RANKS = (3, 4)
 CHANNEL = 1  # the dimension of an image that counts channels
+_PIXEL_INTS = frozenset({DType.I8, DType.U8, DType.I32})  # of quantised images and their sums
 _CONNECTING = frozenset({"concat", "slice", "split", "pad"})
 
 
@@ -100,7 +104,7 @@ def _images(graph: Graph) -> frozenset[str]:
         if value is None or value in graph.constants:
             return False
         kind = graph.types[value]
-        return kind.rank in IMAGE_RANKS and kind.dtype.is_float
+        return kind.rank in IMAGE_RANKS and (kind.dtype.is_float or kind.dtype in _PIXEL_INTS)
 
     found: set[str] = set()
     fresh: list[str] = []

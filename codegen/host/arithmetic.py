@@ -23,6 +23,9 @@ from superkernel.codegen.host.gemm_core import Tile, Values, fold, load_again, m
 from superkernel.core.dtypes import DType
 from superkernel.core.formats import NumberFormat
 
+SIGN = 128
+"""What signed bytes are stored larger by."""
+
 _UNROLLED_WORDS = 4  # of a run, whose steps are written out
 
 Operand = list[ir.Value]
@@ -51,6 +54,8 @@ class Arithmetic:
 
     reads_behind = False
     """Whether the last word of a row may take in items behind it, times weights of 0."""
+    signed = False
+    """Whether rows of bytes come in signed."""
     word: DType | None = None
     """What a word of weights is loaded as; None: as its number."""
 
@@ -163,13 +168,22 @@ class Bf16Arithmetic(Arithmetic):
 
 
 class ByteArithmetic(Arithmetic):
-    """Of fours of unsigned bytes by signed ones, exactly, in i32. What stores rows is `quantise`."""
+    """Of fours of unsigned bytes by signed ones, exactly, in i32. What stores rows of f32 values is `quantise`; signed
+    rows (`signed`) are stored as unsigned ones, `SIGN` larger."""
 
     reads_behind = True
     word = DType.I32
 
     def row(self, base: ir.Value, at: Index, whole: bool = True) -> Operand:
         return [self.kb.b.load(self.kb.at(base, at, self.item), typ=I32, align=1)]
+
+    def rounded(self, value: ir.Value) -> ir.Value:
+        if not self.signed:
+            return value
+        return self.kb.b.xor(value, self.kb.splat(ir.Constant(I8, SIGN), _lanes(value)))
+
+    def store(self, value: ir.Value, base: ir.Value, at: Index) -> ir.Value:
+        return super().store(self.rounded(value), base, at)
 
     def multiply_add(self, total: ir.Value, row: Operand, weights: Operand) -> ir.Value:
         kb, b, kind = self.kb, self.kb.b, total.type
@@ -204,6 +218,15 @@ def arithmetic_of(kb: KernelBuilder, number: NumberFormat) -> Arithmetic:
     """What a format's words are multiplied by in one kernel."""
     made = _ARITHMETIC[number.rows, number.weights] if number.is_reduced else Arithmetic
     return made(kb, number)
+
+
+def stored_zero_point(kb: KernelBuilder, zero_point: ir.Value | None, dtype: DType) -> ir.Value:
+    """What stands for 0 in stored rows of bytes, in i32. `zero_point`: in the rows' own type, None: 0."""
+    if zero_point is None:
+        return ir.Constant(I32, 0 if dtype is DType.U8 else SIGN)
+    if dtype is DType.U8:
+        return kb.b.zext(zero_point, I32)
+    return kb.b.add(kb.b.sext(zero_point, I32), ir.Constant(I32, SIGN))
 
 
 Nest = Sequence[tuple[int, int]]
@@ -274,6 +297,10 @@ def multiply(
     first = list(begin) or [zero(number.sums, lanes) for lanes in widths]
     flat = level(0, source, weights, first * tile.rows)
     return tile.rows_of(flat)
+
+
+def _lanes(value: ir.Value) -> int:
+    return value.type.count if isinstance(value.type, ir.VectorType) else 1
 
 
 _MADD = {16: "llvm.x86.avx512.pmaddw.d.512", 8: "llvm.x86.avx2.pmadd.wd", 4: "llvm.x86.sse2.pmadd.wd"}

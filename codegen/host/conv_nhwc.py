@@ -18,11 +18,11 @@ from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
-from superkernel.codegen.host.arithmetic import arithmetic_of, multiply
+from superkernel.codegen.host.arithmetic import arithmetic_of, multiply, stored_zero_point
 from superkernel.codegen.host.builder import Index, KernelBuilder
 from superkernel.codegen.host.gemm_core import Tile, Values, store_tile, zero
 from superkernel.codegen.host.loops import each_group, strips
-from superkernel.codegen.host.patch_nhwc import BytePatchCopier, NhwcPatchCopier
+from superkernel.codegen.host.patch_nhwc import BytePatchCopier, IntegerPatchCopier, NhwcPatchCopier
 from superkernel.codegen.host.program import ProgramEmitter, load_bias
 from superkernel.codegen.host.shuffle import resize
 from superkernel.core.dtypes import DType
@@ -72,7 +72,9 @@ class ChannelStores:
         for value in values:
             lanes = value.type.count if isinstance(value.type, ir.VectorType) else 1
             bias = load_bias(self.kb, self.body, channel, lanes)
-            row.eval(channel, lanes, [value if bias is None else self.kb.b.fadd(value, bias)])
+            element = value.type.element if isinstance(value.type, ir.VectorType) else value.type
+            plus = self.kb.b.fadd if isinstance(element, ir.FloatType) else self.kb.b.add
+            row.eval(channel, lanes, [value if bias is None else plus(value, bias)])
             channel = self.kb.add(channel, lanes)
 
 
@@ -80,10 +82,11 @@ class NhwcEmitter:
     """Writes the kernel of one body and tiling."""
 
     def __init__(self, kb: KernelBuilder, body: Body, tiling: NhwcTiling) -> None:
-        self.kb, self.t, self.form = kb, tiling, tiling.form_of(body)
+        self.kb, self.body, self.t, self.form = kb, body, tiling, tiling.form_of(body)
         self.weights = kb.operands[view_of(body, 1).operand]
         self.stores = ChannelStores(kb, body, self.form)
         self.arithmetic, self.item = arithmetic_of(kb, tiling.format), tiling.format.item
+        self.arithmetic.signed = self.form.dtype is DType.I8
         stage = kb.offset(kb.scratch, tiling.tile_bytes + tiling.patch_bytes) if tiling.staged else None
         self.patch = kb.offset(kb.scratch, tiling.tile_bytes)
         form, t = self.form, tiling
@@ -94,7 +97,9 @@ class NhwcEmitter:
             columns = min(form.out_width, t.columns * t.lines) if self.lines_in_row else form.out_width
             self.walk, wide = patch_walk(form, columns, t.format), patch_extent(form, 1, columns)[1]
             self.copier = NhwcPatchCopier(self.arithmetic, form, self.walk, wide)
-            if t.format.scales_rows:
+            if t.format.is_integral:
+                self.copier = IntegerPatchCopier(self.arithmetic, form, self.walk, wide, self._zero_point())
+            elif t.format.scales_rows:
                 self.copier = BytePatchCopier(kb, form, self.walk, wide, stage)
 
     def emit(self) -> None:
@@ -160,7 +165,7 @@ class NhwcEmitter:
         first, last = lines
 
         def tile(positions: int, start: ir.Value, item: Index, row: Index, column: Index) -> None:
-            shape = Tile(positions, vectors, t.lanes, DType.F32, last=t.last_lanes(width))
+            shape = Tile(positions, vectors, t.lanes, t.format.results, last=t.last_lanes(width))
             results = self._products(shape, start, item, weights)
             store_positions(kb, self.stores, shape, results, self._coords(image, row, column), channel, width)
 
@@ -224,9 +229,28 @@ class NhwcEmitter:
         if t.format.is_reduced:
             count, run = runs_of(form)
             nest = [loop for loop in (rows, (count // form.kernel[0], column)) if loop[0] > 1]
-            return multiply(self.arithmetic, tile, nest, (run, 1), position, source, weights, t.tile_rows)
+            begin = self._begin(tile, weights) if t.format.is_integral else ()
+            return multiply(self.arithmetic, tile, nest, (run, 1), position, source, weights, t.tile_rows, begin)
         loops = _merged((rows, (form.kernel[1], column), (form.channels, walk.channel))) or [(1, 1)]
         return multiply(self.arithmetic, tile, loops[:-1], loops[-1], position, source, weights, t.tile_rows)
+
+    def _zero_point(self) -> ir.Value | None:
+        """The zero point of an image of bytes, in its own type; None where it is 0."""
+        slots = self.body.anchor_inputs
+        if len(slots) < 4 or slots[3] is None:
+            return None
+        view = view_of(self.body, 3)
+        return self.kb.load(self.kb.operands[view.operand], view.offset, self.body.operands[view.operand].type.dtype)
+
+    def _begin(self, tile: Tile, weights: ir.Value) -> list[ir.Value]:
+        """What sums of bytes start from, per vector: what the zero point adds, taken off."""
+        kb, t, zero_point = self.kb, self.t, self._zero_point()
+        if zero_point is None and not self.arithmetic.signed:
+            return []
+        behind = kb.at(weights, t.steps(self.form) * t.tile_rows, DType.I32)
+        whole = stored_zero_point(kb, zero_point, self.form.dtype)
+        zeros = kb.splat(kb.b.neg(whole), tile.lanes)
+        return [kb.b.mul(zeros, kb.load(behind, v * tile.lanes, DType.I32, tile.lanes)) for v in range(tile.vectors)]
 
     def _sums_of_rows(self, tile: Tile, head: ir.Value, first: Index, weights: ir.Value) -> list[Values]:
         """A register tile whose first input is byte `first` of the patch rows from `head` on."""
@@ -308,7 +332,7 @@ def store_positions(
         start = kb.mul(r, tile.columns)
 
         def part(at: Index, lanes: int, start: Index = start, place: list[Index] = place) -> None:
-            value = kb.load(kb.scratch, kb.add(start, at), DType.F32, lanes)
+            value = kb.load(kb.scratch, kb.add(start, at), tile.acc, lanes)
             stores.put(place, kb.add(channel, at), [value])
 
         strips(kb, width, tile.lanes, part)

@@ -31,7 +31,7 @@ from dataclasses import replace
 from llvmlite import ir
 
 from superkernel.codegen.host import streaming
-from superkernel.codegen.host.arithmetic import Operand, arithmetic_of
+from superkernel.codegen.host.arithmetic import Operand, arithmetic_of, stored_zero_point
 from superkernel.codegen.host.builder import I32, Index, KernelBuilder, register_type
 from superkernel.codegen.host.convert import convert
 from superkernel.codegen.host.gemm_core import Tile, Values, accumulate, as_result, store_tile, zero
@@ -57,6 +57,7 @@ class MatmulEmitter:
         self.row = kb.offset(kb.scratch, tiling.scratch_bytes - 4 * tiling.staged) if tiling.staged else kb.scratch
         self.epilogue = ProgramEmitter(kb, body.epilogue)
         self.arithmetic = arithmetic_of(kb, tiling.format)
+        self.arithmetic.signed = self.form.left.dtype is DType.I8
 
     # Loops ----------------------------------------------------------------------------------------------------------
 
@@ -138,13 +139,28 @@ class MatmulEmitter:
         tile = replace(self.tile, rows=t.tile_rows * sums, acc=number.sums)
         ahead = streaming.prefetch(kb, t, source, t.step_bytes(self.form))
         results = accumulate(kb, tile, t.words, left, self._right(source, zeros), ahead, dot)
+        behind = kb.offset(source.base, t.words * t.panel * number.word_bytes)
+        if number.is_integral:
+            return self._centred(results, behind)
         if not number.scales_weights:
             return results
-        behind = kb.offset(source.base, t.words * t.panel * number.word_bytes)
         return [
             self._scaled(results[row * sums : (row + 1) * sums], kb.at(origin, row * line, t.acc), behind)
             for row in range(t.tile_rows)
         ]
+
+    def _centred(self, results: list[Values], behind: ir.Value) -> list[Values]:
+        """Sums of bytes without what the rows' zero point adds."""
+        kb, t, slot = self.kb, self.t, self.form.left_zero
+        if slot is None and not self.arithmetic.signed:
+            return results
+        dtype, own = self.form.left.dtype, None
+        if slot is not None:
+            view = view_of(self.body, slot)
+            own = kb.load(kb.operands[view.operand], view.offset, dtype)
+        zeros = kb.splat(stored_zero_point(kb, own, dtype), t.lanes)
+        added = [kb.b.mul(zeros, kb.load(behind, v * t.lanes, DType.I32, t.lanes)) for v in range(t.vectors)]
+        return [[kb.b.sub(value, part) for value, part in zip(row, added, strict=True)] for row in results]
 
     def _scaled(self, sums: list[Values], row: ir.Value, behind: ir.Value) -> Values:
         """The sums of a row (of its high and of its low bytes) in f32: its zero point off, scales on."""
@@ -279,7 +295,7 @@ class MatmulEmitter:
             to = kb.mul(kb.sub(row, first), t.left_pitch)
             outer = [*batch, *_split(kb, row, form.row_dims)]
             at = kb.add(self._batch_offset(form.left, batch), kb.mul(row, form.left.line))
-            zero = self._left_zero(outer)
+            zero = None if t.format.is_integral else self._left_zero(outer)
 
             def part(k: Index, lanes: int) -> None:
                 if evaluator is not None:
@@ -288,12 +304,14 @@ class MatmulEmitter:
                     source = kb.operands[form.left.operand]
                     index = kb.add(at, kb.mul(k, form.left.depth))
                     value = kb.load(source, index, form.left.dtype, lanes, form.left.depth)
-                value = convert(kb, value, form.left.dtype, t.acc)
+                if not t.format.is_integral:
+                    value = convert(kb, value, form.left.dtype, t.acc)
                 if zero is not None:
                     value = kb.b.sub(value, kb.splat(zero, lanes))
                 self._keep(value, to, k)
 
-            strips(kb, form.depth, t.lanes, part)
+            raw = t.format.is_integral and evaluator is None
+            strips(kb, form.depth, kb.cpu.vector_bytes if raw else t.lanes, part)
             self._finish_row(to)
 
     def _keep(self, value: ir.Value, row: Index, k: Index) -> None:
@@ -318,7 +336,7 @@ class MatmulEmitter:
         t = self.t
         if t.staged:
             self._quantise_row(self.kb.at(self.left_copy, row, DType.F32))
-        elif t.depth % t.format.step:
+        elif t.depth % t.format.step and not t.format.is_integral:
             self._keep(ir.Constant(ir.FloatType(), 0.0), row, t.depth)
 
     def _quantise_row(self, row: ir.Value) -> None:

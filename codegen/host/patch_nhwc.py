@@ -158,7 +158,7 @@ class NhwcPatchCopier:
             return
 
         def zeros(start: Index) -> Callable[[Index, int], None]:
-            return lambda i, n: self._store(kb.const(0.0, DType.F32, n), to, kb.add(start, i))
+            return lambda i, n: self._store(self._nothing(n), to, kb.add(start, i))
 
         if walk.channel == 1:
             with kb.loop(low, stop, name="column") as column:
@@ -167,9 +167,30 @@ class NhwcPatchCopier:
         with kb.loop(0, form.channels, name="channel") as c:
             self._span(low, stop, zeros(kb.add(at, kb.mul(c, walk.channel))))
 
+    def _nothing(self, lanes: int) -> ir.Value:
+        """What padding holds."""
+        return self.kb.const(0.0, DType.F32, lanes)
+
+
+class IntegerPatchCopier(NhwcPatchCopier):
+    """Copies images of bytes. `zero_point`: what padding holds, in the image's type; None: 0."""
+
+    def __init__(
+        self, arithmetic: Arithmetic, form: ConvForm, walk: Walk, wide: int, zero_point: ir.Value | None
+    ) -> None:
+        super().__init__(arithmetic, form, walk, wide)
+        self.zero_point = zero_point
+        if self.program is None:
+            self.lanes = max(1, self.kb.cpu.vector_bytes)
+
+    def _nothing(self, lanes: int) -> ir.Value:
+        if self.zero_point is None:
+            return self.kb.const(0, DType.U8, lanes)
+        return self.kb.splat(self.zero_point, lanes)
+
 
 class BytePatchCopier(NhwcPatchCopier):
-    """Turns input rows into bytes. `stage`: where a row is put together that is not in one piece."""
+    """Turns input rows of f32 values into bytes. `stage`: where a row is put together that is not in one piece."""
 
     def __init__(self, kb: KernelBuilder, form: ConvForm, walk: Walk, wide: int, stage: ir.Value | None) -> None:
         super().__init__(Arithmetic(kb, F32), form, walk, wide)

@@ -229,10 +229,13 @@ def input_range(
 
 
 def read_bias(found: AccessSet, body: Body, channels: tuple[int, int]) -> None:
-    """The bias slot of a convolution, where there is one."""
-    bias = body.anchor_inputs[2] if len(body.anchor_inputs) > 2 else None
+    """The bias slot of a convolution, where there is one, and the zero points of one of bytes."""
+    bias, *zeros = [*body.anchor_inputs[2:], None]
     if isinstance(bias, View):
         found.view(bias.operand, (channels,), bias.strides, bias.offset)
+    for zero in zeros:
+        if isinstance(zero, View):
+            found.add(zero.operand, False, zero.regions(body.operands[zero.operand].type.dtype.itemsize))
 
 
 class ConvFamily(FormatFamily):

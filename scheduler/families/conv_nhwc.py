@@ -47,10 +47,13 @@ from math import prod
 import numpy as np
 
 from superkernel.core.dtypes import DType
-from superkernel.core.formats import BF16, F32, INT8, NumberFormat
+from superkernel.core.formats import BF16, BYTES, F32, INT8, NumberFormat
 from superkernel.core.tensor import TensorType, strided_view
-from superkernel.ir.body import Body, View
+from superkernel.ir.body import Body, Role, View
+from superkernel.ops.opdef import BYTES as BYTE_TYPES
 from superkernel.ops.opdef import Array
+from superkernel.registry.predicates import Reason, one_of
+from superkernel.registry.records import KernelRole
 from superkernel.registry.requirement import CHANNELS_LAST
 from superkernel.scheduler.families.conv import (
     CHANNELS,
@@ -61,7 +64,7 @@ from superkernel.scheduler.families.conv import (
 )
 from superkernel.scheduler.families.conv_form import ConvForm, conv_form
 from superkernel.scheduler.families.costing import elements_ns, program_weight
-from superkernel.scheduler.families.kernel import PLANE, HostTiling, ReducedKernelDef
+from superkernel.scheduler.families.kernel import PLANE, ByteKernelDef, HostTiling, ReducedKernelDef
 from superkernel.scheduler.families.matmul import INT8_DEPTHS
 from superkernel.scheduler.families.packing import bytes_of, encoded, signed_bytes, words_of
 from superkernel.scheduler.tiling import Pack
@@ -110,6 +113,10 @@ class PackTaps(Pack):
         if not taps.size:
             return np.zeros(self.packed_bytes(None), np.uint8)
         runs = taps.reshape(*taps.shape[:2], -1, self.run * self.depth[0], self.rows)
+        if self.format.is_integral:
+            codes = runs.astype(self.format.weights.numpy)
+            blocks = [words_of(codes, self.format.step), codes.sum(axis=(2, 3), dtype=np.int32)]
+            return np.concatenate([bytes_of(block, 2) for block in blocks], axis=2)
         if not self.format.scales_weights:
             return encoded(runs, self.format)
         codes, scale = signed_bytes(runs, axis=(2, 3))
@@ -122,6 +129,8 @@ class PackTaps(Pack):
         nbytes = runs * self.format.words(self.run * self.depth[0]) * self.format.word_bytes
         if self.format.scales_rows:
             nbytes += 4 * (self._lines + 1)
+        elif self.format.is_integral:
+            nbytes += 4
         return self.groups * panels * self.rows * nbytes
 
     @property
@@ -226,8 +235,9 @@ class NhwcTiling(ConvTiling):
         return self.positions * self.tile_rows * 4
 
     def filter_elements(self, form: ConvForm) -> int:
-        """Words of one panel, of the size of an f32: its steps, in int8 sums and scales."""
-        return (self.steps(form) + (form.kernel[0] + 1 if self.format.scales_rows else 0)) * self.tile_rows
+        """Words of one panel, of the size of an f32: its steps, behind those of integers sums and scales."""
+        behind = form.kernel[0] + 1 if self.format.scales_rows else int(self.format.is_integral)
+        return (self.steps(form) + behind) * self.tile_rows
 
     def packs(self, body: Body) -> Mapping[int, Pack]:
         form, view = self.form_of(body), body.anchor_inputs[1]
@@ -391,6 +401,23 @@ class NhwcFamily(ConvFamily):
         return nhwc_tiling(form, axis, shape, target, self.format_on(target), pieces)
 
 
+class ByteConvFamily(NhwcFamily):
+    """Convolutions of bytes with constant signed weights, exact in i32."""
+
+    def __init__(self, *numbers: NumberFormat) -> None:
+        super().__init__(*numbers)
+        self.expectation = "conv_integer in one or two dimensions, constant i8 weights without a zero point"
+
+    def serves(self, body: Body) -> bool:
+        x, weights = body.anchor_input_types[0], body.anchor_inputs[1]
+        if body.op != "conv_integer" or x is None or x.rank not in (3, 4) or not isinstance(weights, View):
+            return False
+        plain = all(source is None or isinstance(source, View) for source in body.anchor_inputs[2:4])
+        factor = body.operands[weights.operand]
+        signed = factor.role is Role.CONSTANT and factor.type.dtype is DType.I8
+        return plain and signed and body.anchor_inputs[4:] in ((), (None,))
+
+
 def register_tiles(form: ConvForm, target: CpuTarget) -> Iterator[tuple[int, int, int]]:
     """(positions, vectors, lanes) of the tallest register tiles, not wider than the channels need, panels alike."""
     lanes = max(1, target.vector_bytes // 4)
@@ -444,10 +471,19 @@ def nhwc_tiling(
         True,
         positions,
         lines,
-        -(-(high * patch_row_bytes(form, wide) + _BEHIND) // 64) * 64 if by_rows else elements * number.item.itemsize,
+        _patch_bytes(form, (high, wide), elements, number),
         wide * form.channels if by_rows and not is_dense(form) else 0,
         number,
     )
+
+
+def _patch_bytes(form: ConvForm, extent: tuple[int, int], elements: int, number: NumberFormat) -> int:
+    """Of a patch of so many rows and columns; where words of bytes end behind it, of those too."""
+    if number.scales_rows:
+        return -(-(extent[0] * patch_row_bytes(form, extent[1]) + _BEHIND) // 64) * 64
+    if number.is_integral and elements:
+        return -(-(elements + _BEHIND) // 64) * 64
+    return elements * number.item.itemsize
 
 
 def _together(form: ConvForm, columns: int, lines: int) -> tuple[int, int]:
@@ -486,6 +522,18 @@ _BF16 = ReducedKernelDef(
     layout=CHANNELS_LAST,
     code_bytes=6144,
 )
+_BYTES = ByteKernelDef(
+    id="host.conv.bytes",
+    ops=("conv_integer",),
+    family=ByteConvFamily(BYTES),
+    emitter="conv_nhwc",
+    micro="conv",
+    modifier="nhwc",
+    others=(frozenset({DType.I8}), frozenset({DType.I32}), BYTE_TYPES),
+    limits=(PLANE, INT8_DEPTHS, one_of(Reason.CONSTANT, "in4.dtype", None)),
+    layout=CHANNELS_LAST,
+    code_bytes=6144,
+)
 KERNELS = (
     replace(
         IGEMM,
@@ -498,5 +546,7 @@ KERNELS = (
         tiles={},
     ),
     _BF16,
+    _BYTES,
+    replace(_BYTES, id="host.conv.bytes_any", modifier="any", layout=None, role=KernelRole.GENERIC),
     replace(_BF16, id="host.conv.nhwc_int8", family=NhwcFamily(INT8), limits=(PLANE, INT8_DEPTHS)),
 )

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field, replace
 
 from superkernel.core.dtypes import DType
 from superkernel.core.formats import F32, NumberFormat, choose
+from superkernel.ops.opdef import BYTES
 from superkernel.registry.names import NAME_DTYPES, TIER_TOKENS, KernelName, format_name, make_params
 from superkernel.registry.predicates import Clause, Reason, one_of, within
 from superkernel.registry.records import Capability, NumericClass, Transform
-from superkernel.registry.rounding import accumulator_of
+from superkernel.registry.rounding import EXACT, Rounding, accumulator_of
 from superkernel.scheduler.kerneldef import KernelDef
 from superkernel.scheduler.tiling import CostedTiling, KernelFamily
 from superkernel.target.cpu import AVX2, AVX512, CpuTarget
@@ -143,4 +144,46 @@ class ReducedKernelDef(HostKernelDef):
             transforms=(Transform("quantise", 1, True),) if self.weights else (),
             numeric=NumericClass.ACCUMULATED,
             error_ulps=number.error_ulps * self.magnified,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ByteKernelDef(HostKernelDef):
+    """A kernel of products of bytes with constant signed weights, exact in i32: one row per tier, and one more where
+    CPUs of the tier multiply bytes themselves."""
+
+    family: FormatFamily = field(repr=False)
+    dtypes: frozenset[DType] | None = BYTES
+    others: tuple[frozenset[DType] | None, ...] = (frozenset({DType.I8}),)
+    rounding: Rounding = EXACT
+    transforms: tuple[Transform, ...] = (Transform("pack", 1, True), Transform("pack", 0, False))
+
+    def rows(self) -> Iterable[Capability]:
+        number = self.family.numbers[0]
+        for tier in TIER_FEATURES:
+            yield self._variant(tier, "")
+            if tier == "avx512":
+                yield self._variant(tier, number.feature)
+
+    @property
+    def demands(self) -> tuple[Clause, ...]:
+        return (CONSTANT_WEIGHT, *super().demands)
+
+    def _variant(self, tier: str, feature: str) -> Capability:
+        base = self._row(tier, None)
+        tile = self._tile(tier, DType.I32)
+        target = (
+            TIER_TOKENS[tier],
+            *self.modifier.split("_"),
+            feature.removeprefix("avx512") + "dot" if feature else "",
+        )
+        params = make_params(self.micro, dict(tile)) if tile else None
+        words = ("xx", "q8", "qc8w", "s32")
+        return replace(
+            base,
+            id="/".join([base.id, *([feature] if feature else [])]),
+            name=format_name(KernelName("sk", words, self.micro, tuple(w for w in target if w), params=params)),
+            accumulator=DType.I32,
+            tile=tile,
+            features=base.features | ({feature} if feature else frozenset()),
         )

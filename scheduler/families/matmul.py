@@ -31,7 +31,7 @@ from superkernel.core.formats import NumberFormat
 from superkernel.core.tensor import Box, TensorType, regions_of_box, strided_view
 from superkernel.ir.body import Body, Role, View
 from superkernel.ir.collapse import runs_of_range
-from superkernel.ops.opdef import FLOATS, Array
+from superkernel.ops.opdef import BYTES, FLOATS, Array
 from superkernel.registry.predicates import Reason, one_of, within
 from superkernel.registry.records import KernelRole, Transform
 from superkernel.registry.requirement import CHANNELS_LAST
@@ -41,6 +41,7 @@ from superkernel.scheduler.families.kernel import (
     CONSTANT_WEIGHT,
     PLANE,
     TIER_FEATURES,
+    ByteKernelDef,
     FormatFamily,
     HostKernelDef,
     HostTiling,
@@ -95,6 +96,12 @@ class PackPanels(Pack):
     def apply(self, array: Array) -> Array:
         if not self.format.is_reduced:
             return self._panels(array)
+        if self.format.is_integral:
+            codes = self._panels(array)
+            if not codes.size:
+                return np.zeros(0, np.uint8)
+            blocks = [words_of(codes, self.format.step), codes.sum(axis=2, dtype=np.int32)]
+            return np.concatenate([bytes_of(block, 2) for block in blocks], axis=2)
         panels = self._panels(np.asarray(array, np.float32))
         if not panels.size:
             return np.zeros(0, np.uint8)
@@ -494,6 +501,8 @@ class MatmulFamily(FormatFamily):
             raise UnsupportedError(
                 "reduced precision needs a constant factor that nothing else reads", location=f"kernel {kernel!r}"
             )
+        if number is not None and number.is_integral:
+            _require_bytes(kernel, body, form)
         tall = tall_shape(form, target) if right == PACKED and number is None else None
         shapes = [tall] if tall is not None else tile_shapes(form, right, target)
         found = [
@@ -507,6 +516,21 @@ class MatmulFamily(FormatFamily):
             found = [t for t in found if t.axis == ROWS] or [by_rows]
         everything = max(1, min(t.units for t in found))
         return sorted(found, key=lambda t: (t.cost_ns(body, 0, t.units, target), everything))
+
+
+def _require_bytes(kernel: str, body: Body, form: MatmulForm) -> None:
+    """Raises UnsupportedError on what products of bytes do not take: other weights than signed ones whose zero point
+    is 0, or a zero point per row."""
+    source = None if form.left_zero is None else body.anchor_inputs[form.left_zero]
+    rows_alike = source is None or (isinstance(source, View) and prod(source.shape) == 1)
+    if form.right.dtype is not DType.I8 or form.right_zero is not None or not rows_alike:
+        raise UnsupportedError(
+            "not a product of bytes that this kernel computes",
+            location=f"kernel {kernel!r}",
+            expected="constant i8 weights without a zero point, one zero point for all rows",
+            found=str(body.op),
+            hint="host.matmul.generic computes every product",
+        )
 
 
 def stores_prologue(form: MatmulForm) -> bool:
@@ -649,6 +673,17 @@ KERNELS = (
         limits=(_FEW_ROWS, INT8_DEPTHS),
         tiles=_STREAM_TILES,
         code_bytes=6144,
+    ),
+    ByteKernelDef(
+        id="host.matmul.bytes",
+        ops=("matmul", "matmul_integer"),
+        family=MatmulFamily(formats.BYTES),
+        emitter="matmul",
+        micro="gemm",
+        others=(frozenset({DType.I8}), BYTES),
+        limits=(INT8_DEPTHS, one_of(Reason.CONSTANT, "in3.dtype", None)),
+        tiles=GEMM_TILES,
+        code_bytes=8192,
     ),
     _PIXELS_BF16,
     replace(

@@ -721,6 +721,29 @@ class OperatorMethods:
         }
         return self._apply("conv", (x, w, b), attrs, name)[0]
 
+    def conv_integer(
+        self,
+        x: TensorLike,
+        w: TensorLike,
+        b: TensorLike | None = None,
+        x_zero: TensorLike | None = None,
+        w_zero: TensorLike | None = None,
+        *,
+        strides: Sequence[int] = (),
+        dilations: Sequence[int] = (),
+        pads: Sequence[int] = (),
+        groups: int = 1,
+        name: str | None = None,
+    ) -> Tensor:
+        """Cross-correlation of x - x_zero with w - w_zero, + b per channel, in i32; padding adds nothing."""
+        attrs: dict[str, Any] = {
+            "strides": strides,
+            "dilations": dilations,
+            "pads": pads,
+            "groups": groups,
+        }
+        return self._apply("conv_integer", (x, w, b, x_zero, w_zero), attrs, name)[0]
+
     def conv_transpose(
         self,
         x: TensorLike,

@@ -3,7 +3,8 @@ read is constant.
 
 Folding at import is what makes shape arithmetic vanish: an operator whose inputs are all constants is computed by its
 NumPy reference at once, unless the result is larger than its inputs and larger than `FOLD_LIMIT_BYTES` (an expanded
-constant stays a node).
+constant stays a node). A dequantised constant stays one too: whether its codes or its values are wanted depends on who
+reads it, and on the target.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from superkernel.core.errors import SuperKernelError, UnsupportedError
 from superkernel.reference.folding import fold_node
 
 FOLD_LIMIT_BYTES = 1 << 20
+
+KEPT = frozenset({"dequantize"})
+"""Operators that stay, whatever they read."""
 
 
 class Emitter:
@@ -45,7 +49,7 @@ class Emitter:
         tensors = self.builder.apply(op, inputs, attrs, stem=f"{self.stem}/{op}")
         record = tensors[0].value.record
         operands = [None if v is None else v.data for v in record.inputs]
-        if any(v is not None and v.data is None for v in record.inputs):
+        if op in KEPT or any(v is not None and v.data is None for v in record.inputs):
             return tensors
         read = sum(a.nbytes for a in operands if a is not None)
         written = sum(t.type.nbytes for t in tensors)

@@ -1,4 +1,4 @@
-"""Convolutions and transposed convolutions over 1 to 3 spatial axes, with groups.
+"""Convolutions, of bytes too, and transposed convolutions over 1 to 3 spatial axes, with groups.
 
 Model: x is [N, C, spatial...], w is [M, C/groups, kernel...] (transposed: [C, M/groups, kernel...]). The reference
 adds up one matrix product per kernel tap over a strided view of the input: no unfolded copy, so models of real size
@@ -11,6 +11,7 @@ from math import prod
 
 import numpy as np
 
+from superkernel.core.dtypes import DType
 from superkernel.core.tensor import TensorType
 from superkernel.ops.common import (
     attr,
@@ -24,7 +25,7 @@ from superkernel.ops.common import (
     slot,
     to_f64,
 )
-from superkernel.ops.opdef import FLOATS, ArgDef, Array, Arrays, Attrs, Family, OpDef, Outputs, Types
+from superkernel.ops.opdef import BYTES, FLOATS, ArgDef, Array, Arrays, Attrs, Family, OpDef, Outputs, Types
 from superkernel.ops.windows import Window, paddings, spatial, trailing, window_taps, windows
 
 _CONV_ARGS = (
@@ -93,6 +94,44 @@ def _conv_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Arr
 def _conv_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
     bias = 0 if optional(inputs, 2) is None else outputs[0].size
     return 2 * outputs[0].size * prod(present(inputs, 1).shape[1:]) + bias
+
+
+# conv_integer
+
+_CONV_INTEGER_ARGS = (
+    ArgDef("x", BYTES, doc="[N, C, 1 to 3 spatial axes]"),
+    ArgDef("w", BYTES, doc="[M, C/groups, kernel]"),
+    ArgDef("b", frozenset({DType.I32}), optional=True, doc="[M]"),
+    ArgDef("x_zero", BYTES, optional=True, doc="of x's type: one value"),
+    ArgDef("w_zero", BYTES, optional=True, doc="of w's type: one value, or [M]"),
+)
+
+
+def _conv_integer_infer(inputs: Types, attrs: Attrs) -> Outputs:
+    x, w = present(inputs, 0), present(inputs, 1)
+    wide = [TensorType(DType.F32, k.shape) for k in (x, w)]
+    b = optional(inputs, 2)
+    wide += [TensorType(DType.F32, b.shape)] if b is not None else []
+    for which, operand in enumerate((x, w)):
+        zero, where = optional(inputs, 3 + which), slot(_CONV_INTEGER_ARGS, 3 + which)
+        if zero is not None:
+            require(zero.dtype is operand.dtype, "element types differ", operand.dtype, zero.dtype, where)
+            fits = zero.size == 1 or (which == 1 and zero.shape == (w.shape[0],))
+            wanted = "one value" if which == 0 else f"one value or [{w.shape[0]}]"
+            require(fits, "wrong shape", wanted, list(zero.shape), where)
+    return (TensorType(DType.I32, _conv_infer(wide, attrs)[0].shape),)
+
+
+def _conv_integer_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
+    """Sums in float64, exact far below 2^53; in i32 they wrap."""
+    centred = []
+    for which in range(2):
+        values, zero = to_f64(present(inputs, which)), optional(inputs, 3 + which)
+        if zero is not None:
+            values = values - to_f64(zero).reshape(-1, *(1,) * (values.ndim - 1))
+        centred.append(values)
+    (sums,) = _conv_reference((*centred, optional(inputs, 2)), attrs, outputs)
+    return (sums.astype(np.int64).astype(np.int32),)
 
 
 # conv_transpose: output position = i*stride + t*dilation - pad_begin
@@ -166,6 +205,16 @@ OPS: tuple[OpDef, ...] = (
         (*_ATTRS, _GROUPS),
         _conv_infer,
         _conv_reference,
+        _conv_flops,
+    ),
+    OpDef(
+        "conv_integer",
+        Family.CONV,
+        "Cross-correlation of x - x_zero with w - w_zero, + b per channel, in i32; padding adds nothing.",
+        _CONV_INTEGER_ARGS,
+        (*_ATTRS, _GROUPS),
+        _conv_integer_infer,
+        _conv_integer_reference,
         _conv_flops,
     ),
     OpDef(

@@ -27,9 +27,8 @@ from superkernel.ops.common import (
     slot,
     to_f64,
 )
-from superkernel.ops.opdef import FLOATS, ArgDef, Array, Arrays, Attrs, Family, OpDef, Outputs, Types
+from superkernel.ops.opdef import BYTES, FLOATS, ArgDef, Array, Arrays, Attrs, Family, OpDef, Outputs, Types
 
-BYTES = frozenset({DType.I8, DType.U8})
 WIDE_INTS = frozenset({DType.I32, DType.I64, DType.U32, DType.U64})
 
 

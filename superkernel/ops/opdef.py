@@ -186,6 +186,7 @@ FLOATS = frozenset({DType.F64, DType.F32, DType.F16, DType.BF16})
 SIGNED_INTS = frozenset({DType.I64, DType.I32, DType.I16, DType.I8})
 UNSIGNED_INTS = frozenset({DType.U64, DType.U32, DType.U16, DType.U8})
 INTS = SIGNED_INTS | UNSIGNED_INTS
+BYTES = frozenset({DType.I8, DType.U8})
 NUMERIC = FLOATS | INTS
 BOOLS = frozenset({DType.BOOL})
 ANY = NUMERIC | BOOLS

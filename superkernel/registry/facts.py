@@ -199,7 +199,7 @@ _ADDERS: dict[str, _Adder] = {
     "transpose": _transpose,
     **dict.fromkeys(("matmul", "matmul_integer"), _matmul),
     "grouped_matmul": _grouped,
-    **dict.fromkeys(("conv", "conv_transpose"), _conv),
+    **dict.fromkeys(("conv", "conv_integer", "conv_transpose"), _conv),
     **dict.fromkeys(("max_pool", "avg_pool", "lp_pool", "global_avg_pool", "global_max_pool"), _pool),
     "attention": _attention,
 }

@@ -40,7 +40,7 @@ POINTWISE = "pointwise"
 ROW_MAJOR, CHANNELS_LAST = "row_major", "channels_last"
 """Layouts of images."""
 
-IMAGE_OPS = frozenset({"conv", "max_pool", "avg_pool", "global_avg_pool", "global_max_pool"})
+IMAGE_OPS = frozenset({"conv", "conv_integer", "max_pool", "avg_pool", "global_avg_pool", "global_max_pool"})
 """Operators whose kernels ask how images lie."""
 
 _ARGUMENT = re.compile(r"(const\s+)?([a-z0-9]+\[[0-9,\s]*\])")

@@ -25,6 +25,9 @@ class Target(ABC):
     image_layouts: ClassVar[tuple[str, ...]] = ("row_major",)
     """The layouts that there are kernels of images for (`scheduler/storage.py`); of several, a policy takes one for a
     graph, and the registry sees it."""
+    computes_integers: ClassVar[bool] = False
+    """Whether products of quantised values are worth computing in integers: there are kernels for zero points and for
+    convolutions."""
     tables_beside: ClassVar[bool] = False
     """Whether tilings that depend on data may be computed beside the cores that run kernels (option `tiling`)."""
 

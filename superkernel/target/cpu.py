@@ -29,6 +29,7 @@ class CpuTarget(Target):
 
     kind: ClassVar[str] = "cpu"
     image_layouts: ClassVar[tuple[str, ...]] = ("row_major", "channels_last")
+    computes_integers: ClassVar[bool] = True
 
     triple: str
     tier: str  # "avx512", "avx2", "plain"

@@ -18,6 +18,8 @@ class FoldConstants:
     dequantised weight costs more to read from memory than to compute."""
 
     grow_bytes_max: int = 1 << 16
+    kept: frozenset[str] = frozenset()
+    """Operators that stay."""
 
     def apply(self, graph: Graph) -> Graph:
         editor = Editor(graph)
@@ -26,7 +28,7 @@ class FoldConstants:
             if all(kind.size == 0 for kind in kinds):
                 editor.fold(node, tuple(np.empty(kind.shape, kind.dtype.numpy) for kind in kinds))
                 continue
-            if not all(value is None or value in editor.constants for value in node.inputs):
+            if node.op in self.kept or not all(value is None or value in editor.constants for value in node.inputs):
                 continue
             read = sum(editor.type(value).nbytes for value in node.inputs if value is not None)
             if sum(kind.nbytes for kind in kinds) > max(read, self.grow_bytes_max):

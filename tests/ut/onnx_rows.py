@@ -146,6 +146,13 @@ def matmul_integer(case: Case) -> Mapped:
     return None if zeros else ("MatMulInteger", case.inputs, {})
 
 
+def conv_integer(case: Case) -> Mapped:
+    x, w, bias, *zeros = [*case.inputs, None, None][:5]
+    if bias is not None or any(z is not None and z.size > 1 for z in zeros):
+        return None
+    return window("ConvInteger")(case._replace(inputs=[x, w, *zeros]))
+
+
 def shift(direction: str) -> Callable[[Case], Mapped]:
     def build(case: Case) -> Mapped:
         assert case.inputs[0] is not None
@@ -206,6 +213,7 @@ ROWS: dict[str, Callable[[Case], Mapped]] = {
     "gemm": gemm,
     "matmul_integer": matmul_integer,
     "conv": window("Conv"),
+    "conv_integer": conv_integer,
     "conv_transpose": only(window("ConvTranspose"), lambda case, x: x.ndim == 4 and "groups" not in case.attrs),
     "max_pool": window("MaxPool"),
     "avg_pool": window("AveragePool"),

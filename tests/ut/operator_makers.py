@@ -217,6 +217,14 @@ def _conv(rng: Rng, dtype: DType) -> Iterator[Instance]:
         yield [values(rng, x, dtype, -1, 1), values(rng, w, dtype, -1, 1)], attrs
 
 
+def _conv_integer(rng: Rng, dtype: DType) -> Iterator[Instance]:
+    for x, w, attrs in _CONVS:
+        a, b, bias = values(rng, x, dtype), values(rng, w, DType.I8), values(rng, w[:1], DType.I32)
+        yield [a, b], attrs
+        yield [a, b, bias, np.array(3, dtype.numpy)], attrs
+        yield [a, b, None, np.array([3], dtype.numpy), values(rng, w[:1], DType.I8)], attrs
+
+
 def _conv_transpose(rng: Rng, dtype: DType) -> Iterator[Instance]:
     for x, w, attrs in _TRANSPOSED:
         bias = values(rng, (w[1] * attrs.get("groups", 1),), dtype)
@@ -342,6 +350,7 @@ ANCHOR_MAKERS: dict[str, Maker] = {
     "gemm": _gemm,
     "matmul_integer": _matmul_integer,
     "conv": _conv,
+    "conv_integer": _conv_integer,
     "conv_transpose": _conv_transpose,
     "attention": _attention,
     "rope": _rope,

@@ -33,7 +33,11 @@ from superkernel.scheduler.families import HOST_KERNELS, family_of
 from superkernel.scheduler.families.matmul import _TILES as MATMUL_TILES
 from superkernel.target.cpu import TIERS
 
-ROWS = [r for r in HOST_KERNELS.registry.rows if all(c.field != "policy.precision" for c in r.limits)]
+ROWS = [
+    r
+    for r in HOST_KERNELS.registry.rows
+    if all(c.field != "policy.precision" for c in r.limits) and "avx512vnni" not in r.features
+]  # of those with VNNI test_kernels_bytes.py and test_registry_reduced.py run cases
 KERNELS = sorted({r.kernel for r in ROWS if r.role is not KernelRole.REFERENCE})
 
 # Problems to try on each row, {t} standing for its element type; the first for which the row is eligible is run.
@@ -45,6 +49,8 @@ TEMPLATES = (
     "conv({t}[1,8,9,9], const {t}[5,8,3,3]; pads=(1,1,1,1), layout=channels_last)",
     "conv({t}[1,6,9,9], const {t}[6,1,3,3]; groups=6, pads=(1,1,1,1), layout=channels_last)",
     "max_pool({t}[1,3,8,8]; kernel=(2,2), strides=(2,2), layout=channels_last)",
+    "conv_integer({t}[1,8,9,9], const i8[16,8,3,3], const i32[16], {t}[]; layout=channels_last)",
+    "conv_integer({t}[1,8,9,9], const i8[16,8,3,3])",
     "conv({t}[1,2,4,4,4], {t}[3,2,2,2,2])",
     "conv_transpose({t}[1,2,4,4], {t}[2,3,2,2]; strides=(2,2))",
     "concat({t}[2,3], {t}[2,5]; axis=1)",

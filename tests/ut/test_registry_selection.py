@@ -46,7 +46,12 @@ EXPECTED = {
     "matmul(const f32[384,384], f32[384])": "host.matmul.gemv",
     "matmul(f32[4,12,128,64], f32[4,12,64,128])": "host.matmul.dynamic",
     "matmul(bf16[128,384], const bf16[384,384])": "host.matmul.packed",
-    "matmul(i8[16,64], const i8[64,32])": "host.matmul.generic",
+    "matmul(i8[16,64], const i8[64,32])": "host.matmul.bytes",
+    "matmul(i8[16,64], i8[64,32])": "host.matmul.generic",
+    "matmul_integer(u8[16,64], const i8[64,32], u8[])": "host.matmul.bytes",
+    "conv_integer(u8[1,8,9,9], const i8[16,8,3,3], const i32[16], u8[]; layout=channels_last)": "host.conv.bytes",
+    "conv_integer(i8[1,8,9,9], const i8[16,8,3,3])": "host.conv.bytes_any",
+    "conv_integer(u8[1,8,9,9], const u8[16,8,3,3])": "host.reference",
     "matmul_integer(u8[16,64], const i8[64,32], u8[], i8[])": "host.matmul.generic",
     "conv(f32[1,3,64,64], const f32[16,3,7,7], const f32[16]; strides=(2,2), pads=(3,3,3,3))": "host.conv.igemm",
     "conv(f32[1,32,28,28], const f32[32,1,3,3]; groups=32, pads=(1,1,1,1))": "host.conv.depthwise",
@@ -143,7 +148,7 @@ def test_fallbacks_are_never_silent() -> None:
     assert quiet.fallback is not None
     assert quiet.fallback.kind == "reference"
     assert quiet.explanation.transfer_bytes == 8 * (4 * 16 * 32 * 2 + 2 * 64 * 32 * 2)
-    generic = registry.select(need("matmul(i8[16,64], const i8[64,32])"))
+    generic = registry.select(need("matmul(i8[16,64], i8[64,32])"))
     assert generic.fallback is not None
     assert generic.fallback.kind == "generic"
     assert generic.fallback.reason.startswith("no tuned kernel: host.matmul.")

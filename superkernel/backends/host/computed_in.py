@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from superkernel.scheduler.schedule import Schedule
     from superkernel.scheduler.tiling import Tiling
 
-_PRODUCTS = frozenset({"matmul", "matmul_integer", "grouped_matmul", "conv", "conv_transpose", "attention"})
+_PRODUCTS = frozenset(
+    {"matmul", "matmul_integer", "grouped_matmul", "conv", "conv_integer", "conv_transpose", "attention"}
+)
 
 
 def formats_in_force(schedule: Schedule) -> dict[str, int]:

@@ -1,0 +1,255 @@
+"""Products of dequantised values as products of integers, and moves of them as moves of their codes.
+
+Model: `dequantize` of bytes with a constant scale gives a value that is (code - zero point) * scale. A product of two
+such values, the weights constant, is the product of their codes in i32, exact, times both scales: the sums are cast to
+f32 and scaled, and what followed (bias, activation, `quantize`) follows still, so that kernels have it as their
+epilogue. Weights are i8 with zero point 0 or u8 with zero point 128, which is the same 128 lower; their scale may
+differ from output to output. A bias that is quantised with the product of the scales is added to the sums. Operators
+that only move or compare values (reshape, transpose, slices, concatenation, maxima), between a dequantize and a
+quantize of the same scale and zero point, move the codes.
+
+Depthwise convolutions stay as they are: there is nothing to multiply words of.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from superkernel.core.dtypes import DType
+from superkernel.ir.graph import Graph, Node
+from superkernel.ops.opdef import BYTES
+from superkernel.transforms.editor import Editor
+from superkernel.transforms.fold import FoldConstants
+
+_SIGN = 128
+_BIAS_TOLERANCE = 1e-6  # of the scale of a bias, relative to the product of scales
+_DEPTH_MOST = 1 << 16
+_MOVES = frozenset({"reshape", "transpose", "slice", "max_pool"})
+
+
+@dataclass(frozen=True)
+class Codes:
+    """A dequantised value: (value - zero) * scale."""
+
+    value: str
+    scale: NDArray[Any]
+    zero: NDArray[Any] | None
+
+    @property
+    def per_tensor(self) -> bool:
+        """Whether one scale and zero point are all."""
+        return self.scale.size == 1 and (self.zero is None or self.zero.size == 1)
+
+    def alike(self, other: Codes) -> bool:
+        """Whether equal codes mean equal values."""
+        zeros = [0 if c.zero is None else int(c.zero.reshape(-1)[0]) for c in (self, other)]
+        both = self.per_tensor and other.per_tensor
+        return both and zeros[0] == zeros[1] and float(self.scale.reshape(-1)[0]) == float(other.scale.reshape(-1)[0])
+
+
+def codes_of(editor: Editor, value: str | None) -> Codes | None:
+    """How a value is dequantised from bytes, None where it is not."""
+    node = None if value is None else editor.producer.get(value)
+    if node is None or node.op != "dequantize" or editor.type(node.outputs[0]).dtype is not DType.F32:
+        return None
+    codes = _parameters(editor, node)
+    return codes if codes is not None and editor.type(codes.value).dtype in BYTES else None
+
+
+def _parameters(editor: Editor, node: Node) -> Codes | None:
+    """What a dequantize reads, or a quantize is told, where it is constant."""
+    source, scale = node.inputs[0], editor.array(node.inputs[1])
+    point = node.inputs[2] if len(node.inputs) > 2 else None
+    zero = editor.array(point)
+    if source is None or scale is None or (point is not None and zero is None):
+        return None
+    return Codes(source, np.asarray(scale, np.float32), zero)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Constant i8 codes with zero point 0, and a scale per output."""
+
+    codes: NDArray[Any]
+    scale: NDArray[Any]
+
+
+def _weights(editor: Editor, value: str | None, axis: int) -> Weights | None:
+    """A constant that is dequantised; `axis`: that of the outputs."""
+    found = codes_of(editor, value)
+    array = None if found is None else editor.array(found.value)
+    if found is None or array is None:
+        return None
+    shift = _SIGN if array.dtype == np.uint8 else 0
+    if np.any((0 if found.zero is None else found.zero.astype(np.int64)) != shift):
+        return None
+    scale = found.scale.reshape((1,) * (array.ndim - found.scale.ndim) + found.scale.shape)
+    if any(extent != 1 for i, extent in enumerate(scale.shape) if i != axis):
+        return None
+    return Weights(
+        (array.astype(np.int16) - shift).astype(np.int8), np.broadcast_to(scale.reshape(-1), array.shape[axis])
+    )
+
+
+def _rows(editor: Editor, value: str | None, near: Node) -> Codes | None:
+    """The left factor of a product: one scale and zero point, dequantised ahead of a reshape too."""
+    found = codes_of(editor, value)
+    if found is not None:
+        return found if found.per_tensor else None
+    node = None if value is None else editor.producer.get(value)
+    if node is None or node.op != "reshape":
+        return None
+    found = codes_of(editor, node.inputs[0])
+    if found is None or not found.per_tensor:
+        return None
+    moved = editor.emit("reshape", (found.value,), node.attrs, near)
+    return None if moved is None else Codes(moved, found.scale, found.zero)
+
+
+def _zero_point(editor: Editor, rows: Codes, near: Node) -> str | None:
+    """A scalar, None where it is 0."""
+    if rows.zero is None or not rows.zero.any():
+        return None
+    return editor.constant(rows.zero.reshape(()), f"{near.name}/zero_point")
+
+
+def _exact_bias(editor: Editor, bias: str | None, scale: NDArray[Any]) -> NDArray[Any] | None:
+    """The i32 codes of a bias whose scale is that of the sums."""
+    node = None if bias is None else editor.producer.get(bias)
+    if node is None or node.op != "dequantize":
+        return None
+    found = _parameters(editor, node)
+    array = None if found is None else editor.array(found.value)
+    if found is None or array is None or array.dtype != np.int32 or (found.zero is not None and found.zero.any()):
+        return None
+    own = np.broadcast_to(found.scale.reshape(-1), scale.shape)
+    return array.reshape(-1) if np.allclose(own, scale, rtol=_BIAS_TOLERANCE, atol=0.0) else None
+
+
+def _scaled(
+    editor: Editor, sums: str | None, scale: NDArray[Any], bias: str | None, node: Node, shape: tuple[int, ...]
+) -> None:
+    """sums * scale + bias under the name of the node's result; scale and bias vary as `shape` says."""
+    real = None if sums is None else editor.emit("cast", (sums,), {"dtype": DType.F32}, node)
+    if real is None:
+        return
+    factor = editor.constant(scale.reshape(shape), f"{node.name}/scale")
+    product = editor.emit("mul", (real, factor), {}, node, None if bias is not None else node.outputs[0])
+    if bias is None or product is None:
+        return
+    editor.emit("add", (product, bias), {}, node, node.outputs[0])
+
+
+def _integer_conv(editor: Editor, node: Node) -> None:
+    x, w, bias = (*node.inputs, None)[:3]
+    rows, weights = _rows(editor, x, node), _weights(editor, w, 0)
+    if rows is None or weights is None:
+        return
+    depth, count = int(np.prod(weights.codes.shape[1:])), weights.codes.shape[0]
+    depthwise = weights.codes.shape[1] == 1 and int(node.attrs["groups"]) > 1  # type: ignore[arg-type]
+    if depthwise or weights.codes.ndim > 4 or depth > _DEPTH_MOST:
+        return
+    scale = (rows.scale.reshape(()) * weights.scale).astype(np.float32)
+    exact = _exact_bias(editor, bias, scale)
+    shape = (1, count) + (1,) * (weights.codes.ndim - 2)
+    wide = bias
+    if exact is not None:
+        wide = None
+    elif bias is not None:
+        wide = editor.emit("reshape", (bias,), {"shape": shape}, node)
+    inputs = [
+        rows.value,
+        editor.constant(weights.codes, f"{node.name}/codes"),
+        None if exact is None else editor.constant(exact, f"{node.name}/bias"),
+        _zero_point(editor, rows, node),
+    ]
+    sums = editor.emit("conv_integer", inputs, node.attrs, node)
+    _scaled(editor, sums, scale, wide, node, shape)
+
+
+def _integer_matmul(editor: Editor, node: Node) -> None:
+    a, b, bias = (*node.inputs, None)[:3]
+    if node.attrs.get("trans_a") or node.attrs.get("alpha", 1.0) != 1.0 or node.attrs.get("beta", 1.0) != 1.0:
+        return
+    swapped = bool(node.attrs.get("trans_b"))
+    rows, weights = _rows(editor, a, node), _weights(editor, b, 0 if swapped else 1)
+    if rows is None or weights is None or weights.codes.ndim != 2 or editor.type(node.outputs[0]).rank < 2:
+        return
+    codes = np.ascontiguousarray(weights.codes.T) if swapped else weights.codes
+    if codes.shape[0] > _DEPTH_MOST:
+        return
+    scale = (rows.scale.reshape(()) * weights.scale).astype(np.float32)
+    inputs = [rows.value, editor.constant(codes, f"{node.name}/codes"), _zero_point(editor, rows, node)]
+    sums = editor.emit("matmul_integer", inputs, {}, node)
+    exact = _exact_bias(editor, bias, scale)
+    if exact is not None and sums is not None:
+        sums = editor.emit("add", (sums, editor.constant(exact, f"{node.name}/bias")), {}, node)
+        bias = None
+    _scaled(editor, sums, scale, bias, node, scale.shape)
+
+
+def _moved_codes(editor: Editor, node: Node) -> None:
+    """quantize(move(dequantize(codes))) of equal scales as move(codes)."""
+    told, moved = _parameters(editor, node), editor.producer.get(node.inputs[0] or "")
+    if told is None or moved is None or not told.per_tensor:
+        return
+    dtype = editor.type(node.outputs[0]).dtype
+    if moved.op == "concat":
+        _joined_codes(editor, node, moved, told, dtype)
+        return
+    codes = codes_of(editor, moved.inputs[0]) if moved.op in _MOVES else None
+    if codes is not None and codes.alike(told) and editor.type(codes.value).dtype is dtype:
+        editor.emit(moved.op, (codes.value, *moved.inputs[1:]), moved.attrs, node, node.outputs[0])
+
+
+def _joined_codes(editor: Editor, node: Node, concat: Node, told: Codes, dtype: DType) -> None:
+    """quantize(concat(values)) as a concatenation of codes, those of other scales quantised one by one."""
+    found = [codes_of(editor, value) for value in concat.inputs]
+    if not all(codes is not None and codes.per_tensor for codes in found):
+        return
+    parts: list[str | None] = []
+    for value, codes in zip(concat.inputs, found, strict=True):
+        if codes is not None and codes.alike(told) and editor.type(codes.value).dtype is dtype:
+            parts.append(codes.value)
+        else:
+            parts.append(editor.emit("quantize", (value, *node.inputs[1:]), node.attrs, node))
+    if all(part is not None for part in parts):
+        editor.emit("concat", parts, concat.attrs, node, node.outputs[0])
+
+
+@dataclass(frozen=True)
+class FuseQuantised:
+    """See the module docstring."""
+
+    def apply(self, graph: Graph) -> Graph:
+        if not any(node.op == "dequantize" for node in graph.nodes):
+            return graph
+        editor = Editor(FoldConstants(kept=frozenset({"dequantize"})).apply(graph))
+        rules = {
+            "quantize": _moved_codes,
+            "conv": _integer_conv,
+            "gemm": _integer_matmul,
+            "matmul": _integer_matmul,
+        }
+        for node in editor.walk():
+            if node.op in rules:
+                rules[node.op](editor, node)
+        found = editor.finish()
+        return graph if found is editor.graph else found
+
+
+@dataclass(frozen=True)
+class FoldDequantised:
+    """Constants that are still dequantised, as values: weights of products in floats. Those of more than
+    `grow_bytes_max` stay codes, which cost less to read."""
+
+    grow_bytes_max: int = 1 << 20
+
+    def apply(self, graph: Graph) -> Graph:
+        if not any(node.op == "dequantize" for node in graph.nodes):
+            return graph
+        return FoldConstants(self.grow_bytes_max).apply(graph)

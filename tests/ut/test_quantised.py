@@ -1,0 +1,221 @@
+"""Quantised graphs: what becomes of dequantised products and moves, and their integers against NumPy's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import superkernel as sk
+from superkernel.builder import GraphBuilder, Tensor
+from superkernel.ir.graph import Graph
+from superkernel.reference import evaluate
+from superkernel.transforms import simplify
+from superkernel.transforms.quantised import FuseQuantised
+
+Array = NDArray[Any]
+X_SCALE, Y_SCALE = np.float32(0.031), np.float32(0.27)
+
+
+def ops(graph: Graph) -> list[str]:
+    return [node.op for node in graph.nodes]
+
+
+def weights(*shape: int, seed: int = 0) -> tuple[Array, Array]:
+    """Codes and a scale per output channel."""
+    rng = np.random.default_rng(seed)
+    scale = rng.uniform(0.5, 1.5, shape[0]).astype(np.float32) * np.float32(0.01)
+    return rng.integers(-127, 128, shape).astype(np.int8), scale
+
+
+def spread(scale: Array, rank: int) -> Array:
+    return scale.reshape(-1, *(1,) * (rank - 1))
+
+
+def integer_conv(x: Array, w: Array, zero: int, pad: int) -> Array:
+    """Sums of products of codes, tap by tap, in 64-bit integers."""
+    wide = np.pad(x.astype(np.int64) - zero, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
+    high, wide_columns = wide.shape[2] - w.shape[2] + 1, wide.shape[3] - w.shape[3] + 1
+    total = np.zeros((x.shape[0], w.shape[0], high, wide_columns), np.int64)
+    for i in range(w.shape[2]):
+        for j in range(w.shape[3]):
+            part = wide[:, :, i : i + high, j : j + wide_columns]
+            total += np.einsum("nchw,mc->nmhw", part, w[:, :, i, j].astype(np.int64))
+    return total
+
+
+def requantised(real: Array, zero: int, dtype: Any) -> Array:
+    info = np.iinfo(dtype)
+    return np.clip(np.rint(real / float(Y_SCALE)) + zero, info.min, info.max).astype(dtype)
+
+
+class Quantised:
+    """A graph whose activations are codes of one type."""
+
+    def __init__(self, dtype: str) -> None:
+        self.b, self.dtype = GraphBuilder("quantised"), np.dtype({"u8": "uint8", "i8": "int8"}[dtype])
+        self.word, self.zero = dtype, 131 if dtype == "u8" else -3
+
+    def point(self) -> Tensor:
+        return self.b.constant(np.array(self.zero, self.dtype))
+
+    def codes(self, *shape: int) -> Tensor:
+        return self.b.input("x", shape, self.word)
+
+    def real(self, codes: Tensor, scale: np.float32 = X_SCALE) -> Tensor:
+        return self.b.dequantize(codes, self.b.constant(scale), self.point())
+
+    def weights(self, codes: Array, scale: Array) -> Tensor:
+        return self.b.dequantize(self.b.constant(codes), self.b.constant(spread(scale, codes.ndim)))
+
+    def quantised(self, real: Tensor, scale: np.float32 = Y_SCALE) -> Tensor:
+        return self.b.quantize(real, self.b.constant(scale), self.point(), dtype=self.word)
+
+    def random(self, *shape: int, seed: int = 3) -> Array:
+        info = np.iinfo(self.dtype)
+        return np.random.default_rng(seed).integers(info.min, info.max + 1, shape).astype(self.dtype)
+
+
+def run(graph: Graph, x: Array, threads: int = 1) -> Array:
+    return np.array(sk.compile(graph, threads=threads)(x=x))
+
+
+def bias_of(q: Quantised, kind: str, count: int, scale: Array) -> tuple[Tensor | None, Array]:
+    """A bias as QDQ models have it (codes of the sums' scale), or in f32, and its values."""
+    rng = np.random.default_rng(5)
+    if kind == "none":
+        return None, np.zeros(count)
+    if kind == "real":
+        real = rng.standard_normal(count).astype(np.float32)
+        return q.b.constant(real), real.astype(np.float64)
+    codes, own = rng.integers(-4000, 4000, count).astype(np.int32), X_SCALE * scale
+    return q.b.dequantize(q.b.constant(codes), q.b.constant(own)), codes * own.astype(np.float64)
+
+
+@pytest.mark.parametrize("bias", ["none", "codes", "real"])
+@pytest.mark.parametrize("dtype", ["u8", "i8"])
+def test_conv_and_relu(dtype: str, bias: str) -> None:
+    q, (w, scale) = Quantised(dtype), weights(20, 6, 3, 3)
+    given, offset = bias_of(q, bias, 20, scale)
+    y = q.b.conv(q.real(q.codes(1, 6, 9, 8)), q.weights(w, scale), given, pads=(1, 1, 1, 1))
+    q.b.output(q.quantised(q.b.relu(y)), name="y")
+    graph = q.b.graph()
+    simple = simplify(graph, quantised=True)
+    assert "conv_integer" in ops(simple)
+    assert not {"conv", "dequantize"} & set(ops(simple))
+    assert "conv_integer" not in ops(simplify(graph))
+    x = q.random(1, 6, 9, 8)
+    exact = integer_conv(x, w, q.zero, 1) * spread(scale * X_SCALE, 3).astype(np.float64) + spread(offset, 3)
+    wanted = requantised(np.maximum(exact, 0), q.zero, q.dtype)
+    found = run(graph, x)
+    assert np.abs(found.astype(int) - wanted).max() <= 1
+    assert (found != wanted).mean() < 0.01
+    np.testing.assert_array_equal(run(graph, x, threads=2), found)
+
+
+@pytest.mark.parametrize("bias", ["none", "codes", "real"])
+@pytest.mark.parametrize("dtype", ["u8", "i8"])
+@pytest.mark.parametrize("rows", [1, 9])
+def test_gemm(rows: int, dtype: str, bias: str) -> None:
+    q, (w, scale) = Quantised(dtype), weights(50, 33)
+    given, offset = bias_of(q, bias, 50, scale)
+    real = q.b.gemm(q.real(q.codes(rows, 33)), q.weights(w, scale), given, trans_b=True)
+    q.b.output(q.quantised(real), name="y")
+    graph = q.b.graph()
+    assert "matmul_integer" in ops(simplify(graph, quantised=True))
+    x = q.random(rows, 33)
+    sums = (x.astype(np.int64) - q.zero) @ w.T.astype(np.int64)
+    wanted = requantised(sums * (scale * X_SCALE).astype(np.float64) + offset, q.zero, q.dtype)
+    found = run(graph, x)
+    assert np.abs(found.astype(int) - wanted).max() <= 1
+    np.testing.assert_array_equal(run(graph, x, threads=2), found)
+
+
+def test_unsigned_weights_around_128() -> None:
+    q, (w, scale) = Quantised("u8"), weights(50, 33)
+    b = q.b
+    shifted = b.constant((w.astype(np.int16) + 128).astype(np.uint8))
+    points = b.constant(np.full((50, 1), 128, np.uint8))
+    real = b.dequantize(shifted, b.constant(spread(scale, 2)), points)
+    b.output(q.quantised(b.matmul(q.real(q.codes(4, 33)), real, trans_b=True)), name="y")
+    simple = simplify(b.graph(), quantised=True)
+    (product,) = (node for node in simple.nodes if node.op == "matmul_integer")
+    np.testing.assert_array_equal(simple.constants[product.inputs[1] or ""], w.T)
+
+
+@pytest.mark.parametrize("what", ["weights' zero point", "scales per depth", "depthwise", "computed weights"])
+def test_left_alone(what: str) -> None:
+    q, (w, scale) = Quantised("u8"), weights(8, 8)
+    b, x = q.b, q.real(q.codes(4, 8) if what != "depthwise" else q.codes(1, 8, 5, 5))
+    if what == "depthwise":
+        filters, own = weights(8, 1, 3, 3)
+        b.output(b.conv(x, q.weights(filters, own), groups=8), name="y")
+    elif what == "computed weights":
+        b.output(b.matmul(x, b.input("w", (8, 8))), name="y")
+    else:
+        shape = (1, 8) if what == "scales per depth" else (8, 1)
+        point = b.constant(np.full(shape, 1 if what != "scales per depth" else 0, np.int8))
+        real = b.dequantize(b.constant(w), b.constant(scale.reshape(shape)), point)
+        b.output(b.matmul(x, real, trans_b=True), name="y")
+    assert not {"matmul_integer", "conv_integer"} & set(ops(simplify(b.graph(), quantised=True)))
+
+
+def test_nothing_dequantised_nothing_done() -> None:
+    b = GraphBuilder("plain")
+    b.output(b.relu(b.input("x", (4,))), name="y")
+    graph = b.graph()
+    assert FuseQuantised().apply(graph) is graph
+
+
+@pytest.mark.parametrize("move", ["max_pool", "reshape", "transpose", "slice", "concat"])
+@pytest.mark.parametrize("same", [True, False])
+def test_moves(move: str, same: bool) -> None:
+    """Codes are moved where both sides mean the same by them; equal results in any case."""
+    q = Quantised("u8")
+    b, x = q.b, q.real(q.codes(1, 4, 6, 6))
+    if move == "max_pool":
+        y = b.max_pool(x, (3, 3), strides=(2, 2), pads=(1, 1, 1, 1))
+    elif move == "reshape":
+        y = b.reshape(x, (4, 36))
+    elif move == "transpose":
+        y = b.transpose(x, (0, 2, 3, 1))
+    elif move == "slice":
+        y = b.slice(x, (1,), (3,), axes=(1,))
+    else:
+        y = b.concat(x, q.real(b.constant(q.random(1, 3, 6, 6)), Y_SCALE), axis=1)
+    b.output(q.quantised(y, X_SCALE if same else Y_SCALE), name="y")
+    graph = b.graph()
+    fused = FuseQuantised().apply(graph)
+    left = ops(fused).count("dequantize")
+    assert left == (1 if move == "concat" else 0 if same else 1)
+    inputs = {"x": q.random(1, 4, 6, 6)}
+    wanted = evaluate(graph, inputs)["y"]
+    np.testing.assert_array_equal(evaluate(fused, inputs)["y"], wanted)
+    np.testing.assert_array_equal(run(graph, inputs["x"]), wanted)
+
+
+def test_residual_network() -> None:
+    """Codes between all sub-operators; every kernel of bytes; the reference within a step."""
+    q = Quantised("u8")
+    b = q.b
+
+    def conv(x: Tensor, count: int, own: int, seed: int) -> Tensor:
+        w, scale = weights(count, own, 3, 3, seed=seed)
+        y = b.conv(q.real(x, X_SCALE if own == 8 else Y_SCALE), q.weights(w, scale), pads=(1, 1, 1, 1))
+        return q.quantised(b.relu(y))
+
+    first = conv(q.codes(1, 8, 12, 12), 16, 8, 1)
+    second = conv(first, 16, 16, 2)
+    total = q.quantised(b.add(q.real(first, Y_SCALE), q.real(second, Y_SCALE)))
+    pooled = q.quantised(b.max_pool(q.real(total, Y_SCALE), (2, 2), strides=(2, 2)))
+    b.output(conv(pooled, 16, 16, 3), name="y")
+    graph = b.graph()
+    x = q.random(1, 8, 12, 12)
+    kernel = sk.compile(graph, threads=2)
+    found = kernel(x=x)
+    wanted = evaluate(graph, {"x": x})["y"]
+    assert np.abs(found.astype(int) - wanted.astype(int)).max() <= 1
+    explained = [str(kernel.explain(i)) for i in range(4)]
+    assert all("host.conv.bytes" in text or "host.pool" in text for text in explained)
