@@ -87,7 +87,8 @@ $(VENV)/.torch-tools: $(VENV)/.test-tools
 	@touch $@
 
 test-torch: $(VENV)/.torch-tools $(VENV)/.built
-	SK_REQUIRE_TORCH=1 $(BIN)/python -m pytest -n $(TEST_JOBS) tests/ut/test_torch_operators.py tests/ut/test_torch_modules.py $(TEST_FLAGS)
+	SK_REQUIRE_TORCH=1 $(BIN)/python -m pytest -n $(TEST_JOBS) tests/ut/test_torch_operators.py tests/ut/test_torch_modules.py \
+	  tests/ut/test_torch_compile.py $(TEST_FLAGS)
 
 # Neither slow tests nor those of tests/not_quick.txt: for every small step.
 quick: check

@@ -1,0 +1,234 @@
+"""The backend of `torch.compile`: `torch.compile(model, backend="superkernel", options={...})`, or, where the package
+is not installed but only importable, `backend=superkernel.dynamo.backend`.
+
+Model: what TorchDynamo hands over is a graph with parameters and buffers among its inputs. These become constants, the
+rest is compiled as any module is; whole numbers among the inputs are what changing dimensions are known by, and there
+is a kernel for each combination that was met, made at the first call with it. Each call looks whether a parameter
+has been replaced or written to since, and compiles anew where one has.
+
+What cannot be compiled runs in eager mode, said once per graph with the reason (`EagerWarning`; an error with the
+option `fallback="forbid"`): graphs that record gradients, tensors outside of the CPU's memory, operators without a
+lowering. Buffers that a graph writes to are copied into the kernel and back. Outputs are tensors of their own, also
+where eager mode gives views of inputs; one that is an input is that very tensor.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from superkernel.api import compile as compile_graph
+from superkernel.core.errors import InternalError, SuperKernelError, UnsupportedError
+from superkernel.frontends import load_graph
+from superkernel.runtime.kernel import Kernel
+
+KERNELS_MAX = 16
+"""Kernels that a graph with changing dimensions keeps; beyond, the one that was not called for longest goes."""
+
+Arguments: TypeAlias = tuple[Any, ...]
+
+
+class EagerWarning(UserWarning):
+    """A graph of torch.compile runs in eager mode; the text says why."""
+
+
+def backend(
+    graph: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
+) -> Callable[..., Any]:
+    """What runs in the graph's place. `options`: "threads" (default: torch's number of threads), and the options of
+    `superkernel.compile` by name."""
+    return DynamoGraph(graph, example_inputs, dict(options or {}))
+
+
+class DynamoGraph:
+    """A graph of TorchDynamo with its kernels. Several threads may call it."""
+
+    def __init__(self, graph: torch.fx.GraphModule, example_inputs: Sequence[Any], options: dict[str, Any]) -> None:
+        self.graph = graph
+        self.threads = int(options.pop("threads", torch.get_num_threads()))
+        self.options = options
+        self.constants = [i for i, value in enumerate(example_inputs) if _is_kept(value)]
+        self.sizes = [i for i, value in enumerate(example_inputs) if not isinstance(value, torch.Tensor)]
+        (output,) = (n for n in graph.graph.nodes if n.op == "output")
+        placeholders = [n for n in graph.graph.nodes if n.op == "placeholder"]
+        self.results: list[Any] = list(output.args[0])
+        self.handed_on = _handed_on(placeholders, self.results)
+        self._kernels: OrderedDict[tuple[int, ...], _Variant] = OrderedDict()
+        self._eager = ""
+        self._lock = Lock()
+
+    def __call__(self, *arguments: Any) -> Any:
+        if not self._eager:
+            try:
+                variant = self._variant(arguments)
+            except (UnsupportedError, InternalError) as error:
+                if self.options.get("fallback") == "forbid":
+                    raise
+                self._leave_to_eager(error)
+            else:
+                return variant(arguments)
+        return self.graph(*arguments)
+
+    def _variant(self, arguments: Arguments) -> _Variant:
+        """The kernel for these arguments, made where there is none. Raises SuperKernelError."""
+        sizes = tuple(int(arguments[i]) for i in self.sizes)
+        kept = [arguments[i] for i in self.constants]
+        with self._lock:
+            variant = self._kernels.get(sizes)
+            if variant is None or not variant.holds(kept):
+                _refuse(arguments)
+                variant = self._kernels[sizes] = _Variant(self, arguments)
+            self._kernels.move_to_end(sizes)
+            while len(self._kernels) > KERNELS_MAX:
+                self._kernels.popitem(last=False)
+        return variant
+
+    def _leave_to_eager(self, error: SuperKernelError) -> None:
+        self._eager = str(error)
+        self._kernels.clear()
+        warnings.warn(f"a graph of torch.compile runs in eager mode: {error}", EagerWarning, stacklevel=3)
+
+
+class _Variant:
+    """One kernel: for the parameters as they are and for one size of everything."""
+
+    def __init__(self, owner: DynamoGraph, arguments: Arguments) -> None:
+        constants = {i: arguments[i] for i in owner.constants}
+        numbers = {i: int(arguments[i]) for i in owner.sizes}
+        self._given = [i for i in range(len(arguments)) if i not in constants and i not in numbers]
+        self._results = list(range(len(owner.results)))
+        self._others: dict[int, Any] = {}
+        self._handed_on = owner.handed_on
+        self._computed: list[int] = []
+        module = _Frozen(owner.graph, constants, numbers, self._given, self._sorted)
+        with torch.inference_mode(False), torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of torch.export, about attributes of graphs
+            graph = load_graph(module, example_inputs=tuple(arguments[i] for i in self._given))
+        names = {module.name_of(i): i for i in constants}
+        self._written = {name: arguments[names[name]] for name in graph.states}
+        self._kept = list(constants.values())
+        self._read = [t for t in self._kept if not any(t is w for w in self._written.values())]
+        self._versions = [_version(t) for t in self._read]
+        self._kernel: Kernel = compile_graph(graph, threads=owner.threads, options=owner.options)
+        self._turn = Lock()
+
+    def _sorted(self, outputs: Sequence[Any]) -> tuple[Any, ...]:
+        """The outputs that the kernel computes; notes the others."""
+        self._others = {i: v for i, v in enumerate(outputs) if not isinstance(v, torch.Tensor)}
+        self._computed = [i for i in self._results if i not in self._others and i not in self._handed_on]
+        if not self._computed:
+            raise UnsupportedError("the graph computes no tensor")
+        return tuple(outputs[i] for i in self._computed)
+
+    def holds(self, kept: Sequence[torch.Tensor]) -> bool:
+        """Whether parameters and buffers are those that were compiled, and those that are only read as they were."""
+        same = all(a is b for a, b in zip(kept, self._kept, strict=True))
+        return same and self._versions == [_version(t) for t in self._read]
+
+    def __call__(self, arguments: Arguments) -> list[Any]:
+        given = [arguments[i].detach() for i in self._given]
+        if self._written:
+            with self._turn:
+                for name, buffer in self._written.items():
+                    self._kernel.states[name][...] = _array(buffer)
+                computed = self._kernel(*given)
+                for name, buffer in self._written.items():
+                    buffer.copy_(_tensor(self._kernel.states[name]))
+        else:
+            computed = self._kernel(*given)
+        results: list[Any] = [self._others.get(i) for i in self._results]
+        for i, at in self._handed_on.items():
+            results[i] = arguments[at]
+        arrays = computed if isinstance(computed, tuple) else (computed,)
+        for i, array in zip(self._computed, arrays, strict=True):
+            results[i] = _tensor(array)
+        return results
+
+
+class _Frozen(torch.nn.Module):  # type: ignore[misc]  # torch is optional, and Any to the type checker
+    """The graph as a module of the remaining inputs: parameters are buffers, sizes are numbers."""
+
+    def __init__(
+        self,
+        graph: torch.fx.GraphModule,
+        constants: Mapping[int, torch.Tensor],
+        numbers: Mapping[int, int],
+        given: Sequence[int],
+        select: Callable[[Sequence[Any]], tuple[Any, ...]],
+    ) -> None:
+        super().__init__()
+        self._graph, self._numbers, self._given, self._select = graph, numbers, given, select
+        self._constants = list(constants)
+        for i, tensor in constants.items():
+            self.register_buffer(self.name_of(i), tensor.detach())
+        self.eval()
+
+    @staticmethod
+    def name_of(index: int) -> str:
+        """The name of the buffer that an input of the graph became."""
+        return f"constant_{index}"
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[Any, ...]:
+        values: dict[int, Any] = {**self._numbers, **dict(zip(self._given, inputs, strict=True))}
+        values.update((i, getattr(self, self.name_of(i))) for i in self._constants)
+        return self._select(self._graph(*(values[i] for i in range(len(values)))))
+
+
+def _refuse(arguments: Arguments) -> None:
+    """Raises UnsupportedError where torch has to run the graph itself."""
+    tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
+    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        hint = "call the model under torch.no_grad() or torch.inference_mode()"
+        raise UnsupportedError("gradients are recorded", hint=hint)
+    places = sorted({str(t.device) for t in tensors if t.device.type != "cpu"})
+    if places:
+        raise UnsupportedError("tensors outside of the CPU's memory", found=", ".join(places))
+
+
+def _handed_on(placeholders: Sequence[torch.fx.Node], results: Sequence[Any]) -> dict[int, int]:
+    """Output -> input, of outputs that are an input's tensor, perhaps written to."""
+    tensors = [(i, n.meta.get("example_value")) for i, n in enumerate(placeholders)]
+    found = {}
+    for index, node in enumerate(results):
+        mine = node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None
+        for at, value in tensors:
+            if isinstance(mine, torch.Tensor) and isinstance(value, torch.Tensor) and _is_same(mine, value):
+                found[index] = at
+    return found
+
+
+def _is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors are all of the same memory in the same order."""
+    places = (a.storage_offset(), a.shape, a.stride()) == (b.storage_offset(), b.shape, b.stride())
+    return a is b or (places and a.dtype is b.dtype and a.untyped_storage()._cdata == b.untyped_storage()._cdata)
+
+
+def _is_kept(value: Any) -> bool:
+    """Whether an input of the graph is a parameter or buffer of a module: what TorchDynamo takes to stay."""
+    static = getattr(value, "_dynamo_static_input_type", None) is not None
+    return isinstance(value, torch.Tensor) and (static or isinstance(value, torch.nn.Parameter))
+
+
+def _version(tensor: torch.Tensor) -> int:
+    """How often the tensor was written to; those of inference mode do not count."""
+    return -1 if tensor.is_inference() else tensor._version
+
+
+def _array(tensor: torch.Tensor) -> Any:
+    """A tensor's elements as NumPy has them; bf16 as ml_dtypes has it."""
+    from superkernel.frontends.torch.types import tensor_array
+
+    return tensor_array(tensor.detach(), "")
+
+
+def _tensor(array: Any) -> torch.Tensor:
+    """The array's memory as a tensor."""
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)

@@ -1,0 +1,239 @@
+"""torch.compile with SuperKernel as its backend: numbers against eager mode, and what is left to it."""
+
+from __future__ import annotations
+
+import copy
+import os
+import tomllib
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+if os.environ.get("SK_REQUIRE_TORCH") != "1":
+    pytest.importorskip("torch", reason="torch is not installed (SK_REQUIRE_TORCH=1 makes this a failure)")
+
+import torch
+from torch import nn
+
+from superkernel import dynamo
+from superkernel.core.errors import InputError, UnsupportedError
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    """No graphs of other tests; warnings of the backend are errors unless a test expects them."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("error", dynamo.EagerWarning)
+        yield
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[dynamo._Variant]:
+    """All kernels that are made."""
+    kernels: list[dynamo._Variant] = []
+    begin = dynamo._Variant.__init__
+
+    def counted(self: dynamo._Variant, *args: Any) -> None:
+        kernels.append(self)
+        begin(self, *args)
+
+    monkeypatch.setattr(dynamo._Variant, "__init__", counted)
+    return kernels
+
+
+def compiled(module: Any, **options: Any) -> Any:
+    return torch.compile(module, backend=dynamo.backend, options={"threads": 2, **options})
+
+
+def same(found: Any, wanted: Any) -> None:
+    torch.testing.assert_close(found, wanted, rtol=2e-5, atol=2e-5)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden: torch.Tensor = self.last(self.norm(torch.relu(self.first(x))))
+        return hidden
+
+
+def test_a_module() -> None:
+    net = Net()
+    x = torch.randn(3, 8)
+    found = compiled(net)(x)
+    assert isinstance(found, torch.Tensor)
+    same(found, net(x))
+
+
+def test_changing_sizes_share_one_graph(made: list[Any]) -> None:
+    net = Net()
+    fast = compiled(net)
+    for batch in (3, 4, 5, 4, 3, 5):
+        x = torch.randn(batch, 8)
+        same(fast(x), net(x))
+    assert len(made) <= 4  # the first size is a graph of its own, sizes are a dimension from then on
+    before = len(made)
+    for batch in (4, 5):
+        fast(torch.randn(batch, 8))
+    assert len(made) == before
+
+
+def test_the_oldest_of_many_sizes_goes(monkeypatch: pytest.MonkeyPatch, made: list[Any]) -> None:
+    monkeypatch.setattr(dynamo, "KERNELS_MAX", 2)
+    fast = torch.compile(nn.ReLU(), backend=dynamo.backend, dynamic=True)
+    for size in (5, 6, 7, 7, 5):
+        x = torch.randn(size)
+        same(fast(x), torch.relu(x))
+    assert len(made) == 4  # 5, 6, 7, and 5 again
+
+
+def test_graph_breaks() -> None:
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        y = torch.tanh(x) * 2
+        torch._dynamo.graph_break()
+        return y.softmax(-1) + x
+
+    x = torch.randn(4, 6)
+    same(compiled(broken)(x), broken(x))
+
+
+def test_parameters_that_are_written_to_or_replaced_are_seen() -> None:
+    net, x = Net(), torch.randn(2, 8)
+    fast = compiled(net)
+    same(fast(x), net(x))
+    net.first.weight.mul_(3)
+    same(fast(x), net(x))
+    net.last.bias = nn.Parameter(torch.full((4,), 7.0))
+    same(fast(x), net(x))
+    net.load_state_dict(Net().state_dict())
+    same(fast(x), net(x))
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(3))
+        self.count: torch.Tensor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count += x.sum(0)
+        return x * self.count
+
+
+def test_buffers_that_are_written_to(made: list[Any]) -> None:
+    net = Counting()
+    plain, fast = copy.deepcopy(net), torch.compile(net, backend=dynamo.backend, dynamic=True)
+    for rows in (2, 3, 2, 3):
+        x = torch.randn(rows, 3)
+        same(fast(x), plain(x))
+        same(net.count, plain.count)
+    assert len(made) == 2
+    net.count.fill_(5)
+    plain.count.fill_(5)
+    same(fast(x), plain(x))
+
+
+def test_what_is_no_tensor_and_what_is_handed_on() -> None:
+    def mixed(x: torch.Tensor, factor: int) -> tuple[Any, ...]:
+        return x * factor, x, None, x.shape[0] + 1
+
+    x = torch.randn(3, 5)
+    fast = torch.compile(mixed, backend=dynamo.backend, dynamic=True)
+    for factor in (2, 3):
+        product, handed, nothing, number = fast(x, factor)
+        same(product, x * factor)
+        assert handed is x
+        assert nothing is None
+        assert number == 4
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.bool])
+def test_element_types(kind: torch.dtype) -> None:
+    def moved(x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x, x.flip(0)], 0).t()
+
+    x = torch.randint(0, 2, (3, 4)).to(kind)
+    found = compiled(moved)(x)
+    assert found.dtype is kind
+    assert torch.equal(found, moved(x))
+
+
+def test_inputs_that_are_not_dense() -> None:
+    x = torch.randn(6, 8).t()[1::2]
+    same(compiled(torch.sigmoid)(x), torch.sigmoid(x))
+
+
+def test_inference_mode() -> None:
+    net, x = Net(), torch.randn(2, 8)
+    with torch.inference_mode():
+        fast = compiled(net)
+        same(fast(x), net(x))
+        same(fast(x + 1), net(x + 1))
+
+
+def test_several_threads() -> None:
+    net = Net()
+    fast = compiled(net)
+    inputs = [torch.randn(4, 8) for _ in range(16)]
+    wanted = [net(x) for x in inputs]
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            found: torch.Tensor = fast(x)
+        return found
+
+    call(inputs[0])
+    with ThreadPoolExecutor(4) as pool:
+        for found, right in zip(pool.map(call, inputs), wanted, strict=True):
+            same(found, right)
+
+
+def test_gradients_are_left_to_eager_mode() -> None:
+    net, x = Net(), torch.randn(2, 8)
+    fast = compiled(net)
+    with torch.enable_grad():
+        with pytest.warns(dynamo.EagerWarning, match="gradients are recorded"):
+            loss = fast(x).sum()
+        loss.backward()
+        assert net.first.weight.grad is not None
+        fast(x)  # said once
+    same(fast(x), net(x))  # a graph of its own, and compiled
+
+
+def determined(x: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.det(x) + 1
+
+
+def test_what_has_no_lowering_is_left_to_eager_mode() -> None:
+    x = torch.randn(3, 3)
+    fast = compiled(determined)
+    with pytest.warns(dynamo.EagerWarning, match="det"):
+        same(fast(x), determined(x))
+    same(fast(x), determined(x))
+
+
+def test_eager_mode_can_be_forbidden() -> None:
+    with pytest.raises(UnsupportedError, match="det"):
+        compiled(determined, fallback="forbid")(torch.randn(3, 3))
+
+
+def test_options_reach_the_compilation() -> None:
+    with pytest.raises(InputError, match="precisoin"):
+        compiled(Net(), precisoin="bf16")(torch.randn(2, 8))
+
+
+def test_the_backend_has_an_entry_point() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    module, _, name = project["entry-points"]["torch_dynamo_backends"]["superkernel"].partition(":")
+    assert module == dynamo.__name__
+    assert getattr(dynamo, name) is dynamo.backend
