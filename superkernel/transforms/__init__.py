@@ -18,7 +18,7 @@ from superkernel.transforms.fold import FoldConstants
 from superkernel.transforms.gathers import SliceGathers
 from superkernel.transforms.linear import FoldIntoWeights, LowerBatchNorm, LowerGemm
 from superkernel.transforms.norms import FuseNorms
-from superkernel.transforms.quantised import FoldDequantised, FuseQuantised
+from superkernel.transforms.quantised import FoldDequantised, FuseQuantised, LowerIntegerConv
 from superkernel.transforms.rotary import FuseRotary
 
 STANDARD: tuple[Pass, ...] = (
@@ -45,7 +45,7 @@ STANDARD: tuple[Pass, ...] = (
 
 def simplify(graph: Graph, quantised: bool = False) -> Graph:
     """The graph after the standard passes. `quantised`: products of dequantised values become products of integers."""
-    first = (FuseQuantised(),) if quantised else ()
+    first = (FuseQuantised(),) if quantised else (LowerIntegerConv(),)
     for step in (*first, FoldDequantised(), *STANDARD):
         graph = step.apply(graph)
     return graph

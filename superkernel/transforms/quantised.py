@@ -8,7 +8,9 @@ differ from output to output. A bias that is quantised with the product of the s
 that only move or compare values (reshape, transpose, slices, concatenation, maxima), between a dequantize and a
 quantize of the same scale and zero point, move the codes.
 
-Depthwise convolutions stay as they are: there is nothing to multiply words of.
+Depthwise convolutions stay as they are: there is nothing to multiply words of. A `conv_integer` that no kernel of bytes
+takes (depthwise, in three dimensions, weights with a zero point or computed) becomes a convolution of the same numbers
+in f32 or f64, rounded to whole ones.
 """
 
 from __future__ import annotations
@@ -22,12 +24,15 @@ from numpy.typing import NDArray
 from superkernel.core.dtypes import DType
 from superkernel.ir.graph import Graph, Node
 from superkernel.ops.opdef import BYTES
+from superkernel.transforms.base import NodePass
 from superkernel.transforms.editor import Editor
 from superkernel.transforms.fold import FoldConstants
 
 _SIGN = 128
 _BIAS_TOLERANCE = 1e-6  # of the scale of a bias, relative to the product of scales
 _DEPTH_MOST = 1 << 16
+_QUANTISED = frozenset({"dequantize", "matmul_integer", "conv_integer"})
+_EXACT_F32 = 1 << 24
 _MOVES = frozenset({"reshape", "transpose", "slice", "max_pool"})
 
 
@@ -192,6 +197,60 @@ def _integer_matmul(editor: Editor, node: Node) -> None:
     _scaled(editor, sums, scale, bias, node, scale.shape)
 
 
+def _signed_weights(editor: Editor, node: Node) -> bool:
+    """Constant u8 weights with zero point 128 as i8; whether the node has i8 weights without a zero point then."""
+    last = 4 if node.op == "conv_integer" else 3
+    inputs = [*node.inputs, *[None] * (last + 1 - len(node.inputs))]
+    codes, point = editor.array(inputs[1]), editor.array(inputs[last])
+    if codes is None or (inputs[last] is not None and point is None):
+        return False
+    shift = _SIGN if codes.dtype == np.uint8 else 0
+    if np.any((np.zeros(1) if point is None else point) != shift):
+        return False
+    if shift or point is not None:
+        signed = (codes.astype(np.int16) - shift).astype(np.int8)
+        inputs[1], inputs[last] = editor.constant(signed, f"{node.name}/codes"), None
+        editor.set_inputs(node, inputs)
+    return True
+
+
+def _integer_or_float_conv(editor: Editor, node: Node) -> None:
+    """As floats where no kernel multiplies bytes."""
+    x = node.inputs[0]
+    grouped = int(node.attrs["groups"]) > 1  # type: ignore[arg-type]
+    depthwise = grouped and node.inputs[1] is not None and editor.type(node.inputs[1]).shape[1] == 1
+    fits = x is not None and editor.type(x).rank < 5 and not depthwise
+    if not fits or not _signed_weights(editor, node):
+        _float_conv(editor, node)
+
+
+def _float_conv(editor: Editor, node: Node) -> None:
+    """A convolution of integers as one of the same numbers in f32 or, where sums may be none of f32, f64."""
+    x, w, bias, *zeros = [*node.inputs, None, None, None][:5]
+    assert x is not None
+    assert w is not None
+    depth = int(np.prod(editor.type(w).shape[1:]))
+    wide = DType.F32 if depth * 255 * 255 < _EXACT_F32 else DType.F64
+    sides: list[str | None] = []
+    for value, zero in ((x, zeros[0]), (w, zeros[1])):
+        real = editor.emit("cast", (value,), {"dtype": wide}, node)
+        point = None if zero is None else editor.emit("cast", (zero,), {"dtype": wide}, node)
+        if zero is not None:
+            shape = (-1, *(1,) * (editor.type(value).rank - 1)) if editor.type(zero).size > 1 else ()
+            point = editor.emit("reshape", (point,), {"shape": shape}, node)
+            real = editor.emit("sub", (real, point), {}, node)
+        sides.append(real)
+    sums = editor.emit("conv", sides, node.attrs, node)
+    sums = editor.emit("round", (sums,), {}, node)  # Winograd convolution leaves no whole numbers
+    if bias is None:
+        editor.emit("cast", (sums,), {"dtype": DType.I32}, node, node.outputs[0])
+        return
+    shape = (1, -1, *(1,) * (editor.type(w).rank - 2))
+    whole = editor.emit("cast", (sums,), {"dtype": DType.I32}, node)
+    added = editor.emit("reshape", (bias,), {"shape": shape}, node)
+    editor.emit("add", (whole, added), {}, node, node.outputs[0])
+
+
 def _moved_codes(editor: Editor, node: Node) -> None:
     """quantize(move(dequantize(codes))) of equal scales as move(codes)."""
     told, moved = _parameters(editor, node), editor.producer.get(node.inputs[0] or "")
@@ -226,10 +285,12 @@ class FuseQuantised:
     """See the module docstring."""
 
     def apply(self, graph: Graph) -> Graph:
-        if not any(node.op == "dequantize" for node in graph.nodes):
+        if not any(node.op in _QUANTISED for node in graph.nodes):
             return graph
         editor = Editor(FoldConstants(kept=frozenset({"dequantize"})).apply(graph))
         rules = {
+            "matmul_integer": _signed_weights,
+            "conv_integer": _integer_or_float_conv,
             "quantize": _moved_codes,
             "conv": _integer_conv,
             "gemm": _integer_matmul,
@@ -253,3 +314,9 @@ class FoldDequantised:
         if not any(node.op == "dequantize" for node in graph.nodes):
             return graph
         return FoldConstants(self.grow_bytes_max).apply(graph)
+
+
+class LowerIntegerConv(NodePass):
+    """Convolutions of integers as ones of floats, for targets without kernels of bytes."""
+
+    rules = ({"conv_integer": _float_conv},)

@@ -219,3 +219,73 @@ def test_residual_network() -> None:
     assert np.abs(found.astype(int) - wanted.astype(int)).max() <= 1
     explained = [str(kernel.explain(i)) for i in range(4)]
     assert all("host.conv.bytes" in text or "host.pool" in text for text in explained)
+
+
+INTEGER_CONVS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any], str]] = {
+    "bytes": ((1, 6, 7, 8), (9, 6, 3, 3), {"pads": (1, 1, 0, 0)}, "i8"),
+    "around 128": ((1, 6, 7, 8), (9, 6, 3, 3), {}, "128"),
+    "depthwise": ((1, 6, 7, 8), (6, 1, 3, 3), {"groups": 6, "pads": (1, 1, 1, 1)}, "i8"),
+    "three dimensions": ((1, 2, 4, 5, 3), (3, 2, 2, 2, 1), {}, "i8"),
+    "zero points": ((1, 6, 7, 8), (9, 6, 3, 3), {"pads": (1, 1, 1, 1)}, "each"),
+    "computed weights": ((1, 6, 7, 8), (9, 6, 1, 1), {}, "computed"),
+}
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("name", INTEGER_CONVS)
+def test_integer_convolutions(name: str, bias: bool) -> None:
+    """Exact whichever way they are computed, in bytes where there is a kernel for that."""
+    x, shape, attrs, kind = INTEGER_CONVS[name]
+    q = Quantised("u8")
+    b, rng = q.b, np.random.default_rng(2)
+    codes = rng.integers(-128, 128, shape)
+    own: Tensor | None = None
+    if kind in ("i8", "computed"):
+        w: Tensor = b.constant(codes.astype(np.int8))
+        w = w if kind == "i8" else b.relu(b.input("w", shape, "i8"))
+    else:
+        w = b.constant((codes + 128).astype(np.uint8))
+        points = np.array(128) if kind == "128" else rng.integers(90, 150, shape[0])
+        own = b.constant(points.astype(np.uint8))
+    offset = b.constant(rng.integers(-9999, 9999, shape[0]).astype(np.int32)) if bias else None
+    b.output(b.conv_integer(q.codes(*x), w, offset, q.point(), own, **attrs), name="y")
+    graph = b.graph()
+    in_bytes = name in ("bytes", "around 128")
+    assert ("conv_integer" in ops(simplify(graph, quantised=True))) is in_bytes
+    assert "conv_integer" not in ops(simplify(graph))
+    inputs = {"x": q.random(*x), **({"w": codes.astype(np.int8)} if kind == "computed" else {})}
+    wanted = evaluate(graph, inputs)["y"]
+    np.testing.assert_array_equal(evaluate(simplify(graph), inputs)["y"], wanted)
+    np.testing.assert_array_equal(sk.compile(graph, threads=1)(**inputs), wanted)
+
+
+@pytest.mark.parametrize("weights_type", ["int8", "uint8"])
+def test_qlinear_conv(weights_type: str) -> None:
+    onnx = pytest.importorskip("onnx")
+    from onnx import TensorProto, helper, numpy_helper
+
+    rng, zero = np.random.default_rng(4), 128 if weights_type == "uint8" else 0
+    w, scale = weights(12, 5, 3, 3)
+    stored, bias = (w.astype(np.int16) + zero).astype(weights_type), rng.integers(-999, 999, 12).astype(np.int32)
+    given = {
+        "sx": X_SCALE, "zx": np.uint8(131), "w": stored, "sw": scale, "zw": np.full(12, zero, weights_type),
+        "sy": Y_SCALE, "zy": np.uint8(120), "b": bias,
+    }  # fmt: skip
+    names = ["x", *given]
+    node = helper.make_node("QLinearConv", names, ["y"], pads=[1, 1, 1, 1])
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.UINT8, (1, 5, 8, 9))],
+        [helper.make_tensor_value_info("y", TensorProto.UINT8, (1, 12, 8, 9))],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in given.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 9
+    onnx.checker.check_model(model)
+    x = rng.integers(0, 256, (1, 5, 8, 9)).astype(np.uint8)
+    kernel = sk.compile(model, threads=1)
+    assert "host.conv.bytes" in str(kernel.explain(0))
+    real = (integer_conv(x, w, 131, 1) + spread(bias, 3)) * spread(scale * X_SCALE, 3).astype(np.float64)
+    found = np.asarray(kernel(x=x))
+    assert np.abs(found.astype(int) - requantised(real, 120, np.uint8)).max() <= 1

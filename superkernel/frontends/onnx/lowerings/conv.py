@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from superkernel.builder.tensor import Tensor
-from superkernel.core.dtypes import DType
 from superkernel.frontends.onnx.call import OnnxCall
 from superkernel.frontends.onnx.registry import lowers
 
@@ -65,23 +64,24 @@ def conv_transpose(call: OnnxCall) -> Tensor:
     return call.emit("conv_transpose", x, w, call.optional(2), groups=call.attr("group", 1), **options)
 
 
-def integer_conv(call: OnnxCall, x: Tensor, x_zero: Tensor | None, w: Tensor, w_zero: Tensor | None) -> Tensor:
-    """The exact integer convolution as f32 or, where sums may leave the exactly representable range, f64."""
-    taps = w.type.size // w.shape[0]
-    wide = DType.F32 if taps * 255 * 255 < 1 << 24 else DType.F64
+def integer_conv(
+    call: OnnxCall, x: Tensor, x_zero: Tensor | None, w: Tensor, w_zero: Tensor | None, bias: Tensor | None = None
+) -> Tensor:
+    """The node's convolution of bytes, + an i32 bias per channel, in i32. Zero points known to be 0 are none."""
+    zeros = [None if zero is None or is_zero(zero) else zero for zero in (x_zero, w_zero)]
+    if zeros[0] is not None:
+        zeros[0] = call.reshape(zeros[0], ())
+    if zeros[1] is not None and zeros[1].type.size == 1:
+        zeros[1] = call.reshape(zeros[1], ())
+    geometry = window(call, x.shape[2:], w.shape[2:])
+    return call.emit("conv_integer", x, w, bias, *zeros, groups=call.attr("group", 1), **geometry)
 
-    def centred(value: Tensor, zero: Tensor | None, shape: tuple[int, ...]) -> Tensor:
-        value = call.cast(value, wide)
-        if zero is None:
-            return value
-        zero = call.cast(zero, wide)
-        return call.emit("sub", value, call.reshape(zero, () if zero.type.size == 1 else shape))
 
-    a = centred(x, x_zero, ())
-    return emit_conv(call, a, centred(w, w_zero, (w.shape[0],) + (1,) * (w.rank - 1)), None)
+def is_zero(zero: Tensor) -> bool:
+    """Whether a zero point is known to be 0: symmetric quantisation has such for form's sake."""
+    return zero.value.data is not None and not zero.value.data.any()
 
 
 @lowers("ConvInteger")
 def conv_integer(call: OnnxCall) -> Tensor:
-    y = integer_conv(call, call.input(0), call.optional(2), call.input(1), call.optional(3))
-    return call.cast(y, DType.I32)
+    return integer_conv(call, call.input(0), call.optional(2), call.input(1), call.optional(3))

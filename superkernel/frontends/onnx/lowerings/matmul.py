@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from superkernel.builder.tensor import Tensor
 from superkernel.frontends.onnx.call import OnnxCall
+from superkernel.frontends.onnx.lowerings.conv import is_zero
 from superkernel.frontends.onnx.registry import lowers
 
 
@@ -17,7 +18,7 @@ def zero_point(call: OnnxCall, slot: int, operand: Tensor, axis: int) -> Tensor 
     """An optional zero point, broadcastable to the operand: a scalar, or one per row (axis -2) or column (axis -1). One
     that is known to be 0 is none: symmetric quantisation has them for form's sake."""
     zero = call.optional(slot)
-    if zero is not None and zero.value.data is not None and not zero.value.data.any():
+    if zero is not None and is_zero(zero):
         return None
     if zero is None or zero.type.size == 1:
         return None if zero is None else call.reshape(zero, ())

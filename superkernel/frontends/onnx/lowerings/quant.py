@@ -78,11 +78,9 @@ def _scalar(call: OnnxCall, tensor: Tensor) -> Tensor:
 @lowers("QLinearConv")
 def qlinear_conv(call: OnnxCall) -> Tensor:
     x, sx, zx, w, sw, zw, sy, zy = (call.input(i) for i in range(8))
-    total = integer_conv(call, x, zx, w, zw)
+    total = integer_conv(call, x, zx, w, zw, call.optional(8))
     per_channel = (1, w.shape[0]) + (1,) * (x.rank - 2)
-    if call.has(8):
-        total = call.emit("add", total, call.reshape(call.cast(call.input(8), total.dtype), per_channel))
     factor = call.emit("mul", _scalar(call, sx), _scalar(call, sw))
     factor = call.reshape(factor, per_channel) if factor.type.size > 1 else factor
-    real = call.emit("mul", total, call.cast(factor, total.dtype))
-    return quantize(call, call.cast(real, DType.F32), _scalar(call, sy), _scalar(call, zy), zy.dtype)
+    real = call.emit("mul", call.cast(total, DType.F32), call.cast(factor, DType.F32))
+    return quantize(call, real, _scalar(call, sy), _scalar(call, zy), zy.dtype)
