@@ -8,7 +8,8 @@
     python bench/kernels.py regret ["matmul(f32[1,512], const f32[512,1000])" ...] [--precision int8]
 
 `regret` asks what kernel selection costs: for each problem (default: `PROBLEMS`) it measures every kernel that
-competes, and prints how much slower the chosen one is than the fastest, beside the estimates that selection went by.
+competes, and prints how much slower the chosen one is than the fastest, beside the estimates that selection went by,
+what decided, and at which share of its estimate the second-best would have been taken.
 
 Each figure is the best of several rounds, the candidates taking turns; with --threads N the units are split evenly
 over N threads that start together (ctypes releases the interpreter lock).
@@ -56,6 +57,10 @@ PROBLEMS = (
     "conv(f32[1,64,56,56], const f32[64,64,3,3]; pads=(1,1,1,1))",
     "conv(f32[1,144,28,28], const f32[144,1,3,3]; groups=144, pads=(1,1,1,1))",
     f"max_pool(f32[1,64,112,112]; kernel=(3,3), strides=(2,2), {_IMAGE})",
+    f"avg_pool(f32[1,128,28,28]; kernel=(2,2), strides=(2,2), {_IMAGE})",
+    f"global_avg_pool(f32[1,512,7,7]; {_IMAGE})",
+    "matmul(f32[1,4096], const f32[4096,1024])",
+    "matmul(f32[12,128,64], f32[12,64,128])",
 )
 """Problems for which several kernels compete, of the sizes that networks have."""
 
@@ -120,7 +125,7 @@ class Runner:
     """One tiling of a body, ready to be timed on some threads."""
 
     def __init__(self, kernel: str, body: Body, tiling: CostedTiling[CpuTarget], cpu: CpuTarget, threads: int) -> None:
-        self.tiling = tiling
+        self.tiling, self.body = tiling, body
         start = time.perf_counter()
         self.kernels = [StandaloneKernel(kernel, body, self.tiling, cpu) for _ in range(threads)]
         self.compile_ms = (time.perf_counter() - start) * 1e3 / threads
@@ -135,6 +140,10 @@ class Runner:
             )
             arrays.append(typed.reshape(operand.type.shape))
         self.packed = self.kernels[0].pack(arrays)
+
+    def guess_ns(self, cpu: CpuTarget) -> float:
+        """What the family estimates for the whole body on one core."""
+        return self.tiling.cost_ns(self.body, 0, self.tiling.units, cpu)
 
     def seconds(self) -> float:
         """One run; with several threads the longest, from a common start."""
@@ -197,10 +206,16 @@ def regret(text: str, cpu: CpuTarget, policy: Policy) -> float:
     ratio = measured[selection.kernel] / min(measured.values())
     print(f"{ratio:6.3f}  {text}")
     for runner, (kernel, seconds) in zip(runners, measured.items(), strict=True):
-        guess = runner.tiling.cost_ns(body, 0, runner.tiling.units, cpu) / 1e3
+        guess = runner.guess_ns(cpu) / 1e3
         print(
             f"        {seconds * 1e6:10.1f} us (estimate {guess:9.1f})  {kernel}{' *' * (kernel == selection.kernel)}"
         )
+    second = selection.explanation.runner_up
+    if second is not None and second.row.role is selection.row.role:
+        decided = selection.explanation.decided_by
+        guesses = {kernel: runner.guess_ns(cpu) for kernel, runner in zip(kernels, runners, strict=True)}
+        share = guesses[selection.kernel] / guesses[second.row.kernel]
+        print(f"        decided by {decided}; {second.row.kernel} would be taken below {share:.2f} of its estimate")
     return ratio
 
 

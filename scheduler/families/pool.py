@@ -31,6 +31,7 @@ from superkernel.scheduler.kerneldef import ops_of
 from superkernel.scheduler.tiling import Access, KernelFamily
 from superkernel.target.cpu import CpuTarget
 
+APART_NS = 0.7  # a load of one element
 GLOBAL = ("global_avg_pool", "global_max_pool")
 
 
@@ -116,13 +117,22 @@ class PoolTiling(HostTiling):
         form = pool_form(body)
         share = (end - begin) / max(1, self.units)
         deep, high, wide = form.windows
-        vertical = deep.kernel * high.kernel * -(-wide.extent // self.lanes)
+        moved = form.images * form.channels * prod(w.extent for w in form.windows) * form.dtype.itemsize
+        vertical = 0.5 * deep.kernel * high.kernel * -(-wide.extent // self.lanes)
+        if form.strides[4] not in (0, 1):
+            vertical = deep.kernel * high.kernel * wide.extent * _apart_ns(form, moved, target)
         horizontal = (
             wide.kernel * -(-wide.size // self.lanes) * (1.5 if wide.stride > 1 else 1.0) if wide.size > 1 else 6.0
         )
-        work = self.planes * self.rows * (10.0 + vertical * 0.5 + horizontal)
-        moved = form.images * form.channels * prod(w.extent for w in form.windows) * form.dtype.itemsize
+        work = self.planes * self.rows * (10.0 + vertical + horizontal)
         return 30.0 + share * max(work, moved / target.l3_bytes_per_ns)
+
+
+def _apart_ns(form: PoolForm, moved: int, target: CpuTarget) -> float:
+    """Of an element whose neighbour in the row lies elsewhere: a load of its own; of a cache line that has left the
+    second level until the next channel comes to it, where the images do not fit there."""
+    line = min(64, abs(form.strides[4]) * form.dtype.itemsize)
+    return APART_NS if moved <= target.l2_bytes else APART_NS + line / target.l3_bytes_per_ns
 
 
 class PoolFamily(KernelFamily[CpuTarget]):
