@@ -36,6 +36,7 @@ from superkernel.cli import sim_run as sim_command
 from superkernel.cli import target as cli_target
 from superkernel.core.errors import InputError, InternalError, MachineError, SuperKernelError
 from superkernel.core.options import parse_options
+from superkernel.display.tracing import save_page
 
 EXIT_CODES = {"user": 2, "unsupported": 3, "environment": 4, "internal": 1}
 INTERRUPTED = 130
@@ -156,6 +157,7 @@ def _parser() -> argparse.ArgumentParser:
     sub = add("report", _report, "Show what synchronisation costs, and fused against one by one.")
     _input_arguments(sub)
     sub.add_argument("--rounds", type=int, default=100, help="alternating pairs of the comparison (default 100)")
+    sub.add_argument("--html", metavar="FILE", help="write the report with its timeline here too, as one page")
     text = "on an accelerator: the second of two runs, with L2 as the first one left it"
     sub.add_argument("--warm", action="store_true", help=text)
     text = "on an accelerator: the critical path, and what each boundary's synchronisation costs"
@@ -345,9 +347,13 @@ def _report(args: argparse.Namespace) -> int:
     kernel = load_model(args)
     inputs = _inputs(args, kernel)
     if args.critical:
+        if args.html is not None:
+            raise InputError("--html with --critical", hint="the page has the critical path in its timeline")
         report = kernel.critical(inputs, confirm=args.confirm)
     else:
         report = kernel.report(inputs, rounds=args.rounds, warm=args.warm)
+        if args.html is not None:
+            save_page(args.html, report.html())
     _print(args, report.to_json(), report.text)
     return 0
 

@@ -73,6 +73,7 @@ class Recording:
     flows: tuple[SignalFlow, ...] = ()
     subops: Mapping[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # what a reader must know of how it was recorded
+    path: tuple[tuple[int, float, float], ...] = ()  # the critical path: cores, begins and ends in us
 
     @property
     def duration_us(self) -> float:

@@ -14,8 +14,8 @@ from typing import Any
 from superkernel.core.errors import InputError
 from superkernel.core.files import file_name, replacing
 from superkernel.display import notebook
+from superkernel.display.page import Page
 from superkernel.display.spans import Recording, SignalFlow, Span
-from superkernel.display.tracing_page import page
 
 FORMS = (".html", ".json")
 
@@ -29,6 +29,12 @@ def form_of(path: str | PathLike[str]) -> str:
     return form
 
 
+def save_page(path: str | PathLike[str], page: str) -> None:
+    """Write a page, atomically. Raises InputError on what is no file name, MachineError where it cannot be written."""
+    with replacing(file_name(path), "the page") as file:
+        file.write(page.encode())
+
+
 class Trace(Recording):
     """A recording that can be written. See the module docstring."""
 
@@ -39,7 +45,7 @@ class Trace(Recording):
 
     def html(self) -> str:
         """A page of its own: rows of cores and engines to zoom into, and what the time went into."""
-        return page(self)
+        return Page(self).html()
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the page (.html) or the JSON (.json), atomically. Raises InputError on another suffix, MachineError

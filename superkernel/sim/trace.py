@@ -66,9 +66,11 @@ def trace_of(
     names: Mapping[int, str],
     title: str,
     between: Mapping[int, Sequence[tuple[int, float]]] | None = None,
+    path: Sequence[tuple[int, float, float]] = (),
 ) -> Trace:
     """Launches, one behind the other, as one trace. `names`: sub-operators by number; other numbers are the program's
-    own start and end. `between`: by launch, what NumPy computed behind it: sub-operators with their us."""
+    own start and end. `between`: by launch, what NumPy computed behind it: sub-operators with their us;
+    `path`: the critical one, as `Recording` has it."""
     seen = sorted({(int(row["core"]), _lane_of(row)) for rows in launches for row in rows})
     numbers = {place: number for number, place in enumerate(seen)}
     spans: list[Span] = []
@@ -97,6 +99,7 @@ def trace_of(
         tuple(spans),
         tuple(flows),
         dict(names),
+        path=tuple(path),
     )
 
 
@@ -127,7 +130,7 @@ def _spans(
             continue
         number, phase = divmod(marker, 4)
         subop = number if phase and core < target.cores + target.device.aicpu_harts else None
-        details = {"cycles": end - begin}
+        details: dict[str, Any] = {"cycles": end - begin}
         if kind == MARKER:
             name = f"{names.get(number, f'sub-operator {number}')} {PHASES[phase]}" if phase else PHASES[phase]
             activity = SpanKind.WORK if phase == BODY else SpanKind.BETWEEN
@@ -137,14 +140,19 @@ def _spans(
                 at, whose = entries[core]
                 place = int(np.searchsorted(at, end))
                 subop = whose[place] if place < len(at) else subop
-            late = min(max(signalled.get((core, end), begin), begin), end) if activity is SpanKind.WAIT else begin
+            late = begin
+            if activity is SpanKind.WAIT and (core, end) in signalled:
+                fired, setter, behind_of = signalled[core, end]
+                late = min(max(fired, begin), end)
+                behind = f", which computed {names[behind_of]}" if behind_of in names else ""
+                details["why"] = f"{_core_name(core, target)} waits for {_core_name(setter, target)}{behind}"
             if late > begin:
-                lost = {"cycles": late - begin}
+                lost = {**details, "cycles": late - begin}
                 yield Span(
                     numbers[core, _STALL_LANE], (start + begin) * us, (start + late) * us, name, SpanKind.IMBALANCE,
                     subop, lost,
                 )  # fmt: skip
-                begin, details = late, {"cycles": end - late}
+                begin, details = late, {**details, "cycles": end - late}
         elif kind == COMMAND:
             name = commands[detail].name
             activity = SpanKind.COMPUTE if track in COMPUTE_ENGINES else SpanKind.MOVEMENT
@@ -165,9 +173,12 @@ def _entries(rows: Rows) -> dict[int, tuple[NDArray[np.int64], list[int]]]:
     return found
 
 
-def _signalled(rows: Rows) -> dict[tuple[int, int], int]:
-    """For waits, by core and end: when the last of those waited for signalled."""
-    sets = {int(row["extra"]): int(row["begin"]) for row in rows[rows["kind"] == FLOW_OUT]}
+def _signalled(rows: Rows) -> dict[tuple[int, int], tuple[int, int, int]]:
+    """For waits, by core and end: when the last of those waited for signalled, its core, and its sub-operator."""
+    sets = {
+        int(row["extra"]): (int(row["begin"]), int(row["core"]), int(row["marker"]) // 4)
+        for row in rows[rows["kind"] == FLOW_OUT]
+    }
     return {
         (int(row["core"]), int(row["end"])): sets[int(row["extra"])]
         for row in rows[rows["kind"] == FLOW_IN]

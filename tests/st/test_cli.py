@@ -156,7 +156,7 @@ def test_report_and_inspect(call: Any) -> None:
     status, out, _ = call("report", "m.skm", "--random-inputs", "0", "--rounds", "5", "--json")
     assert status == 0
     report = strict(out)
-    assert report["fused"]["samples"] == 5
+    assert 1 <= report["fused"]["samples"] <= 5, "without disturbed launches"
     assert report["subops"] == len(report["boundaries"])
     for stage in ("graph", "simplified", "subops", "schedule", "plan", "certificate"):
         status, out, _ = call("inspect", "m.skm", "--stage", stage)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,9 +19,11 @@ from superkernel.backends.host.report import (
     MedianInterval,
     Report,
     TimePart,
+    Work,
     format_ns,
 )
 from superkernel.backends.host.stamps import read_stamps
+from superkernel.display.page import Gain
 from superkernel.scheduler.schedule import Task
 from superkernel.sync.plan import Plan, Set, TaskStep, Wait
 
@@ -115,7 +120,7 @@ def test_json_has_everything() -> None:
     assert data["speedup"] == 2.0
     assert data["boundaries"][3] == {
         "subop": 3, "name": "node3", "form": "full", "reason": "because", "arrivals": 2, "pure_ns": 30.0,
-        "imbalance_ns": 1.0,
+        "imbalance_ns": 1.0, "why": "",
     }  # fmt: skip
 
 
@@ -224,3 +229,21 @@ def test_parts_of_a_launch_are_all_of_it() -> None:
     assert report.parts[-1].ns == pytest.approx(0.0, abs=1e-6)
     assert sum(report.busy_ns) / plan.cores == pytest.approx(report.parts[0].ns)
     assert report.pure_ns == pytest.approx(report.parts[1].ns)
+
+
+def test_every_field_of_the_json_form_is_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs/reading-a-report.md").read_text(encoding="utf-8")
+    table = text.split("`superkernel.report/2`:")[1].split("`superkernel.sim_report/2`")[0]
+    documented = set(re.findall(r"`(\w+)`", table))
+    report = make_report(1, Conditions(10, 0, 0))
+    data = dataclasses.replace(
+        report,
+        work=(Work(0, "s", "k", 1, 1.0, 1.0, 1),),
+        counters=HardwareCounts(1.0, 1.0, 1.0),
+        gains=(Gain("less", 0.5),),
+    ).to_json()
+    fields = set(data) - {"schema"}
+    for value in data.values():
+        rows = value if isinstance(value, (list, tuple)) else [value]
+        fields |= {key for row in rows if isinstance(row, dict) for key in row}
+    assert fields <= documented, fields - documented

@@ -128,11 +128,17 @@ def critical(compiled: AicoreCompiled, io: Sequence[NDArray[Any]], *, confirm: i
     """Run once for timing and analyse it; the `confirm` boundaries with the largest predicted gain are tried out. Of a
     program in several launches (sub-operators without a kernel), each launch is analysed by itself."""
     run = compiled.executable.simulate(io, mode="timing", races=False, trace=True)
-    lines = [Timeline.of(compiled, launch) for launch in run.launches]
+    found = critical_of(compiled, [Timeline.of(compiled, launch) for launch in run.launches], run.numpy_us)
+    rows = found.boundaries
+    tried = [replace(row, confirmed=_tried(compiled, io, row, found.cycles)) for row in rows[:confirm]]
+    return replace(found, boundaries=(*tried, *rows[confirm:]))
+
+
+def critical_of(compiled: AicoreCompiled, lines: Sequence[Timeline], numpy_us: float = 0.0) -> CriticalReport:
+    """The critical path of launches that were traced, without trying anything out."""
     cycles = sum(line.end - line.begin for line in lines)
     pieces = [piece for line in lines for piece in critical_path(line)]
     rows = _rows(compiled, lines, pieces, cycles)
-    tried = [replace(row, confirmed=_tried(compiled, io, row, cycles)) for row in rows[:confirm]]
     names = {s.index: s.name for s in compiled.schedule.subops}
     spent: dict[int, int] = {}
     path = dict.fromkeys((a.name.lower() for a in reversed(Activity) if a is not Activity.IMBALANCE), 0)
@@ -145,11 +151,11 @@ def critical(compiled: AicoreCompiled, io: Sequence[NDArray[Any]], *, confirm: i
         compiled.graph.name,
         compiled.target.name,
         cycles,
-        compiled.target.nanoseconds(cycles) / 1000 + run.numpy_us,
+        compiled.target.nanoseconds(cycles) / 1000 + numpy_us,
         path,
         tuple((subop, names.get(subop, "the launch"), length) for subop, length in longest),
-        (*tried, *rows[confirm:]),
-        run.numpy_us,
+        tuple(rows),
+        numpy_us,
     )
 
 

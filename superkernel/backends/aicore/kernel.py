@@ -123,7 +123,9 @@ class AicoreKernel(Kernel):
             file.write(data)
 
     def _launch(self, io: Io) -> SimReport:
-        return self._measure(io, 0, warm=False)
+        from superkernel.backends.aicore.measure import measure
+
+        return measure(self._compiled, io, baseline=False)
 
     def _launch_late(self, io: Io, seed: int) -> SimReport:
         from superkernel.backends.aicore.measure import measure
@@ -133,27 +135,20 @@ class AicoreKernel(Kernel):
     def _measure(self, io: Io, rounds: int, warm: bool) -> SimReport:
         """A fused run and, with `rounds` above 0, the baseline of single launches."""
         from superkernel.backends.aicore.measure import measure
+        from superkernel.backends.aicore.page import PageSource
 
-        return measure(self._compiled, io, baseline=rounds > 0, warm=warm)
+        source = PageSource(self._compiled, [array.copy() for array in io], warm)
+        return replace(measure(self._compiled, io, baseline=rounds > 0, warm=warm), source=source)
 
     def _times(self, io: Io, rounds: int) -> NDArray[np.int64]:
         """Simulated ns of a fused run, the same every time, with what NumPy took between launches."""
         return np.full(rounds, round(self._launch(io).time_us * 1000), np.int64)
 
     def _traced(self, io: Io) -> Trace:
-        from superkernel.display.spans import with_symbols
-        from superkernel.sim.trace import records, trace_of
+        from superkernel.backends.aicore.page import traced
 
-        compiled = self._compiled
-        run = compiled.executable.simulate(io, mode="timing", races=False, trace=True)
-        names = {sub.index: sub.name for sub in compiled.schedule.subops}
-        title = f"{compiled.graph.name} on {compiled.target.name}, simulated"
-        between: dict[int, list[tuple[int, float]]] = {}
-        for call in run.between:
-            between.setdefault(call.launch, []).append((call.subop, call.us))
-        rows = [records(launch.trace) for launch in run.launches]
-        trace = trace_of(rows, compiled.target, names, title, between)
-        return replace(trace, spans=with_symbols(trace.spans, compiled.symbols))
+        run = self._compiled.executable.simulate(io, mode="timing", races=False, trace=True)
+        return traced(self._compiled, run)
 
     def _reconstructor(self) -> Reconstructor:
         """Everything is made again: nothing depends on the machine."""

@@ -23,20 +23,29 @@ A *part* is what a scope has in one piece (without scopes: everything). Its time
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Protocol
 
 import numpy as np
 
 from superkernel.compilation.kernel_uses import KernelUse, use_lines
+from superkernel.core.errors import UnsupportedError
 from superkernel.display import notebook
 from superkernel.display.notebook import Share
+from superkernel.display.page import Page
 from superkernel.transforms.selections import no_bound
 
 ROWS_SHOWN = 40
 HTML_HEAD = ("", "sub-operator", "type", "from", "to", "of the run", "sync", "pure", "imbalance", "misses", "alone")
 FETCH_STALLS = ("fetch", "prefetch_late")
 FATES = ("timely", "late", "useless")
+
+
+class PageMaker(Protocol):
+    """What makes a page of a report."""
+
+    def page(self, report: SimReport) -> Page:
+        """The report's page."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +138,7 @@ class SimReport:
     warm: bool = False
     numpy_us: float = 0.0
     kernels: tuple[KernelUse, ...] = ()
+    source: PageMaker | None = field(default=None, compare=False, repr=False)
 
     @property
     def speedup(self) -> float | None:
@@ -147,7 +157,17 @@ class SimReport:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, stable keys."""
-        return {"schema": "superkernel.sim_report/2", **asdict(self), "speedup": self.speedup}
+        found = asdict(replace(self, source=None))
+        del found["source"]
+        return {"schema": "superkernel.sim_report/2", **found, "speedup": self.speedup}
+
+    def html(self) -> str:
+        """A page of its own: what limits the kernel and what would help, the timeline, all tables. It simulates the run
+        once more. Raises UnsupportedError for a report that `Kernel.report` did not make."""
+        if self.source is None:
+            hint = "`kernel.report()` makes one"
+            raise UnsupportedError("a report without a timeline", location=f"report of {self.graph!r}", hint=hint)
+        return self.source.page(self).html()
 
     def text(self) -> str:
         """For a terminal."""

@@ -48,7 +48,7 @@ class Waiting:
 
 def who_waits(message: str, waits: Sequence[Waiting], plan: Plan, schedule: Schedule) -> tuple[Violation, ...]:
     """The violations of a launch that does not go on: each core that waits, then where the chain of the first ends."""
-    names = _Names(plan, schedule)
+    names = PlanWords(plan, schedule)
     stuck = {each.core: each for each in waits if not each.late}
     found = [names.waits(message if n == 0 else "waits as well", each) for n, each in enumerate(stuck.values())]
     if not stuck:
@@ -66,17 +66,19 @@ def who_waits(message: str, waits: Sequence[Waiting], plan: Plan, schedule: Sche
     return (*found, Violation("does not wait itself", f"core {last}", f"set {end.count}", f"{text}; {work}"))
 
 
-class _Names:
+class PlanWords:
     """Words for what is in a plan."""
 
     def __init__(self, plan: Plan, schedule: Schedule) -> None:
         self.plan, self.schedule = plan, schedule
 
     def subop(self, task: int) -> str:
+        """The sub-operator of a task."""
         sub = self.schedule.subops[self.plan.tasks[task].subop]
         return f"sub-operator {sub.index} ({sub.name!r})"
 
     def waits(self, message: str, each: Waiting) -> Violation:
+        """A core that waits."""
         place, hint = f"core {each.core}", ""
         if 0 <= each.wait < len(self.plan.reasons):
             reason = self.plan.reasons[each.wait]
@@ -115,6 +117,14 @@ class _Names:
         later = next(self.values(witness.consumer, witness.place, witness.later), witness.place)
         where = "" if earlier == later else f", which lies where {earlier!r} does"
         return f"{witness.hazard.value} of {later!r}{where}: {self.subop(witness.producer)} comes first"
+
+    def why_waits(self, wait: int) -> str:
+        """For whom and for which tensor a wait is, as a sentence."""
+        reason = self.plan.reasons[wait]
+        producer = f"core {reason.wait.producer}"
+        if reason.witness is None or reason.witness.hazard is Hazard.BARRIER:
+            return f"core {reason.core} waits for {producer}{self.behind(reason.wait.producer, reason.wait.count)}"
+        return f"core {reason.core} waits for {producer}: {self.why(reason.witness)}"
 
     def values(self, task: int, place: str, region: Region) -> Iterator[str]:
         """The tensors of a task that have bytes in a region."""

@@ -22,9 +22,13 @@ from superkernel import _core
 from superkernel.backends.host.compiled import HostCompiled
 from superkernel.backends.host.computed_in import formats_in_force, formats_text
 from superkernel.backends.host.conditions import Conditions, Watch, kept_launches
+from superkernel.backends.host.hang import PlanWords
+from superkernel.backends.host.page import page_of
+from superkernel.backends.host.replay import LaunchReplay
 from superkernel.backends.host.report import BoundaryReport, HardwareCounts, MedianInterval, Report, TimePart, Work
-from superkernel.backends.host.stamps import RunFigures, read_stamps, trace_of
+from superkernel.backends.host.stamps import RunFigures, core_stamps, read_stamps, trace_of
 from superkernel.compilation.kernel_uses import computed_in, kernel_uses
+from superkernel.display.page import Gain
 from superkernel.display.tracing import Trace
 
 WARMUP_RUNS = 5
@@ -33,6 +37,7 @@ ROUNDS_MIN, ROUNDS_MAX = 15, 200
 STAMPS_BYTES_MAX = 1 << 24  # read in Python, step by step
 SHORT_NS = 5e6  # launches below are preceded by one of their kind
 COUNTED_LAUNCHES = 20
+GAINS_TRIED = 8  # boundaries and sub-operators, the costliest
 Array = NDArray[Any]
 
 
@@ -106,7 +111,7 @@ def report_of(
     )
     run = MedianInterval.of(measured.plain[kept])
     compared = len(measured.single) > 0
-    subops = compiled.schedule.subops
+    subops, words = compiled.schedule.subops, PlanWords(plan, compiled.schedule)
     boundaries = tuple(
         BoundaryReport(
             b.subop,
@@ -116,6 +121,7 @@ def report_of(
             len(b.waits),
             float(sum(pure[w] for w in b.waits)),
             float(sum(imbalance[w] for w in b.waits)),
+            words.why_waits(b.waits[0]) if b.waits else "",
         )
         for b in plan.boundaries
     )
@@ -149,7 +155,44 @@ def report_of(
         conditions=measured.conditions,
         counters=counters,
         kernels=kernel_uses(compiled),
+        gains=_gains(compiled, measured, ns_per_tick, boundaries),
+        peak=(compiled.cores * compiled.target.flops_per_ns, compiled.target.l2_bytes_per_ns * compiled.cores),
+        timeline=_timeline(compiled, measured, ns_per_tick),
+        page_of=page_of,
     )
+
+
+def _timeline(compiled: HostCompiled, measured: Rounds, ns_per_tick: float) -> Trace:
+    """The launch with the median time."""
+    middle = measured.middle()
+    notes = tuple(measured.conditions.sentences())
+    return trace_of(compiled, measured.events[int(middle[len(middle) // 2])], ns_per_tick, notes)
+
+
+def _gains(
+    compiled: HostCompiled, measured: Rounds, ns_per_tick: float, boundaries: Sequence[BoundaryReport]
+) -> tuple[Gain, ...]:
+    """What would help most, from the launch with the median time, largest first."""
+    plan, middle = compiled.plan, measured.middle()
+    row = int(middle[len(middle) // 2])
+    stamps = [core_stamps(plan, measured.events[row], core, ns_per_tick) for core in range(plan.cores)]
+    replay = LaunchReplay(plan, stamps)
+    whole = (int(measured.edges[row, 1]) - int(measured.edges[row, 0])) * ns_per_tick
+    now = replay.time_ns()
+    found = [Gain("launching for free", 1 - now / whole)]
+    costly = sorted(boundaries, key=lambda b: -b.pure_ns - b.imbalance_ns)[:GAINS_TRIED]
+    waits = {b.subop: b.waits for b in plan.boundaries}
+    for boundary in costly:
+        saved = now - replay.time_ns(free=waits[boundary.subop])
+        found.append(Gain(f"no core waits ahead of sub-operator {boundary.subop} ({boundary.name})", saved / whole))
+    everything = now - replay.time_ns(free=[index for indices in waits.values() for index in indices])
+    found.append(Gain("no core ever waits", everything / whole))
+    figures = read_stamps(plan, measured.events[row], ns_per_tick)
+    for subop, _ in sorted(figures.subop.items(), key=lambda item: -item[1])[:GAINS_TRIED]:
+        saved = now - replay.time_ns(factors={subop: 0.5})
+        name = compiled.schedule.subops[subop].name
+        found.append(Gain(f"sub-operator {subop} ({name}) twice as fast", saved / whole))
+    return tuple(sorted((g for g in found if g.share > 0), key=lambda g: (-g.share, g.what)))
 
 
 def _parts(middle: Sequence[RunFigures], kept: Sequence[RunFigures], cores: int) -> tuple[TimePart, ...]:
@@ -201,7 +244,4 @@ def _work(compiled: HostCompiled, middle: Sequence[RunFigures], kept: Sequence[R
 def traced(compiled: HostCompiled, io: Sequence[Array]) -> Trace:
     """The launch with the median time of many as a timeline. States change."""
     measured = run_rounds(compiled, io, 0, single=False)
-    middle = measured.middle()
-    row = int(middle[len(middle) // 2])
-    notes = tuple(measured.conditions.sentences())
-    return trace_of(compiled, measured.events[row], 1e9 / _core.tsc_hz(), notes)
+    return _timeline(compiled, measured, 1e9 / _core.tsc_hz())

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,8 +27,11 @@ from numpy.typing import NDArray
 
 from superkernel.backends.host.conditions import Conditions
 from superkernel.compilation.kernel_uses import KernelUse, use_lines
+from superkernel.core.errors import UnsupportedError
 from superkernel.display import notebook
 from superkernel.display.notebook import Share
+from superkernel.display.page import Gain, Page
+from superkernel.display.spans import Recording
 
 HTML_ROWS_MAX = 40
 
@@ -44,6 +47,7 @@ class BoundaryReport:
     arrivals: int  # waits that the boundary's cores execute
     pure_ns: float
     imbalance_ns: float
+    why: str = ""  # for whom and for which tensor the first of the waits is
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,8 @@ class HardwareCounts:
 class Report:
     """See the module docstring. `run_ns`: the time of a launch, as `run` has it with its interval; `busy_ns` per core;
     `fused` and `one_by_one` None where not compared; `work` in the order of execution. `profiled_ns` is the time of a
-    launch that leaves time stamps, `stamps` what they cost, `parts` what it consists of."""
+    launch that leaves time stamps, `stamps` what they cost, `parts` what it consists of; `gains`: what would help, the
+    largest first; `timeline`: the launch with the median time, no part of the JSON form."""
 
     graph: str
     target: str
@@ -159,6 +164,10 @@ class Report:
     conditions: Conditions | None = None
     counters: HardwareCounts | None = None
     kernels: tuple[KernelUse, ...] = ()
+    gains: tuple[Gain, ...] = ()
+    peak: tuple[float, float] = (0.0, 0.0)  # what the cores can do together: flops per ns, bytes per ns
+    timeline: Recording | None = field(default=None, compare=False, repr=False)
+    page_of: Callable[[Report], Page] | None = field(default=None, compare=False, repr=False)
 
     @property
     def trusted(self) -> bool:
@@ -174,7 +183,9 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, stable keys."""
-        return {"schema": "superkernel.report/2", **asdict(self), "speedup": self.speedup}
+        found = asdict(replace(self, timeline=None, page_of=None))
+        del found["timeline"], found["page_of"]
+        return {"schema": "superkernel.report/2", **found, "speedup": self.speedup}
 
     def json(self) -> str:
         """`to_json` as text."""
@@ -214,6 +225,14 @@ class Report:
             )
         lines += [self.precision] if self.precision else []
         return lines + [f"fallback to NumPy: {text}" for text in self.fallbacks]
+
+    def html(self) -> str:
+        """A page of its own: what limits the kernel and what would help, the timeline, all tables. Raises
+        UnsupportedError for a report that was not measured here."""
+        if self.page_of is None:
+            hint = "`kernel.report()` makes one"
+            raise UnsupportedError("a report without a timeline", location=f"report of {self.graph!r}", hint=hint)
+        return self.page_of(self).html()
 
     def _part_lines(self) -> list[str]:
         """What a launch's time consists of, where that is known."""

@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.backends.host.compiled import HostCompiled
+from superkernel.backends.host.hang import PlanWords
+from superkernel.backends.host.replay import LaunchReplay
 from superkernel.display.spans import SignalFlow, Span, SpanKind, Track, with_symbols
 from superkernel.display.tracing import Trace
 from superkernel.sync.plan import Plan, Set, TaskStep, Wait
@@ -87,6 +89,10 @@ def trace_of(
     plan, names = compiled.plan, {sub.index: sub.name for sub in compiled.schedule.subops}
     stamps = [core_stamps(plan, events, core, ns_per_tick) for core in range(plan.cores)]
     set_at = _signalled(plan, stamps)
+    words = PlanWords(plan, compiled.schedule)
+    path = tuple(
+        (core, begin / 1e3, end / 1e3) for core, begin, end in reversed(list(LaunchReplay(plan, stamps).path()))
+    )
     flow_of = {place: number for number, place in enumerate(sorted(set_at))}
     spans: list[Span] = []
     flows: list[SignalFlow] = []
@@ -103,11 +109,12 @@ def trace_of(
                 )
             else:
                 place = (step.producer, step.count)
+                why = {"why": words.why_waits(step.index)}
                 subop, name = plan.reasons[step.index].wait.subop, f"wait for core {step.producer}, set {step.count}"
                 late = min(max(set_at[place] / 1e3, begin), end)
                 if late > begin:
-                    spans.append(Span(core, begin, late, name, SpanKind.IMBALANCE, subop))
-                spans.append(Span(core, late, end, name, SpanKind.WAIT, subop))
+                    spans.append(Span(core, begin, late, name, SpanKind.IMBALANCE, subop, why))
+                spans.append(Span(core, late, end, name, SpanKind.WAIT, subop, why))
                 flows.append(
                     SignalFlow(core, end, f"core {step.producer}, set {step.count}", flow_of[place], taken=True)
                 )
@@ -115,7 +122,7 @@ def trace_of(
     cores = {core: f"core {core}" for core in range(plan.cores)}
     tracks = tuple(Track(core, 0, "worker") for core in cores)
     told = with_symbols(spans, compiled.symbols)
-    return Trace(title, cores, tracks, told, tuple(flows), names, tuple(notes))
+    return Trace(title, cores, tracks, told, tuple(flows), names, tuple(notes), path)
 
 
 def core_stamps(plan: Plan, events: NDArray[np.uint64], core: int, ns_per_tick: float) -> list[float]:

@@ -1,0 +1,133 @@
+"""An accelerator's report as a page (`superkernel.display.page`): the run once more, with its event trace.
+
+The simulator gives the same run again, so that the page shows the one that the report is of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from superkernel.backends.aicore.critical import CriticalReport, critical_of
+from superkernel.backends.aicore.critical_path import critical_path
+from superkernel.backends.aicore.timeline import Activity, Timeline, summed
+from superkernel.backends.page_tables import kernels_table
+from superkernel.display.page import Gain, Page, PageTable, StackedBar, headline
+from superkernel.display.tracing import Trace
+from superkernel.sim.trace import records, trace_of
+
+if TYPE_CHECKING:
+    from superkernel.backends.aicore.compiled import AicoreCompiled
+    from superkernel.backends.aicore.executable import SimRun
+    from superkernel.backends.aicore.report import SimReport
+
+ROWS = 8  # boundaries and sub-operators in the list of gains
+LIMITS = {
+    Activity.COMPUTE: ("compute", "computing"),
+    Activity.MOVEMENT: ("movement", "copying between memories"),
+    Activity.MISSES: ("misses", "waiting for instructions"),
+    Activity.PURE: ("pure sync", "synchronisation itself"),
+    Activity.IMBALANCE: ("imbalance", "waiting for cores that still work"),
+    Activity.CONTROL: ("control", "control units' own instructions"),
+}
+FORMS = {
+    "none": "no core waits: earlier waits order it, or the same core wrote what is read",
+    "fence": "no core waits for another one; each waits for its own engines",
+    "group": "cores wait for those of their group",
+    "type": "cores wait for all of one type",
+    "all": "every core waits for all others",
+    "several": "several events, each for those that need it",
+}
+
+
+@dataclass(frozen=True)
+class PageSource:
+    """What a page needs beside the report: the program, and its io table as it was ahead of the run."""
+
+    compiled: AicoreCompiled
+    io: Sequence[NDArray[Any]]
+    warm: bool = False
+
+    def page(self, report: SimReport) -> Page:
+        """The report's page."""
+        compiled = self.compiled
+        io = [array.copy() for array in self.io]
+        run = compiled.executable.simulate(io, mode="timing", races=False, trace=True, warm=self.warm)
+        lines = [Timeline.of(compiled, launch) for launch in run.launches]
+        split = summed(line.split() for line in lines)
+        gains = _gains(critical_of(compiled, lines, run.numpy_us), report)
+        limits = [(LIMITS[activity][1], split[activity] / (report.cycles or 1)) for activity in Activity]
+        return Page(
+            traced(compiled, run),
+            headline(limits, gains),
+            _bars(report, split),
+            gains,
+            (_boundaries(report, compiled), _work(report), kernels_table(report.kernels)),
+        )
+
+
+def traced(compiled: AicoreCompiled, run: SimRun) -> Trace:
+    """A run that was traced as a timeline, with its critical path where it is one launch."""
+    between: dict[int, list[tuple[int, float]]] = {}
+    for call in run.between:
+        between.setdefault(call.launch, []).append((call.subop, call.us))
+    names = {sub.index: sub.name for sub in compiled.schedule.subops}
+    title = f"{compiled.graph.name} on {compiled.target.name}, simulated"
+    path: list[tuple[int, float, float]] = []
+    if len(run.launches) == 1:
+        us = compiled.target.nanoseconds(1) / 1000
+        pieces = critical_path(Timeline.of(compiled, run.launches[0]))
+        path = sorted(((p.core, p.begin * us, p.end * us) for p in pieces), key=lambda row: row[1])
+    rows = [records(launch.trace) for launch in run.launches]
+    return trace_of(rows, compiled.target, names, title, between, path)
+
+
+def _gains(found: CriticalReport, report: SimReport) -> tuple[Gain, ...]:
+    """What would help, largest first: estimates from the critical path."""
+    whole = found.cycles or 1
+    gains = [Gain("all instructions in the cache", found.path.get("misses", 0) / whole)]
+    for row in found.boundaries[:ROWS]:
+        gains.append(Gain(f"no core waits ahead of sub-operator {row.subop} ({row.name})", row.removed))
+    gains.append(Gain("every signal visible at once", found.path.get("pure", 0) / whole))
+    for subop, name, cycles in found.by_subop[:ROWS]:
+        gains.append(Gain(f"sub-operator {subop} ({name}) twice as fast", cycles / whole / 2))
+    if report.numpy_us:
+        gains.append(Gain("kernels for what NumPy computes", report.numpy_us / report.time_us))
+    return tuple(sorted((g for g in gains if g.share > 0), key=lambda g: (-g.share, g.what)))
+
+
+def _bars(report: SimReport, split: dict[Activity, float]) -> tuple[StackedBar, ...]:
+    us = 1 / report.clock_mhz
+    parts = [(LIMITS[activity][0], cycles * us) for activity, cycles in split.items()]
+    simulated = report.cycles * us
+    parts += [("launch", report.time_us - report.numpy_us - simulated), ("NumPy", report.numpy_us)]
+    bars = [StackedBar("in one launch" if report.launches == 1 else "fused", report.time_us, tuple(parts))]
+    if report.baseline is not None:
+        bars.append(StackedBar("one by one", report.baseline.time_us))
+    return tuple(bars)
+
+
+def _boundaries(report: SimReport, compiled: AicoreCompiled) -> PageTable:
+    reasons = {b.subop: b.reason for b in compiled.plan.boundaries}
+    us = 1 / report.clock_mhz
+    rows = tuple(
+        (r.subop, r.name, r.form, r.pure * us, r.imbalance * us, f"{FORMS.get(r.form, r.form)}; {reasons[r.subop]}")
+        for r in report.subops
+    )
+    head = ("", "ahead of", "form", "pure us", "imbalance us", "why")
+    return PageTable("Boundaries", head, rows, "Means over the cores.")
+
+
+def _work(report: SimReport) -> PageTable:
+    us = 1 / report.clock_mhz
+    rows = tuple(
+        (
+            r.subop, r.name, (r.last - r.first) * us, None if r.single_cycles is None else r.single_cycles * us,
+            r.kind, r.cores, r.misses, r.kernel,
+        )
+        for r in report.subops
+    )  # fmt: skip
+    return PageTable("Kernels", ("", "sub-operator", "us", "alone us", "type", "cores", "misses", "kernel"), rows)

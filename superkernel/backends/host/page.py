@@ -1,0 +1,74 @@
+"""A host report as a page (`superkernel.display.page`)."""
+
+from __future__ import annotations
+
+from superkernel.backends.host.report import BoundaryReport, Report
+from superkernel.backends.page_tables import kernels_table
+from superkernel.display.page import Page, PageTable, Roofline, StackedBar, headline
+
+FORMS = {
+    "none": "no core waits: what is read was written by the same core, or earlier waits order it",
+    "point-to-point": "each core waits only for the cores whose data it needs",
+    "subset": "each core waits for some of the cores",
+    "full": "every core waits for all others",
+}
+LIMITS = {
+    "work": "the work of its sub-operators",
+    "pure sync": "synchronisation itself",
+    "imbalance": "waiting for cores that still work",
+    "end": "cores that are done ahead of the last one",
+    "launch": "launching",
+    "rest": "what is not accounted for",
+}
+
+
+def page_of(report: Report) -> Page:
+    """The page of a report that has a timeline."""
+    assert report.timeline is not None
+    notes = () if report.conditions is None else tuple(report.conditions.sentences())
+    if report.trusted:
+        said = headline([(LIMITS[part.name], part.share) for part in report.parts], report.gains)
+    else:
+        said = "The machine was too busy to say what limits this kernel."
+    return Page(
+        report.timeline,
+        said,
+        _bars(report),
+        report.gains if report.trusted else (),
+        (_boundaries(report), _work(report), kernels_table(report.kernels)),
+        _roofline(report),
+        () if report.timeline.notes == notes else notes,
+    )
+
+
+def _bars(report: Report) -> tuple[StackedBar, ...]:
+    parts = tuple((part.name, max(0.0, part.ns / 1e3)) for part in report.parts) if report.trusted else ()
+    bars = [StackedBar("in one launch", report.run_ns / 1e3, parts)]
+    if report.one_by_one is not None:
+        bars.append(StackedBar("one by one", report.one_by_one.median_ns / 1e3))
+    return tuple(bars)
+
+
+def _boundaries(report: Report) -> PageTable:
+    def why(boundary: BoundaryReport) -> str:
+        said = FORMS.get(boundary.form, boundary.form)
+        return f"{said}; {boundary.why}" if boundary.why else said
+
+    rows = tuple(
+        (b.subop, b.name, b.form, b.arrivals, b.pure_ns / 1e3, b.imbalance_ns / 1e3, why(b)) for b in report.boundaries
+    )
+    head = ("", "ahead of", "form", "waits", "pure us", "imbalance us", "why")
+    return PageTable("Boundaries", head, rows, "Times are sums over the cores that wait.")
+
+
+def _work(report: Report) -> PageTable:
+    rows = tuple((w.subop, w.name, w.busy_ns / 1e3, w.cores, w.gflops, w.gbytes, w.kernel) for w in report.work)
+    head = ("", "sub-operator", "busy us", "cores", "GFLOP/s", "GB/s", "kernel")
+    return PageTable("Kernels", head, rows, "Times are those of the busiest core, over many launches.")
+
+
+def _roofline(report: Report) -> Roofline | None:
+    if not all(report.peak):
+        return None
+    points = ((w.name, w.flops / w.operand_bytes, w.gflops) for w in report.work if w.operand_bytes)
+    return Roofline(tuple(points), *report.peak)

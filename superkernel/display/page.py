@@ -1,0 +1,303 @@
+"""A recording, and what a report says of it, as one HTML file: `Page`.
+
+Model: the page is the template `page.html` with its style and script inlined, and the recording as columns of JSON: it
+stands by itself, fetches nothing, and a span costs a few bytes. The script draws the timeline on a canvas; everything
+else is there without it. A colour means one kind of span, or one part of the time, everywhere on the page.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib.resources import files
+from math import log10
+from string import Template
+from typing import Any
+
+from superkernel.display.spans import Recording, Span, SpanKind
+
+LEGEND = {
+    SpanKind.WORK: "work of a sub-operator",
+    SpanKind.COMPUTE: "compute engines",
+    SpanKind.MOVEMENT: "copies between memories",
+    SpanKind.WAIT: "waiting for other cores: the synchronisation itself",
+    SpanKind.IMBALANCE: "waiting for other cores: they still work",
+    SpanKind.FETCH: "waiting for instructions",
+    SpanKind.SIGNAL: "signalling",
+    SpanKind.BETWEEN: "ahead of a sub-operator's work and behind it: starting, signalling",
+    SpanKind.STALL: "control unit stands still",
+    SpanKind.FLAG: "engine waits for another one of its core",
+}
+WORKING = (SpanKind.WORK, SpanKind.COMPUTE, SpanKind.MOVEMENT)
+WAITING = (SpanKind.WAIT, SpanKind.IMBALANCE, SpanKind.FETCH)
+PART_COLOURS = {"pure sync": "wait", "misses": "fetch", "control": "between"}  # where they differ from the part's name
+ROOFLINE_PX = (560, 300)
+LEAST_GAIN = 0.005  # of a launch: what would save less is not recommended
+PARTS = ("page.html", "page.css", "page.js")
+
+Cell = str | int | float | None
+
+
+@dataclass(frozen=True, slots=True)
+class StackedBar:
+    """A time in us and its parts; parts may be unknown."""
+
+    name: str
+    us: float
+    parts: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """What a launch would save, as part of 1, if something were otherwise: an estimate."""
+
+    what: str
+    share: float
+
+
+@dataclass(frozen=True)
+class PageTable:
+    """Rows under a title; a row's first cell, where `chooses` is set, is the number of a sub-operator."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    note: str = ""
+    chooses: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """Points (name, flops per byte, flops per ns) under what the machine can do at most."""
+
+    points: tuple[tuple[str, float, float], ...]
+    flops_per_ns: float
+    bytes_per_ns: float
+
+
+@dataclass(frozen=True)
+class Page:
+    """See the module docstring. `headline`: what limits the kernel, and what would help most."""
+
+    recording: Recording
+    headline: str = ""
+    bars: tuple[StackedBar, ...] = ()
+    gains: tuple[Gain, ...] = ()
+    tables: tuple[PageTable, ...] = ()
+    roofline: Roofline | None = None
+    notes: tuple[str, ...] = ()
+
+    def html(self) -> str:
+        """The page's text."""
+        folder = files("superkernel.display")
+        template, style, script = (folder.joinpath(name).read_text("utf-8") for name in PARTS)
+        recording = self.recording
+        summary = f"{recording.duration_us:,.2f} us on {len(recording.cores)} cores"
+        notes = (f'<p class="note">{escape(note)}</p>' for note in (*self.notes, *recording.notes))
+        return Template(template).substitute(
+            title=escape(recording.title),
+            headline=escape(self.headline or summary),
+            summary=escape(f"Timeline: {summary}, {len(recording.spans)} spans on {len(recording.tracks)} tracks"),
+            notes="\n".join(notes),
+            bars=_bars(self.bars),
+            gains=_gains(self.gains),
+            roofline=_roofline(self.roofline),
+            tables="\n".join(map(_table, (*self.tables, _times(recording)))),
+            style=style,
+            script=script,
+            data=json.dumps(_data(recording), separators=(",", ":")).replace("</", "<\\/"),
+        )
+
+
+# The timeline's data --------------------------------------------------------------------------------------------------
+
+
+def _data(recording: Recording) -> dict[str, Any]:
+    """What the script reads: spans as columns, by track and begin; times in ns; texts by number."""
+    kinds = list(dict.fromkeys(span.activity.value for span in recording.spans))
+    names: dict[str, int] = {}
+    details: dict[str, int] = {}
+    order = sorted(range(len(recording.tracks)), key=lambda n: (recording.tracks[n].core, recording.tracks[n].lane))
+    place = {number: row for row, number in enumerate(order)}
+    cores = {core: number for number, core in enumerate(dict.fromkeys(recording.tracks[n].core for n in order))}
+    columns: list[list[float]] = [[] for _ in range(7)]
+    for span in sorted(recording.spans, key=lambda s: (place[s.track], s.begin_us, s.end_us)):
+        why = str(span.details.get("why", ""))
+        row = (
+            place[span.track],
+            round(span.begin_us * 1e3, 1),
+            round((span.end_us - span.begin_us) * 1e3, 1),
+            kinds.index(span.activity.value),
+            names.setdefault(span.name, len(names)),
+            -1 if span.subop is None else span.subop,
+            details.setdefault(why, len(details)) if why else -1,
+        )
+        for column, value in zip(columns, row, strict=True):
+            column.append(value)
+    starts = {flow.number: flow for flow in recording.flows if not flow.taken}
+    flows = [
+        (place[starts[f.number].track], starts[f.number].at_us * 1e3, place[f.track], f.at_us * 1e3)
+        for f in recording.flows
+        if f.taken and f.number in starts
+    ]
+    return {
+        "duration": recording.duration_us * 1e3,
+        "kinds": kinds,
+        "names": list(names),
+        "details": list(details),
+        "tracks": [{"core": cores[recording.tracks[n].core], "name": recording.tracks[n].name} for n in order],
+        "cores": [recording.cores[core] for core in cores],
+        "columns": columns,
+        "flows": flows,
+        "path": [(cores[core], begin * 1e3, end * 1e3) for core, begin, end in recording.path if core in cores],
+        "subops": dict(recording.subops),
+        "legend": [(kind.value, text) for kind, text in LEGEND.items() if kind.value in kinds],
+    }
+
+
+# Everything else ------------------------------------------------------------------------------------------------------
+
+
+def _bars(bars: Sequence[StackedBar]) -> str:
+    if not bars:
+        return ""
+    longest = max(bar.us for bar in bars) or 1.0
+    found = ['<section aria-labelledby="bars-title"><h2 id="bars-title">Where the time goes</h2>']
+    for bar in bars:
+        parts = [(name, us) for name, us in bar.parts if us > 0] or [("rest", bar.us)]
+        whole = sum(us for _, us in parts) or 1.0
+        said = ", ".join(f"{name} {100 * us / whole:.1f} %" for name, us in bar.parts if us > 0)
+        pieces = "".join(
+            f'<div style="width:{100 * us / whole * bar.us / longest:.3f}%;background:var(--{_colour(name)})"'
+            f' title="{escape(name)}: {us:,.3f} us"></div>'
+            for name, us in parts
+        )
+        label = escape(f"{bar.name}: {bar.us:,.2f} us" + (f": {said}" if said else ""), quote=True)
+        found.append(
+            f'<div class="bar"><span>{escape(bar.name)}, {bar.us:,.2f} us</span>'
+            f'<div class="stack" role="img" aria-label="{label}">{pieces}</div></div>'
+        )
+        if said:
+            keys = "".join(
+                f'<span><i class="key" style="background:var(--{_colour(name)})"></i>'
+                f"{escape(name)} {100 * us / whole:.1f} %</span>"
+                for name, us in parts
+            )
+            found.append(f'<p class="parts">{keys}</p>')
+    return "\n".join([*found, "</section>"])
+
+
+def _colour(part: str) -> str:
+    return PART_COLOURS.get(part, part)
+
+
+def _gains(gains: Sequence[Gain]) -> str:
+    if not gains:
+        return ""
+    rows = tuple((gain.what, f"-{100 * gain.share:.1f} %") for gain in gains)
+    note = "Estimates, each for itself: the recorded launch played again with that one thing otherwise."
+    return _table(PageTable("What would help", ("if", "a launch takes"), rows, note, chooses=False))
+
+
+def _roofline(roofline: Roofline | None) -> str:
+    """Both axes logarithmic; a point per sub-operator."""
+    points = [] if roofline is None else [p for p in roofline.points if p[1] > 0 and p[2] > 0]
+    if roofline is None or not points:
+        return ""
+    wide, tall = ROOFLINE_PX
+    ridge = roofline.flops_per_ns / roofline.bytes_per_ns
+    xs = [p[1] for p in points] + [ridge]
+    ys = [p[2] for p in points] + [roofline.flops_per_ns]
+    x0, x1 = log10(min(xs)) - 0.3, log10(max(xs)) + 0.3
+    y0, y1 = log10(min(ys)) - 0.3, log10(max(ys)) + 0.3
+
+    def at(intensity: float, rate: float) -> tuple[float, float]:
+        x = 40 + (log10(intensity) - x0) / (x1 - x0) * (wide - 60)
+        return x, tall - 30 - (log10(rate) - y0) / (y1 - y0) * (tall - 50)
+
+    start = max(10**x0, 10**y0 / roofline.bytes_per_ns)
+    line = [
+        at(start, start * roofline.bytes_per_ns),
+        at(ridge, roofline.flops_per_ns),
+        at(10**x1, roofline.flops_per_ns),
+    ]
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in line)
+    dots = "".join(
+        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="var(--work)"><title>{escape(name)}: {i:,.2f} flops per byte, '
+        f"{rate:,.2f} GFLOP/s</title></circle>"
+        for name, i, rate in points
+        for x, y in [at(i, rate)]
+    )
+    top, side = f"{roofline.flops_per_ns:,.0f} GFLOP/s", f"{roofline.bytes_per_ns:,.1f} GB/s"
+    said = f"{len(points)} sub-operators under {top} and {side}"
+    return (
+        '<section aria-labelledby="roofline-title"><h2 id="roofline-title">Roofline</h2>'
+        f'<svg width="{wide}" height="{tall}" viewBox="0 0 {wide} {tall}" role="img" aria-label="{said}">'
+        f'<polyline points="{path}" fill="none" stroke="var(--ink)"/>{dots}'
+        f'<text x="{line[1][0]:.0f}" y="{line[1][1] - 6:.0f}">{top}</text>'
+        f'<text x="44" y="14">GFLOP/s</text><text x="{wide - 110}" y="{tall - 8}">flops per byte</text></svg>'
+        f'<p class="faint">The slope is what the level-two caches give, {side}.</p></section>'
+    )
+
+
+def _table(table: PageTable) -> str:
+    if not table.rows:
+        return ""
+    head = "".join(
+        f'<th scope="col"{_text(column, table)}><button type="button">{escape(name) or "no."}</button></th>'
+        for column, name in enumerate(table.head)
+    )
+    body = []
+    for row in table.rows:
+        number = f' data-subop="{row[0]}" tabindex="0"' if table.chooses else ""
+        cells = "".join(f"<td{_text(column, table)}>{escape(_cell(value))}</td>" for column, value in enumerate(row))
+        body.append(f"<tr{number}>{cells}</tr>")
+    note = f'<p class="faint">{escape(table.note)}</p>' if table.note else ""
+    return (
+        f'<section><h2>{escape(table.title)}</h2><div class="scroll"><table aria-label="{escape(table.title)}">'
+        f"<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>{note}</section>"
+    )
+
+
+def _text(column: int, table: PageTable) -> str:
+    return ' class="text"' if isinstance(table.rows[0][column], str) else ""
+
+
+def _cell(value: Cell) -> str:
+    if isinstance(value, float):
+        return f"{value:,.3f}"
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else value
+
+
+def _times(recording: Recording) -> PageTable:
+    """A row per sub-operator: when, how long, and what its cores waited for, means over the cores that have it."""
+    rows: list[tuple[Cell, ...]] = []
+    for subop, spans in sorted(_of_subops(recording).items(), key=lambda item: min(s.begin_us for s in item[1])):
+        cores = {recording.tracks[s.track].core for s in spans}
+        works = [s for s in spans if s.activity in WORKING] or spans
+        begin, end = min(s.begin_us for s in works), max(s.end_us for s in works)
+        waits = [sum(s.end_us - s.begin_us for s in spans if s.activity is kind) / len(cores) for kind in WAITING]
+        rows.append((subop, recording.subops[subop], len(cores), begin, end, end - begin, *waits))
+    head = ("", "sub-operator", "cores", "begin us", "end us", "us", "wait us", "imbalance us", "fetch us")
+    note = "Of the launch in the timeline. Times of waiting are means over the cores that have the sub-operator."
+    return PageTable("Sub-operators in time", head, tuple(rows), note)
+
+
+def _of_subops(recording: Recording) -> dict[int, list[Span]]:
+    found: dict[int, list[Span]] = {}
+    for span in recording.spans:
+        if span.subop is not None and span.subop in recording.subops:
+            found.setdefault(span.subop, []).append(span)
+    return found
+
+
+def headline(limits: Iterable[tuple[str, float]], gains: Sequence[Gain]) -> str:
+    """What limits a kernel and what would help most, from the parts of its time (as parts of 1) and gains."""
+    worst, share = max(limits, key=lambda item: item[1])
+    text = f"{worst[0].upper()}{worst[1:]} limits this kernel: {share:.0%} of a launch."
+    best = max(gains, key=lambda gain: gain.share, default=None)
+    if best is None or best.share < LEAST_GAIN:
+        return text
+    return f"{text} What would help most: {best.what}, -{100 * best.share:.1f} %."

@@ -1,0 +1,310 @@
+"""Pages of recordings and reports: whole, offline, readable in both themes; the timeline answers in a browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import superkernel as sk
+from superkernel.cli import main
+from superkernel.display.page import Gain, Page, PageTable, Roofline, StackedBar, headline
+from superkernel.display.spans import Recording, SignalFlow, Span, SpanKind, Track
+from superkernel.frontends.json_form import save_json
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
+needs_browser = pytest.mark.skipif(BROWSER is None, reason="there is no chromium here (Debian: apt install chromium)")
+STYLE = files("superkernel.display").joinpath("page.css").read_text("utf-8")
+TRACKS = (Track(0, 0, "control"), Track(0, 3, "m"), Track(2, 0, "control"))
+SPANS = (
+    Span(0, 0.0, 2.0, "x<y body", SpanKind.WORK, 0),
+    Span(1, 0.5, 1.5, "mmad", SpanKind.COMPUTE, 0, {"cycles": 1850}),
+    Span(2, 1.0, 1.5, "cross_wait", SpanKind.IMBALANCE, 1, {"why": "AIV 2 waits for AIC 0: 'y</script>' comes first"}),
+    Span(2, 1.5, 1.75, "cross_wait", SpanKind.WAIT, 1),
+    Span(2, 1.75, 4.0, "norm body", SpanKind.WORK, 1),
+)
+FLOWS = (SignalFlow(0, 1.5, "flag", 7, taken=False), SignalFlow(2, 1.75, "flag", 7, taken=True))
+PATH = ((0, 0.0, 1.5), (2, 1.5, 4.0))
+SMALL = Recording("a <b> & c", {0: "AIC 0", 2: "AIV 2"}, TRACKS, SPANS, FLOWS, {0: "x<y", 1: "norm"}, ("a note",), PATH)
+WHOLE = Page(
+    SMALL,
+    "Work limits this kernel.",
+    (StackedBar("in one launch", 4.0, (("work", 3.0), ("pure sync", 1.0), ("rest", 0.0))), StackedBar("one by one", 8)),
+    (Gain("no core ever waits", 0.25),),
+    (PageTable("Boundaries", ("", "ahead of", "pure us"), ((0, "x<y", 0.25), (1, "norm", None))),),
+    Roofline((("x<y", 2.0, 10.0), ("norm", 0.1, 0.5), ("empty", 0.0, 0.0)), 100.0, 20.0),
+)
+
+
+class Elements(HTMLParser):
+    """Elements of a page with their attributes, what it links to, its text."""
+
+    VOID = frozenset({"meta", "link", "input", "br", "circle", "polyline"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in self.VOID:
+            self.open.append(tag)
+        self.found.append((tag, dict(attrs)))
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    def of(self, tag: str) -> list[dict[str, str | None]]:
+        return [attrs for name, attrs in self.found if name == tag]
+
+
+def data_of(page: str) -> dict[str, Any]:
+    text = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)
+    assert text is not None
+    found: dict[str, Any] = json.loads(text[1])
+    return found
+
+
+def test_a_page_is_whole_and_fetches_nothing() -> None:
+    page = Elements(WHOLE.html())
+    links = [attrs[name] for _, attrs in page.found for name in ("src", "href") if name in attrs]
+    assert links == ["data:,"]
+    assert not re.search(r"url\(|@import|fetch\(|XMLHttpRequest|https?://", WHOLE.html())
+    text = "".join(page.texts)
+    for said in ("a <b> & c", "Work limits this kernel.", "a note", "no core ever waits", "-25.0 %", "x<y"):
+        assert said in text
+    assert len(page.of("circle")) == 2
+    assert "pure sync 25.0 %" in text
+    assert "one by one, 8.00 us" in text
+
+
+def test_a_page_without_data_is_small() -> None:
+    empty = Page(Recording("nothing", {}, (), ()))
+    assert len(empty.html()) < 100_000
+
+
+def test_what_the_script_reads() -> None:
+    data = data_of(WHOLE.html())
+    assert data["duration"] == 4000
+    assert data["cores"] == ["AIC 0", "AIV 2"]
+    assert [track["core"] for track in data["tracks"]] == [0, 0, 1]
+    track, begin, length, kind, name, subop, why = data["columns"]
+    assert track == [0, 1, 2, 2, 2]
+    assert (begin, length) == ([0, 500, 1000, 1500, 1750], [2000, 1000, 500, 250, 2250])
+    assert [data["kinds"][k] for k in kind] == ["work", "compute", "imbalance", "wait", "work"]
+    assert [data["names"][n] for n in name][1] == "mmad"
+    assert subop == [0, 0, 1, 1, 1]
+    assert [data["details"][w] if w >= 0 else "" for w in why][2].startswith("AIV 2 waits for AIC 0: 'y</script>'")
+    assert data["flows"] == [[0, 1500, 2, 1750]]
+    assert data["path"] == [[0, 0, 1500], [1, 1500, 4000]]
+
+
+def test_elements_say_what_they_are() -> None:
+    page = Elements(WHOLE.html())
+    (html,) = page.of("html")
+    assert html["lang"] == "en"
+    (canvas,) = page.of("canvas")
+    assert canvas["role"] == "img"
+    assert "4.00 us on 2 cores" in str(canvas["aria-label"])
+    assert canvas["tabindex"] == "0"
+    assert all(attrs.get("aria-label") for attrs in page.of("svg"))
+    assert all(attrs["scope"] == "col" for attrs in page.of("th"))
+    assert all(attrs.get("type") == "button" for attrs in page.of("button"))
+    assert all(attrs.get("aria-label") for attrs in page.of("table"))
+    ids = [attrs["id"] for _, attrs in page.found if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    labelled = {attrs["aria-labelledby"] for _, attrs in page.found if "aria-labelledby" in attrs}
+    assert labelled <= set(ids)
+
+
+def themes() -> list[dict[str, str]]:
+    light, dark = re.findall(r":root \{(.*?)\}", STYLE, re.S)
+    return [dict(re.findall(r"--(\w+): (#\w{6});", text)) for text in (light, dark)]
+
+
+def luminance(colour: str) -> float:
+    parts = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("theme", [0, 1])
+def test_text_reads_on_its_ground(theme: int) -> None:
+    colours = themes()[theme]
+    assert contrast(colours["ink"], colours["back"]) >= 7
+    assert contrast(colours["faint"], colours["back"]) >= 4.5
+    for kind in SpanKind:
+        best = max(contrast(colours[kind.value], text) for text in ("#000000", "#ffffff"))
+        assert best >= 4.5, kind
+
+
+def test_every_kind_of_span_and_part_has_a_colour() -> None:
+    for colours in themes():
+        assert {kind.value for kind in SpanKind} <= set(colours)
+        assert {"work", "end", "launch", "rest"} <= set(colours)
+        assert colours["wait"] not in {c for name, c in colours.items() if name != "wait"}
+
+
+def test_the_headline_names_limit_and_remedy() -> None:
+    gains = (Gain("no core ever waits", 0.1), Gain("sub-operator 3 twice as fast", 0.2))
+    said = headline([("launching", 0.2), ("waiting for cores", 0.7)], gains)
+    assert said == (
+        "Waiting for cores limits this kernel: 70% of a launch. What would help most: sub-operator 3 twice as fast, "
+        "-20.0 %."
+    )
+    assert "help" not in headline([("work", 1.0)], (Gain("nothing", 0.001),))
+
+
+# In a browser ---------------------------------------------------------------------------------------------------------
+
+
+def in_browser(folder: Path, page: str, steps: str) -> dict[str, Any]:
+    """What `steps`, a function body of the page's own scope, returns; `errors` are what went wrong meanwhile."""
+    watch = "<script>const errors = []; addEventListener('error', e => errors.push(e.message));</script>"
+    act = (
+        "<script>const out = document.createElement('pre'); out.id = 'out'; let got = {}; "
+        f"try {{ got = (() => {{ {steps} }})(); }} catch (error) {{ errors.push(String(error)); }} "
+        "out.textContent = JSON.stringify({...got, errors}); document.body.append(out);</script>"
+    )
+    file = folder / "page.html"
+    file.write_text(page.replace("<head>", "<head>" + watch).replace("</body>", act + "</body>"), encoding="utf-8")
+    command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1280,900", "--dump-dom"]
+    command += [f"--user-data-dir={folder / 'profile'}", f"file://{file}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    found = re.search(r'<pre id="out">(.*?)</pre>', done.stdout, re.S)
+    assert found is not None, done.stdout[-2000:]
+    result: dict[str, Any] = json.loads(found[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
+    return result
+
+
+@needs_browser
+@pytest.mark.slow
+def test_the_timeline_answers(tmp_path: Path) -> None:
+    found = in_browser(
+        tmp_path,
+        WHOLE.html(),
+        """
+        const x = xOf(1250), row = rowOf(2), at = spanAt(x, row.top + 3);
+        const hover = describe(at), all = totals(0, WHOLE), path = data.path.length;
+        zoom(0.5, 2000); const half = wide; zoom(1e9, 2000);
+        canvas.dispatchEvent(new KeyboardEvent('keydown', { key: '+' })); const keyed = wide; whole();
+        const before = rows.length; fold(0); const after = rows.length; fold(0);
+        const search = document.getElementById('search');
+        search.value = 'norm'; search.dispatchEvent(new Event('input'));
+        const searched = status.textContent; search.value = ''; search.dispatchEvent(new Event('input'));
+        choose(1); const rowsChosen = document.querySelectorAll('tr.chosen').length;
+        document.getElementById('arrows').click();
+        document.querySelector('thead button').click();
+        return { hover, all, path, half, keyed, before, after, searched, rowsChosen, tall: canvas.clientHeight };
+        """,
+    )
+    assert found["errors"] == []
+    assert found["hover"].splitlines() == [
+        "cross_wait",
+        "imbalance, 500 ns from 1.000 us",
+        "sub-operator 1 (norm)",
+        "AIV 2 waits for AIC 0: 'y</script>' comes first",
+    ]
+    assert "work 4.250 us, compute 1.000 us, imbalance 500 ns, wait 250 ns" in found["all"]
+    assert (found["half"], found["keyed"]) == (2000, 2800)
+    assert (found["before"], found["after"]) == (3, 2)
+    assert found["searched"] == "1 of 5 spans"
+    assert found["rowsChosen"] == 2, "in the boundaries, and in the table of times"
+    assert found["tall"] > 40
+
+
+@needs_browser
+@pytest.mark.slow
+def test_a_hundred_thousand_spans_are_drawn_by_pixels(tmp_path: Path) -> None:
+    """What is drawn is bounded by the pixels of a track, not by its spans; of a small range only that is looked at."""
+    tracks = tuple(Track(core, 0, "worker") for core in range(8))
+    kinds = (SpanKind.WORK, SpanKind.WORK, SpanKind.WORK, SpanKind.WAIT)
+    spans = tuple(
+        Span(i % 8, i // 8 * 0.1, i // 8 * 0.1 + 0.09, f"s{i % 40}", kinds[i // 8 % 4], i % 40) for i in range(100_000)
+    )
+    many = Recording("many", {c: f"core {c}" for c in range(8)}, tracks, spans, (), {n: f"s{n}" for n in range(40)})
+    found = in_browser(
+        tmp_path,
+        Page(many).html(),
+        """
+        let rects = 0; const real = ink.fillRect.bind(ink); ink.fillRect = (...box) => { rects++; real(...box); };
+        const start = performance.now(); draw(); const ms = performance.now() - start, whole = rects;
+        rects = 0; wide = 1000; left = 500000; draw();
+        return { count, ms, whole, near: rects, width };
+        """,
+    )
+    assert found["errors"] == []
+    assert found["count"] == 100_000
+    assert found["whole"] < 8 * 2 * found["width"] + 100
+    assert found["near"] < 8 * 14 + 100
+
+
+# Reports --------------------------------------------------------------------------------------------------------------
+
+
+def small_graph() -> sk.Graph:
+    b = sk.GraphBuilder("small")
+    x = b.matmul(b.input("x", (4, 64)), b.constant(np.ones((64, 64), np.float32)))
+    b.output(b.softmax(x), "y")
+    return b.graph()
+
+
+@pytest.mark.parametrize("target", ["host", "mini"])
+def test_the_report_s_page(target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_json(small_graph(), tmp_path / "m.json")
+    out = tmp_path / "report.html"
+    words = ["report", str(tmp_path / "m.json"), "--target", target, "--random-inputs", "0", "--rounds", "3"]
+    more = ["--threads", "2"] if target == "host" else []
+    assert main([*words, *more, "--html", str(out)]) == 0
+    assert "matmul_0" in capsys.readouterr().out
+    text = out.read_text(encoding="utf-8")
+    page = Elements(text)
+    said = "".join(page.texts)
+    assert "limits this kernel" in said or "too busy to say" in said
+    for title in (
+        "Where the time goes",
+        "Timeline",
+        "Boundaries",
+        "Kernels",
+        "Why these kernels",
+        "Sub-operators in time",
+    ):
+        assert title in said
+    data = data_of(text)
+    assert set(data["subops"].values()) >= {"matmul_0", "y"}
+    assert data["path"]
+    assert main([*words, "--critical", "--html", str(out)]) == 2
+
+
+def test_a_report_that_nobody_measured_has_no_page() -> None:
+    kernel = sk.compile(small_graph(), target="mini")
+    report = kernel.run({"x": np.ones((4, 64), np.float32)}).report
+    assert report is not None
+    with pytest.raises(sk.UnsupportedError, match="without a timeline"):
+        report.html()
+    assert "source" not in report.to_json()
+    host = sk.compile(small_graph(), threads=1).report(rounds=1)
+    assert "timeline" not in host.to_json()
