@@ -1,5 +1,5 @@
-"""`superkernel kernels list | explain | dump | merge | name`: arguments in, texts of `superkernel.registry.commands`
-out."""
+"""`superkernel kernels list | explain | dump | size | merge | name`: arguments in, texts of
+`superkernel.registry.commands` out."""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ def add_commands(
     text = "write the manifest here too; of a model with scopes, that of each to FILE with the scope in its name"
     sub.add_argument("-o", "--output", metavar="FILE", help=text)
 
+    _add_size(verbs, model_arguments, load_model)
     sub = _add(verbs, "merge", "Merge manifests into one that serves all their models.", _merge)
     sub.add_argument("manifests", nargs="+", metavar="MANIFEST", help="files that `kernels dump` wrote")
     sub.add_argument("-o", "--output", required=True, metavar="FILE", help="file to write")
@@ -64,6 +65,40 @@ def add_commands(
     sub.add_argument("name", help="such as xnn_f32_dwconv_minmax_ukernel_5f5m5l16c8s4r__avx2")
     sub.add_argument("--elements", type=int, metavar="N", help="how its tile walks a window of N elements")
     sub.add_argument("--channels", type=int, metavar="N", help="how its tile walks N channels")
+
+
+def _add_size(
+    verbs: Commands[Any],
+    model_arguments: Callable[[Parser], None],
+    load_model: Callable[[argparse.Namespace], Kernel],
+) -> None:
+    text = "What the code of kernels takes: all of some models, those that a manifest lists, each alone."
+    sub = _add(verbs, "size", text, lambda args: _size(args, load_model))
+    model_arguments(sub)
+    sub.add_argument("more", nargs="*", metavar="MODEL", help="further models for the same target")
+    text = "count as selected what this manifest lists; repeatable, merged (default: all)"
+    sub.add_argument("--selected", action="append", default=[], metavar="FILE", help=text)
+
+
+def _size(args: argparse.Namespace, load_model: Callable[[argparse.Namespace], Kernel]) -> int:
+    from superkernel.registry.commands import kernels_size
+    from superkernel.registry.manifest import Manifest, merge
+
+    _raise_missing(args.selected)
+    kernels = {
+        name: load_model(argparse.Namespace(**{**vars(args), "model": name})) for name in (args.model, *args.more)
+    }
+    models = {name: (kernel.manifest(), kernel.function_bytes()) for name, kernel in kernels.items()}
+    given = [manifest for manifest, _ in models.values()]
+    selected = merge(map(Manifest.load, args.selected)) if args.selected else None
+    merge([*given, *([selected] if selected is not None else [])])  # of one version, registry, ABI and target
+    print(kernels_size(models, selected, as_json=args.json))
+    return 0
+
+
+def _raise_missing(paths: list[str]) -> None:
+    missing = [path for path in paths if not Path(path).is_file()]
+    raise_all(InputError, [Violation("no such file", f"file {path!r}") for path in missing])
 
 
 def _add(verbs: Commands[Any], name: str, text: str, run: Callable[[argparse.Namespace], int]) -> Parser:
@@ -229,8 +264,7 @@ def _name(args: argparse.Namespace) -> int:
 def _merge(args: argparse.Namespace) -> int:
     from superkernel.registry.commands import kernels_merge
 
-    missing = [path for path in args.manifests if not Path(path).is_file()]
-    raise_all(InputError, [Violation("no such file", f"file {path!r}") for path in missing])
+    _raise_missing(args.manifests)
     said = kernels_merge(args.manifests, output=args.output)
     print(Path(args.output).read_text(encoding="utf-8").rstrip() if args.json else said)
     return 0

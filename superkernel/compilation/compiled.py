@@ -154,6 +154,11 @@ class Compilation(Job[TargetT], Planned[PlanT], Generic[TargetT, PlanT]):
         """Symbols of each sub-operator's kernel functions (`scheduler/symbols.py`); where it has no function: none."""
         return ((),) * len(self.schedule.subops)
 
+    @property
+    def function_bytes(self) -> Mapping[str, int]:
+        """Bytes of code of each kernel function, by symbol, where there is machine code."""
+        return {}
+
     def idle_options(self) -> tuple[str, ...]:
         """The options that change nothing, on this target or for this graph, and why."""
         return idle_pins(self.options, self.schedule, lambda: self.chooser)

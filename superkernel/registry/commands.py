@@ -118,6 +118,43 @@ def kernels_name(text: str, *, elements: int | None = None, channels: int | None
     return text + "\n" + _columns([("  " + field, value) for field, value in rows])
 
 
+def kernels_size(
+    models: Mapping[str, tuple[Manifest, Mapping[str, int]]], selected: Manifest | None = None, *, as_json: bool = False
+) -> str:
+    """What the code of kernels takes: of all functions that models have, of those of the kernels that `selected` lists,
+    of each kernel alone. `models`: name -> manifest, and bytes by function."""
+    sizes: dict[str, int] = {}
+    rows: dict[str, set[str]] = {}
+    for manifest, functions in models.values():
+        sizes.update(functions)
+        for kernel, entry in manifest.kernels.items():
+            rows.setdefault(kernel, set()).update(entry.functions & functions.keys())
+    each = {kernel: sum(sizes[f] for f in functions) for kernel, functions in sorted(rows.items()) if functions}
+    taken = sorted(each if selected is None else each.keys() & selected.kernels.keys())
+    own = {kernel: rows[kernel] if selected is None else _listed(rows, selected, kernel) for kernel in taken}
+    data = {
+        "models": {name: sum(functions.values()) for name, (_, functions) in models.items()},
+        "full": {"kernels": len(each), "functions": len(sizes), "bytes": sum(sizes.values())},
+        "selected": {
+            "kernels": len(taken),
+            "functions": len({f for functions in own.values() for f in functions}),
+            "bytes": sum(sizes[f] for f in {f for functions in own.values() for f in functions}),
+        },
+        "kernels": each,
+    }
+    if as_json:
+        return _json(data)
+    head = ("", "KERNELS", "FUNCTIONS", "BYTES OF CODE")
+    table = [(name, *(str(data[name][f]) for f in ("kernels", "functions", "bytes"))) for name in ("full", "selected")]
+    alone = [(kernel, "1", str(len(rows[kernel])), str(count)) for kernel, count in each.items()]
+    return _columns([head, *table, *alone])
+
+
+def _listed(rows: Mapping[str, set[str]], selected: Manifest, kernel: str) -> set[str]:
+    """The functions of a kernel that a manifest names."""
+    return rows[kernel] & selected.kernels[kernel].functions
+
+
 def _operators(row: Capability) -> str:
     if len(row.ops) > len(op_table()):
         return "every operator"

@@ -335,6 +335,10 @@ class Kernel(_core.DirectCall):
         """The same for each part of a model with scopes, by scope; "" is what lies in none."""
         return self._compiled.part_manifests()
 
+    def function_bytes(self) -> dict[str, int]:
+        """Bytes of code of each kernel function, by symbol."""
+        return dict(self._compiled.function_bytes)
+
     def save(self, path: str | PathLike[str]) -> None:
         """Write graph, options and object code to one file that `superkernel.load` reads. Replaces the file
         atomically."""

@@ -148,3 +148,29 @@ def test_the_command_line_builds_from_manifests(tmp_path: Path, capsys: pytest.C
     assert main(["compile", paths["_norm"], "-o", str(tmp_path / "k"), "--manifest", paths["both"]]) == 3
     assert "the manifest does not list the kernel that it needs" in capsys.readouterr().err
     assert main(["inspect", str(tmp_path / "k"), "--manifest", paths["both"]]) == 2
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_sizes_of_all_kernels_of_those_selected_and_of_each(
+    target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models = [str(tmp_path / f"{model.__name__}.json") for model in (_classifier, _sums)]
+    for model, path in zip((_classifier, _sums), models, strict=True):
+        save_json(model(), path)
+    manifest = str(tmp_path / "m")
+    assert main(["kernels", "dump", models[1], "--target", target, "-o", manifest]) == 0
+    capsys.readouterr()
+    words = ["kernels", "size", *models, "--target", target, "--selected", manifest]
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    own = sk.compile(_sums(), target=target)
+    assert found["selected"]["bytes"] == found["models"][models[1]] == sum(own.function_bytes().values()) > 0
+    assert 0 < found["selected"]["bytes"] < found["full"]["bytes"] <= sum(found["models"].values())
+    assert found["full"]["bytes"] == sum(found["kernels"].values())
+    assert found["selected"]["kernels"] == len(own.manifest().kernels)
+    assert main(words) == 0
+    printed = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()[1:]}
+    for what in ("full", "selected"):
+        assert printed[what] == [str(found[what][name]) for name in ("kernels", "functions", "bytes")]
+    assert {kernel: int(row[-1]) for kernel, row in printed.items() if kernel in found["kernels"]} == found["kernels"]
+    assert main(["kernels", "size", models[0], "--selected", str(tmp_path / "gone")]) == 2

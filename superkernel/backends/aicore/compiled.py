@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -68,6 +68,11 @@ class AicoreCompiled(AicorePlanned, Compilation[AicoreTarget, AicorePlan]):
     @cached_property
     def symbols(self) -> tuple[tuple[str, ...], ...]:
         return tuple(tuple(row.values()) for row in self.image.symbols)
+
+    @cached_property
+    def function_bytes(self) -> Mapping[str, int]:
+        names = {symbol for row in self.symbols for symbol in row}
+        return {s.name: s.size for s in self.image.image.symbols if s.kind == "function" and s.name in names}
 
     def idle_options(self) -> tuple[str, ...]:
         return (*self.options.without_effect(ACCELERATOR), *super().idle_options())

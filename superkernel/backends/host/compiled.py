@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from superkernel.compilation.compiled import Compilation
@@ -37,6 +38,11 @@ class HostCompiled(Compilation[CpuTarget, Plan]):
     def symbols(self) -> tuple[tuple[str, ...], ...]:
         return tuple(() if symbol is None else (symbol,) for symbol in self.image.symbols)
 
+    @cached_property
+    def function_bytes(self) -> Mapping[str, int]:
+        names = {symbol for row in self.symbols for symbol in row}
+        return {name: size for name, size in _function_sizes(self.image.objects.values()) if name in names}
+
     def idle_options(self) -> tuple[str, ...]:
         from superkernel.backends.host.computed_in import idle_precision
 
@@ -59,3 +65,15 @@ class HostCompiled(Compilation[CpuTarget, Plan]):
             "fallbacks": [self.schedule.subops[i].name for i in self.image.host_calls],
         }
         return cores, plan, code
+
+
+def _function_sizes(objects: Iterable[bytes]) -> Iterator[tuple[str, int]]:
+    """The functions of object files, with their bytes."""
+    from elftools.elf.elffile import ELFFile
+    from elftools.elf.sections import SymbolTableSection
+
+    for data in objects:
+        for table in ELFFile(BytesIO(data)).iter_sections():
+            if isinstance(table, SymbolTableSection):
+                functions = (s for s in table.iter_symbols() if s["st_info"]["type"] == "STT_FUNC")
+                yield from ((s.name, int(s["st_size"])) for s in functions)
