@@ -164,6 +164,15 @@ def test_a_saved_kernel_runs_where_it_is_not_registered(
     np.testing.assert_array_equal(again(x), made(x))
 
 
+def test_a_manifest_that_lists_it_asks_for_it(example: ModuleType, tmp_path: Path) -> None:
+    file = tmp_path / "kernels.json"
+    sk.compile(_graph(), options={"pin": (ID,)}, threads=1).manifest().save(file)
+    assert sk.compile(_graph(), options={"manifest": str(file)}, threads=1).explain(0).kernel == ID
+    _forget()
+    with pytest.raises(UserError, match=ID):
+        sk.compile(_graph(), options={"manifest": str(file)}, threads=1)
+
+
 def test_a_variant_reuses_family_and_emitter(clean: None) -> None:
     variant = replace(
         kernels.declared("host.softmax"), id="mine.softmax", modifier="mine", problems=("softmax(f32[4,37]; axis=-1)",)
