@@ -20,7 +20,7 @@ from superkernel.core.version import __version__
 
 if TYPE_CHECKING:
     from superkernel._core import OversubscriptionWarning
-    from superkernel.api import compile, load
+    from superkernel.api import compile, compile_dynamic, load
     from superkernel.backends.aicore.kernel import AicoreKernel
     from superkernel.backends.aicore.report import SimReport
     from superkernel.backends.host.bound import get_include
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from superkernel.display.tracing import Trace
     from superkernel.ir.graph import Graph, KernelType, Node
     from superkernel.machine import MachineWarning
+    from superkernel.runtime.dynamic import DynamicKernel
     from superkernel.runtime.kernel import Kernel
     from superkernel.target.aicore import load_target
 
@@ -65,6 +66,7 @@ _MODULES = {
     "CacheWarning": "codegen.cache",
     "OversubscriptionWarning": "_core",
     "compile": "api",
+    "compile_dynamic": "api",
     "load": "api",
     "get_include": "backends.host.bound",
     "GraphBuilder": "builder",
@@ -92,6 +94,7 @@ _MODULES = {
     "Graph": "ir.graph",
     "KernelType": "ir.graph",
     "Node": "ir.graph",
+    "DynamicKernel": "runtime.dynamic",
     "Kernel": "runtime.kernel",
     "AicoreKernel": "backends.aicore.kernel",
     "HostKernel": "backends.host.kernel",
@@ -112,6 +115,7 @@ __all__ = [
     "DType",
     "DataError",
     "DeterminismError",
+    "DynamicKernel",
     "FallbackWarning",
     "FileFormatError",
     "Graph",
@@ -147,6 +151,7 @@ __all__ = [
     "WorkspaceError",
     "__version__",
     "compile",
+    "compile_dynamic",
     "get_include",
     "load",
     "load_target",

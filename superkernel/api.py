@@ -1,8 +1,8 @@
-"""The two entry points of the package: `compile` and `load`."""
+"""The entry points of the package: `compile`, `compile_dynamic` and `load`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import index
 from os import PathLike, fspath
 from pathlib import Path
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from superkernel.backends.aicore.kernel import AicoreKernel
     from superkernel.backends.host.kernel import HostKernel
     from superkernel.ir.graph import Graph
+    from superkernel.runtime.dynamic import DynamicKernel
     from superkernel.runtime.kernel import Kernel
     from superkernel.target.aicore import AicoreTarget
 
@@ -111,6 +112,39 @@ def compile(
         return kernel_of(compile_graph(loaded, found, chosen, backend, threads=count))
 
 
+def compile_dynamic(
+    source: str | PathLike[str] | Callable[..., object] | Any,
+    dims: Mapping[str, tuple[int, int]],
+    target: str | PathLike[str] | Target = HOST,
+    threads: int | None = None,
+    options: Options | Mapping[str, Any] | None = None,
+    *,
+    constants: Mapping[str, Any] | None = None,
+) -> DynamicKernel:
+    """One kernel object for sizes that change from call to call: `DynamicKernel`.
+
+    source: a path to an .onnx file or an `onnx.ModelProto` with symbolic dimensions, or a function that takes sizes by
+        keyword and returns a graph, in any form that `compile` takes; the extents of its inputs must grow evenly.
+    dims: least and largest size of each dimension; (n, n) fixes one.
+    target, threads, options, constants: as of `compile`.
+
+    Nothing is compiled yet. Raises InputError, FileFormatError, GraphError, UnsupportedError, MachineError."""
+    from superkernel.compilation.pipeline import compile_graph
+    from superkernel.frontends.dynamic import dynamic_source
+    from superkernel.runtime.dynamic import DynamicKernel
+
+    found, count, chosen = resolved(target), thread_count(threads), Options.of(options)
+    backend = backend_of(found)
+    raise_all(UnsupportedError, backend.refusals(found, chosen, threads))
+    model = _existing_file(source) if isinstance(source, (str, PathLike)) else source
+
+    def make(graph: Graph) -> Kernel:
+        with paused():
+            return kernel_of(compile_graph(graph, found, chosen, backend, threads=count))
+
+    return DynamicKernel(dynamic_source(model, _checked_ranges(dims), constants=constants), make)
+
+
 def resolved(target: str | PathLike[str] | Target) -> Target:
     """The target of a name or of a file. Raises InputError."""
     if isinstance(target, Target):
@@ -174,6 +208,22 @@ def _integer(value: Any) -> int | None:
         return index(value)
     except TypeError:
         return None
+
+
+def _checked_ranges(dims: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+    """Ranges of dimensions. Raises InputError with all that are none."""
+    if not isinstance(dims, Mapping):
+        raise InputError("dims is not a mapping", expected="{name: (least, largest)}", found=type(dims).__name__)
+    checked: dict[str, tuple[int, int]] = {}
+    wrong = []
+    for name, pair in dims.items():
+        sizes = _sizes(pair)
+        if sizes is None or len(sizes) != 2 or not 0 < sizes[0] <= sizes[1]:
+            wrong.append(Violation("not a range", f"dimension {name!r}", "(least, largest), 1 or more", repr(pair)))
+        else:
+            checked[name] = sizes[0], sizes[1]
+    raise_all(InputError, wrong)
+    return checked
 
 
 def _checked_dims(dims: Mapping[str, int] | None) -> dict[str, int]:

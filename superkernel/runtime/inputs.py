@@ -22,7 +22,7 @@ from superkernel.core.tensor import TensorType
 Array = NDArray[Any]
 
 
-def bind_arguments(types: Mapping[str, TensorType], args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+def bind_arguments(types: Mapping[str, object], args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
     """Positional and named arguments by input name, as a Python call would bind them. Raises InputError with all
     problems."""
     names = list(types)

@@ -22,6 +22,7 @@ GUIDES = (
     "README.md",
     "docs/getting-started.md",
     "docs/graph-format.md",
+    "docs/shapes.md",
     "docs/accelerator.md",
     "docs/errors.md",
     "docs/registry.md",

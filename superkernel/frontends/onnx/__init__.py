@@ -6,7 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from superkernel.core.errors import FileFormatError, InputError, InternalError, MachineError, SuperKernelError
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import (
+    FileFormatError,
+    InputError,
+    InternalError,
+    MachineError,
+    SuperKernelError,
+    UnsupportedError,
+    Violation,
+    raise_all,
+)
 from superkernel.core.tensor import InputShape
 from superkernel.ir.graph import Graph
 
@@ -38,7 +48,7 @@ def load_onnx(
         ) from error
     from superkernel.frontends.onnx.importer import OnnxImporter
 
-    model = source if isinstance(source, onnx.ModelProto) else _read(Path(source))
+    model = source if isinstance(source, onnx.ModelProto) else read_model(source)
     if not model.HasField("graph") or not model.opset_import:
         where = "model" if isinstance(source, onnx.ModelProto) else f"file {str(source)!r}"
         raise FileFormatError(
@@ -54,6 +64,30 @@ def load_onnx(
         raise _blame(model, error) from error
 
 
+def declared_inputs(model: onnx.ModelProto) -> dict[str, tuple[DType, tuple[int | str, ...]]]:
+    """The tensors that calls give: element types, and shapes with the names of symbolic dimensions. Raises
+    UnsupportedError for what is no tensor, has no shape, or has dimensions without a name."""
+    from superkernel.frontends.onnx.types import element_type, is_sequence, tensor_type
+
+    constant = {t.name for t in model.graph.initializer}
+    found: dict[str, tuple[DType, tuple[int | str, ...]]] = {}
+    wrong = []
+    for info in model.graph.input:
+        if info.name in constant:
+            continue
+        tensor = tensor_type(info)
+        if tensor is None or is_sequence(info) or not tensor.HasField("shape"):
+            wrong.append(Violation("an input without declared extents", f"input {info.name!r}"))
+            continue
+        shape = tuple(d.dim_value if d.WhichOneof("value") == "dim_value" else d.dim_param for d in tensor.shape.dim)
+        if "" in shape:
+            hint = "name it: dim_param in the model, or dynamic_axes where it is exported"
+            wrong.append(Violation("a dimension without a name", f"input {info.name!r}", hint=hint))
+        found[info.name] = element_type(tensor.elem_type, f"input {info.name!r}"), shape
+    raise_all(UnsupportedError, wrong)
+    return found
+
+
 def _blame(model: onnx.ModelProto, error: Exception) -> SuperKernelError:
     """An error that is not the package's own: the file's fault where the standard's checker rejects it, else ours."""
     import onnx
@@ -67,10 +101,12 @@ def _blame(model: onnx.ModelProto, error: Exception) -> SuperKernelError:
     return InternalError("the ONNX frontend failed on a valid model", found=f"{type(error).__name__}: {error}"[:300])
 
 
-def _read(path: Path) -> onnx.ModelProto:
+def read_model(source: str | Path) -> onnx.ModelProto:
+    """The model of a file. Raises InputError, FileFormatError, MachineError."""
     import onnx
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+    path = Path(source)
     where = f"file {str(path)!r}"
     try:
         return onnx.load(str(path))

@@ -1,0 +1,181 @@
+"""Kernels for sizes that change: the same bits as fresh compilations, how many are kept, and what is refused."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import superkernel as sk
+from superkernel.core.errors import InputError, UnsupportedError
+
+RNG = np.random.default_rng(4)
+WEIGHTS = RNG.standard_normal((8, 8), dtype=np.float32)
+
+
+def encoder(batch: int, seq: int) -> sk.GraphBuilder:
+    """Attention over `seq` rows, a mask of extent seq + 1 beside it."""
+    b = sk.GraphBuilder("encoder")
+    x = b.input("x", (batch, seq, 8), "f32")
+    bias = b.input("bias", (2 * seq + 1,), "f32")
+    rows = b.matmul(x, b.constant(WEIGHTS))
+    scores = b.softmax(b.matmul(rows, rows, trans_b=True), axis=-1)
+    b.output(b.add(b.matmul(scores, rows), b.reduce_sum(bias, axes=(0,), keepdims=True)), name="y")
+    return b
+
+
+def given(batch: int, seq: int) -> dict[str, NDArray[Any]]:
+    rng = np.random.default_rng(batch * 100 + seq)
+    return {
+        "x": rng.standard_normal((batch, seq, 8), dtype=np.float32),
+        "bias": rng.standard_normal(2 * seq + 1, dtype=np.float32),
+    }
+
+
+def dynamic(**options: Any) -> sk.DynamicKernel:
+    return sk.compile_dynamic(encoder, {"batch": (1, 4), "seq": (1, 40)}, threads=2, **options)
+
+
+def test_types_of_inputs_are_found_out() -> None:
+    kernel = dynamic()
+    assert {name: str(kind) for name, kind in kernel.inputs.items()} == {
+        "x": "f32[batch, seq, 8]",
+        "bias": "f32[2*seq+1]",
+    }
+    assert kernel.compiled == []
+
+
+@pytest.mark.slow
+def test_the_same_bits_as_fresh_compilations() -> None:
+    kernel = dynamic()
+    for _ in range(12):
+        batch, seq = int(RNG.integers(1, 5)), int(RNG.integers(1, 41))
+        inputs = given(batch, seq)
+        fresh = sk.compile(encoder(batch, seq), threads=2)
+        np.testing.assert_array_equal(kernel(**inputs), fresh(**inputs))
+        np.testing.assert_array_equal(kernel.run(inputs).outputs["y"], fresh(**inputs))
+
+
+def test_sizes_that_were_met_compile_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = dynamic()
+    first = kernel(**given(1, 3))
+    made = kernel.at(batch=1, seq=3)
+    monkeypatch.setattr(kernel, "_make", None)
+    np.testing.assert_array_equal(kernel(**given(1, 3)), first)
+    np.testing.assert_array_equal(kernel(given(1, 3)["x"], given(1, 3)["bias"]), first)
+    assert kernel.at(batch=1, seq=3) is made
+
+
+def test_those_not_used_for_longest_go() -> None:
+    kernel = dynamic()
+    kernel.kernels_max = 2
+    for seq in (1, 2, 1, 3):
+        kernel.at(batch=1, seq=seq)
+    assert kernel.compiled == [{"batch": 1, "seq": 1}, {"batch": 1, "seq": 3}]
+    kernel.kernels_max = 1
+    assert kernel.compiled == [{"batch": 1, "seq": 3}]
+    assert "1 compiled" in repr(kernel)
+    with pytest.raises(InputError, match="not a number of kernels"):
+        kernel.kernels_max = 0
+
+
+def test_several_threads_share_kernels() -> None:
+    kernel = dynamic()
+    calls = [(1, 2), (1, 3), (1, 2), (2, 2)] * 4
+    wanted = {pair: sk.compile(encoder(*pair), threads=2)(**given(*pair)) for pair in set(calls)}
+    with ThreadPoolExecutor(4) as pool:
+        for pair, found in zip(calls, pool.map(lambda pair: kernel(**given(*pair)), calls), strict=True):
+            np.testing.assert_array_equal(found, wanted[pair])
+    assert len(kernel.compiled) == 3
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        (given(1, 41), "dimension 'seq' out of its range"),
+        ({**given(1, 5), "bias": np.zeros(12, np.float32)}, "not an extent of this form"),
+        ({**given(1, 5), "bias": np.zeros(13, np.float32)}, "two sizes of dimension 'seq'"),
+        ({**given(1, 5), "bias": np.zeros((1, 11), np.float32)}, "wrong shape"),
+        ({"x": given(1, 5)["x"]}, "missing"),
+        ({**given(1, 5), "z": 1}, "unknown input 'z'"),
+        ({**given(1, 5), "x": np.zeros((1, 5, 9), np.float32)}, "wrong shape"),
+    ],
+)
+def test_inputs_that_contradict(inputs: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        dynamic()(**inputs)
+
+
+def test_sizes_that_are_none() -> None:
+    kernel = dynamic()
+    with pytest.raises(InputError, match="no such size") as caught:
+        kernel.at(batch=1)
+    assert "1 to 40" in str(caught.value)
+    with pytest.raises(InputError, match="no dimension 'length'"):
+        kernel.at(batch=1, length=2)
+    for bad in ({"batch": (0, 4)}, {"batch": 3}, {"batch": (4, 1)}):
+        with pytest.raises(InputError, match="not a range"):
+            sk.compile_dynamic(encoder, bad)  # type: ignore[arg-type]
+
+
+def test_a_fixed_dimension_need_not_be_told() -> None:
+    def widened(width: int, rows: int) -> sk.GraphBuilder:
+        b = sk.GraphBuilder()
+        x = b.input("x", (rows, 4), "f32")
+        b.output(b.matmul(x, b.constant(np.ones((4, width), np.float32))), name="y")
+        return b
+
+    kernel = sk.compile_dynamic(widened, {"width": (3, 3), "rows": (1, 9)}, threads=1)
+    assert kernel(np.ones((5, 4), np.float32)).shape == (5, 3)
+    with pytest.raises(InputError, match="no input's extent tells the size"):
+        sk.compile_dynamic(widened, {"width": (3, 4), "rows": (1, 9)})
+
+
+def test_states_are_refused() -> None:
+    def counting(rows: int) -> sk.GraphBuilder:
+        b = sk.GraphBuilder()
+        x = b.input("x", (rows, 4), "f32")
+        total = b.state("total", np.zeros(4, np.float32))
+        b.update(total, b.add(total, b.reduce_sum(x, axes=(0,), keepdims=False)))
+        b.output(b.relu(x), name="y")
+        return b
+
+    with pytest.raises(UnsupportedError, match="states"):
+        sk.compile_dynamic(counting, {"rows": (1, 9)})(np.ones((2, 4), np.float32))
+
+
+def test_what_has_no_named_sizes() -> None:
+    with pytest.raises(InputError, match="not a source with named sizes"):
+        sk.compile_dynamic(encoder(1, 2).graph(), {"batch": (1, 2)})
+
+
+def onnx_model() -> Any:
+    onnx = pytest.importorskip("onnx")
+    helper = onnx.helper
+    weights = onnx.numpy_helper.from_array(WEIGHTS, "w")
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["t"]), helper.make_node("Softmax", ["t"], ["y"])]
+    x, y = (helper.make_tensor_value_info(name, 1, ["rows", 8]) for name in "xy")
+    graph = helper.make_graph(nodes, "rows", [x], [y], [weights])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_an_onnx_model_by_its_symbolic_dimensions(tmp_path: Path) -> None:
+    model = onnx_model()
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    for source in (model, path, str(path)):
+        kernel = sk.compile_dynamic(source, {"rows": (1, 100)}, threads=2)
+        for rows in (1, 7):
+            x = np.random.default_rng(rows).standard_normal((rows, 8), dtype=np.float32)
+            np.testing.assert_array_equal(kernel(x), sk.compile(model, threads=2, dims={"rows": rows})(x))
+
+
+def test_dimensions_that_an_onnx_model_does_not_have() -> None:
+    with pytest.raises(InputError, match="the model has no dimension 'row'") as caught:
+        sk.compile_dynamic(onnx_model(), {"row": (1, 4)})
+    assert "did you mean 'rows'" in str(caught.value)
+    assert "a dimension without a range" in str(caught.value)
