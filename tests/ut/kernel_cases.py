@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from anchor_bodies import anchor_case
+from anchor_bodies import Slot, anchor_case
 from conv_int8_model import expected_conv
 from kernel_check import dense_strides, operand
 from narrow_model import expected_product
@@ -78,7 +78,8 @@ def reduced_products() -> list[Case]:
     """Products of reduced precision, which this CPU multiplies as f32 and 16-bit integers."""
     found = []
     families = {kernel: found.family for kernel, found in HOST_KERNELS.kernels.items()}
-    reduced = {k: f.numbers[-1] for k, f in families.items() if isinstance(f, MatmulFamily) and f.numbers}
+    matrices = {k: f.numbers[-1] for k, f in families.items() if isinstance(f, MatmulFamily) and f.numbers}
+    reduced = {k: number for k, number in matrices.items() if not number.is_integral}
     for kernel in ("host.conv.bf16", "host.conv.int8"):
         image, w = numbers(2, 37, 1, 5), numbers(12, 37, 1, 1)
         name, body, arrays, expected = case(kernel, "conv", [image, w], [1])
@@ -97,6 +98,16 @@ def reduced_products() -> list[Case]:
     made = anchor_case("conv", {"pads": (1, 1, 1, 1)}, [image, w], constants=[1], layouts={0: (0, 2, 3, 1)})
     want = expected_conv(image, w, {"pads": (1, 1, 1, 1)})
     found.append(("host.conv.nhwc_int8", made.body, made.arrays, dict.fromkeys(made.expected, want)))
+    for byte in (DType.U8, DType.I8):
+        point, layouts = np.array(5, byte.numpy), {0: (0, 2, 3, 1)}
+        product: list[Slot] = [((9, 37), byte), ((37, 20), DType.I8), point]
+        window: list[Slot] = [((1, 7, 9, 11), byte), ((10, 7, 3, 3), DType.I8), None, point]
+        made = anchor_case("matmul_integer", {}, product, constants=[1])
+        found.append(("host.matmul.bytes", made.body, made.arrays, made.expected))
+        made = anchor_case("conv_integer", {"pads": (1, 1, 1, 1)}, window, constants=[1], layouts=layouts)
+        found.append(("host.conv.bytes", made.body, made.arrays, made.expected))
+        made = anchor_case("conv_integer", {"pads": (1, 1, 1, 1)}, window, constants=[1])
+        found.append(("host.conv.bytes_any", made.body, made.arrays, made.expected))
     factors = [np.rint(4 * numbers(1, 2, 19, 8, seed=i)) for i in range(3)]
     sharp = [64 * factors[0], *factors[1:]]  # probabilities are alike or nothing
     found.append(case("host.attention.bf16", "attention", sharp, causal=True, scale=1.0))
