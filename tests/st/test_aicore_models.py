@@ -167,6 +167,14 @@ def test_totals_include_what_numpy_does_between_launches() -> None:
     base = report.baseline
     assert base.time_us == pytest.approx(base.cycles * us_per_cycle + base.launches * launch_us + calls)
     assert f"{calls:.2f} us of the total" in report.text()
+    assert base.launch_range_ns == (350, 3000)
+    ratios = []
+    for other_us in (0.35, 3.0):  # launches of another cost, on both sides
+        alone, fused = (t + n * (other_us - launch_us) for t, n in ((base.time_us, base.launches),
+                                                                     (report.time_us, report.launches)))  # fmt: skip
+        ratios.append(alone / fused)
+    steady, first = ratios
+    assert f"0.35 us (steady stream) {steady:.2f}x, of 3.00 us (first one) {first:.2f}x" in report.text()
     trace = kernel.trace()
     (track,) = [i for i, t in enumerate(trace.tracks) if t.name == "NumPy"]
     drawn = [s for s in trace.spans if s.track == track]

@@ -191,4 +191,6 @@ def _with_baseline(compiled: AicoreCompiled, report: SimReport, singles: Sequenc
     rows = tuple(replace(row, single_cycles=alone.get(row.subop)) for row in report.subops)
     # The fused kernel is launched too: once per part.
     fused_us = report.time_us + launch_ns * report.launches / 1000
-    return replace(report, subops=rows, time_us=fused_us, baseline=Baseline(len(launched), cycles, launch_ns, time_us))
+    steady_to_first = (float(target.dispatch.steady_ns), float(target.dispatch.first_ns))
+    base = Baseline(len(launched), cycles, launch_ns, time_us, steady_to_first)
+    return replace(report, subops=rows, time_us=fused_us, baseline=base)

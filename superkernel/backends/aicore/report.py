@@ -102,12 +102,14 @@ class PartRow:
 
 @dataclass(frozen=True)
 class Baseline:
-    """The sub-operators launched one by one. `cycles` are the launches' own, `launch_ns` what each costs on top."""
+    """The sub-operators launched one by one. `cycles` are the launches' own, `launch_ns` what each costs on top;
+    `launch_range_ns`: what it may cost instead, in a steady stream and as the first one."""
 
     launches: int
     cycles: int
     launch_ns: float
     time_us: float
+    launch_range_ns: tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -224,6 +226,12 @@ def _headlines(report: SimReport) -> list[str]:
             f"one by one: {base.launches} launches of {base.launch_ns / 1000:.2f} us, {base.time_us:.2f} us in all: "
             f"{report.speedup:.2f}x the fused time"
         )
+        steady, first = base.launch_range_ns
+        least, most = (_speedup_with(report, base, launch_ns) for launch_ns in (steady, first))
+        lines.append(
+            f"with launches of {steady / 1000:.2f} us (steady stream) {least:.2f}x, "
+            f"of {first / 1000:.2f} us (first one) {most:.2f}x"
+        )
     if report.warm:
         lines.append("the second of two runs: L2 is as the first one left it")
     if report.fallbacks:
@@ -254,6 +262,12 @@ def _headlines(report: SimReport) -> list[str]:
     )
     lines.append(_weights_line(report))
     return lines
+
+
+def _speedup_with(report: SimReport, base: Baseline, launch_ns: float) -> float:
+    """How many times the fused time one by one takes, with launches of another cost on both sides."""
+    more_us = (launch_ns - base.launch_ns) / 1000
+    return (base.time_us + base.launches * more_us) / (report.time_us + report.launches * more_us)
 
 
 def _part_lines(report: SimReport) -> list[str]:
