@@ -41,6 +41,7 @@ GENERATOR = (
     "ir",
     "ops",
     "scheduler/families",
+    "scheduler/symbols.py",
     "scheduler/tiling.py",
     "target",
 )
