@@ -117,8 +117,7 @@ def facts(target: AicoreTarget) -> Iterator[Fact]:
     dma, rates, sync = target.dma, target.rates, target.sync
     every = "all vector cores copy, one copy after the other, data in L2"
     for size, rate in zip(dma.size_curve_bytes, dma.size_curve_gb_per_s, strict=True):
-        fitted = "dma.startup_cycles" if size <= 2 * KIB else ""
-        yield Fact(f"copies of {size // KIB} KiB", "GB/s", rate, "preset", every, _copies(size), fitted)
+        yield Fact(f"copies of {size // KIB} KiB", "GB/s", rate, "preset", every, _copies(size), "dma.startup_cycles")
     yield Fact("copies of 16 KiB, of the rate of 64 KiB", "%", 100, "blocks", every, _near_peak, low=90, high=100)
     for size, rate in zip(dma.working_set_bytes, dma.working_set_gb_per_s, strict=True):
         text = f"{size / GIB:g} GiB" if size >= GIB else f"{size // MIB} MiB"
