@@ -31,6 +31,7 @@ from superkernel.cli import canary as cli_canary
 from superkernel.cli import diff as cli_diff
 from superkernel.cli import kernels as cli_kernels
 from superkernel.cli import machine as cli_machine
+from superkernel.cli import quantise as cli_quantise
 from superkernel.cli import sim as cli_sim
 from superkernel.cli import sim_run as sim_command
 from superkernel.cli import target as cli_target
@@ -192,6 +193,10 @@ def _parser() -> argparse.ArgumentParser:
     canary = commands.add_parser("canary", help=text, description=text)
     canary.set_defaults(command=_canary)
     cli_canary.add_canary_arguments(canary)
+    text = "Make a quantised ONNX model of one in f32, and say how well they agree."
+    quantised = commands.add_parser("quantise", help=text, description=text)
+    quantised.set_defaults(command=_quantise)
+    cli_quantise.add_arguments(quantised)
     text = "The kernel registry: what there is, why a kernel is chosen, which kernels models need."
     kernels = commands.add_parser("kernels", help=text, description=text)
     cli_kernels.add_commands(kernels, _Parser, add_model_arguments, load_model)
@@ -435,6 +440,12 @@ def _canary(args: argparse.Namespace) -> int:
     found = cli_canary.run(args)
     _print(args, found.to_json(), found.text)
     return 0 if found.ok else cli_canary.CHANGED
+
+
+def _quantise(args: argparse.Namespace) -> int:
+    found = cli_quantise.run(args)
+    _print(args, found.to_json(), found.__str__)
+    return 0
 
 
 def _diff(args: argparse.Namespace) -> int:
