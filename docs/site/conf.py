@@ -1,0 +1,48 @@
+"""The documentation as a site: `make docs` writes it to build/site. The source folder is the repository's root, so that
+every relative link of a page leads where it leads on its own."""
+
+from __future__ import annotations
+
+import re
+
+from sphinx.application import Sphinx
+
+from superkernel.core.version import __version__
+
+project = "SuperKernel"
+author = "the SuperKernel authors"
+copyright = author  # the name that Sphinx reads
+release = __version__
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+root_doc = "docs/index"
+include_patterns = ["docs/*.md", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "bench/README.md"]
+myst_heading_anchors = 4
+myst_enable_extensions = ["colon_fence"]
+autodoc_typehints = "signature"
+autodoc_member_order = "groupwise"
+html_theme = "furo"
+html_title = f"SuperKernel {release}"
+html_copy_source = False
+# Blocks without a language are output, and pictures that the repository's host draws.
+suppress_warnings = ["misc.highlighting_failure"]
+_ARGUMENT = re.compile(r"([a-z_]+(?:, [a-z_]+)*): (\S.*)$")
+
+
+def _as_list(app: object, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+    """What docstrings say of arguments, `name: text` with further lines indented, as items of a list."""
+    for index, line in enumerate(lines):
+        found = _ARGUMENT.match(line)
+        if found:
+            following = index + 1
+            while following < len(lines) and lines[following].startswith("    "):
+                lines[following] = "  " + lines[following].strip()
+                following += 1
+            lines[index] = f"- **{found[1]}**: {found[2]}"
+    for index in range(len(lines) - 1, 0, -1):
+        if lines[index].startswith("- **") != lines[index - 1].startswith(("- **", "  ")):
+            lines.insert(index, "")
+
+
+def setup(app: Sphinx) -> None:
+    """Called by Sphinx."""
+    app.connect("autodoc-process-docstring", _as_list)
