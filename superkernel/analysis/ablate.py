@@ -157,8 +157,8 @@ _SCHEDULING = frozenset(o.name for o in OPTIONS.values() if o.stage == "schedule
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table. Gains are parts of 1; `alone`: against the second row. `split`: us by activity and launch,
-    which sum to `us`."""
+    """A line of the table. Gains are parts of 1; `alone`: against the second row. `split`: us by activity, launch,
+    and NumPy between launches where there is such work, which sum to `us`."""
 
     name: str
     cycles: int
@@ -321,6 +321,8 @@ class _Ablation:
         per_us = self.target.nanoseconds(1) / 1000
         split = {a.name.lower(): cycles * per_us for a, cycles in reversed(summed(run.splits).items())}
         split["launch"] = run.launches * float(self.target.dispatch.launch_ns) / 1000
+        if self.numpy_us:
+            split["numpy"] = run.numpy_us
         return Row(name, run.cycles, us, gain, alone, predicted, single.time_us() / us, split)
 
     # Programs ---------------------------------------------------------------------------------------------------------

@@ -41,7 +41,8 @@ DATATYPES = frozenset(
     )
 )
 ACTIVATIONS = ("minmax", "relu", "linear")
-OWN_ACTIVATIONS = ("hswish", "lrelu", "elu", "gelu", "silu", "sigmoid", "tanh")
+_SAME = _words("elu gelu silu sigmoid tanh")
+OWN_ACTIVATIONS = ("hswish", "lrelu", *_SAME)
 """Further ones, in names with our prefix."""
 
 OPERATOR_ACTIVATIONS = {
@@ -49,7 +50,7 @@ OPERATOR_ACTIVATIONS = {
     "relu": "relu",
     "hard_swish": "hswish",
     "leaky_relu": "lrelu",
-    **{op: op for op in ("elu", "gelu", "silu", "sigmoid", "tanh")},
+    **{op: op for op in _SAME},
 }
 """Pointwise operator -> how a name says that it is fused."""
 

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import superkernel as sk
+from superkernel import Report, SimReport
 
 X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(1, 8)
 OTHER_PROCESSES = ("spawn", "forkserver")
@@ -84,6 +85,11 @@ def test_what_a_kernel_hands_out_may_be_pickled(kernels: dict[str, sk.Kernel]) -
         for item in (why, report, kernel.certificate, kernel.trace()):
             for other in (pickle.loads(pickle.dumps(item)), copy.deepcopy(item)):
                 assert str(other) == str(item)
+        if isinstance(report, SimReport):  # the page simulates once more, with the kernel that a copy does not hold
+            with pytest.raises(sk.UnsupportedError, match="without a timeline"):
+                copy.deepcopy(report).html()
+        elif isinstance(report, Report):
+            assert copy.deepcopy(report).html() == report.html()
         for other in (pickle.loads(pickle.dumps(why)), copy.deepcopy(why)):
             assert other.to_json() == why.to_json()
         states = copy.deepcopy(kernel.states)

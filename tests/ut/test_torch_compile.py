@@ -203,9 +203,8 @@ def test_gradients_are_left_to_eager_mode() -> None:
     fast = compiled(net)
     with torch.enable_grad():
         with pytest.warns(dynamo.EagerWarning, match="gradients are recorded"):
-            loss = fast(x).sum()
-        loss.backward()
-        assert net.first.weight.grad is not None
+            found = fast(x)
+        assert found.grad_fn is not None
         fast(x)  # said once
     same(fast(x), net(x))  # a graph of its own, and compiled
 

@@ -6,7 +6,7 @@ The simulator gives the same run again, so that the page shows the one that the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from superkernel.backends.aicore.critical_path import critical_path
 from superkernel.backends.aicore.timeline import Activity, Timeline, summed
 from superkernel.backends.page_tables import kernels_table
 from superkernel.display.page import Gain, Page, PageTable, StackedBar, headline
+from superkernel.display.spans import with_symbols
 from superkernel.display.tracing import Trace
 from superkernel.sim.trace import records, trace_of
 
@@ -82,7 +83,8 @@ def traced(compiled: AicoreCompiled, run: SimRun) -> Trace:
         pieces = critical_path(Timeline.of(compiled, run.launches[0]))
         path = sorted(((p.core, p.begin * us, p.end * us) for p in pieces), key=lambda row: row[1])
     rows = [records(launch.trace) for launch in run.launches]
-    return trace_of(rows, compiled.target, names, title, between, path)
+    trace = trace_of(rows, compiled.target, names, title, between, path)
+    return replace(trace, spans=with_symbols(trace.spans, compiled.symbols))
 
 
 def _gains(found: CriticalReport, report: SimReport) -> tuple[Gain, ...]:

@@ -163,6 +163,10 @@ class SimReport:
         del found["source"]
         return {"schema": "superkernel.sim_report/2", **found, "speedup": self.speedup}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what makes the page, which holds the kernel: copies and pickles have figures and texts."""
+        return {**vars(self), "source": None}
+
     def html(self) -> str:
         """A page of its own: what limits the kernel and what would help, the timeline, all tables. It simulates the run
         once more. Raises UnsupportedError for a report that `Kernel.report` did not make."""
