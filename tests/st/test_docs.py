@@ -70,8 +70,9 @@ def write_model(folder: Path) -> None:
     conv = oh.make_node("Conv", ["x", "w"], ["conv1"])
     graph = oh.make_graph([conv, oh.make_node("Relu", ["conv1"], ["y"])], "g", infos[:1], infos[1:], [weight])
     onnx.save(oh.make_model(graph, opset_imports=[oh.make_opsetid("", 17)]), str(folder / "model.onnx"))
-    with (folder / "in.npz").open("wb") as file:
-        np.savez(file, x=np.ones((1, 3, 8, 8), np.float32))
+    for name in ("in.npz", "samples.npz", "a.npz", "b.npz"):
+        with (folder / name).open("wb") as file:
+            np.savez(file, x=np.ones((1, 3, 8, 8), np.float32))
 
 
 @pytest.mark.parametrize("name", COMMANDS)
