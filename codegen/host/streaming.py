@@ -25,7 +25,7 @@ from superkernel.scheduler.families.matmul_form import MatmulForm
 
 AHEAD_BYTES = 4096
 AHEAD_FMAS = 2048  # multiply-adds of vectors: about half a microsecond
-SHARERS_MAX = 8  # row tiles that fetch the next panel together; more of them hide its way from memory without that
+SHARERS_MAX = 64  # row tiles that fetch the next panel together; more of them hide its way from memory without that
 _L2_SHARE = 0.75  # of the second-level cache that two panels and the rows beside them may fill
 _LINE_BYTES = 64
 
