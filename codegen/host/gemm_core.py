@@ -146,12 +146,16 @@ def accumulate(
     before_step: Callable[[Index], None] | None = None,
     dot: Dot | None = None,
     alone: bool = True,
+    start: list[Values] | None = None,
 ) -> list[Values]:
     """Results[row][vector] = sum over k < depth of left(row, k) * right(k, vector). `before_step` may emit prefetches
     for the depth index it gets. With several phases the depth must be known at compile time, and the phases are added
     pairwise. `dot`: adds the product of what left and right give, where that is no scalar and no vector. `alone`: the
-    loop may fill all registers."""
+    loop may fill all registers. `start`: sums to go on from, of one phase."""
     state = [zero(tile.acc, tile.lanes)] * (tile.rows * tile.vectors * tile.phases)
+    if start is not None:
+        assert tile.phases == 1
+        state = [value for row in start for value in row]
 
     def steps(k: Index, values: Values, count: int) -> Values:
         if before_step is not None:
@@ -194,6 +198,14 @@ def store_tile(kb: KernelBuilder, tile: Tile, results: list[Values], base: ir.Va
     for r, row in enumerate(results):
         for v, value in enumerate(row):
             kb.store(value, base, r * pitch + v * tile.lanes, tile.acc)
+
+
+def load_tile(kb: KernelBuilder, tile: Tile, base: ir.Value, pitch: int) -> list[Values]:
+    """The sums that `store_tile` parked."""
+    return [
+        [kb.load(base, r * pitch + v * tile.lanes, tile.acc, tile.lanes) for v in range(tile.vectors)]
+        for r in range(tile.rows)
+    ]
 
 
 def as_result(kb: KernelBuilder, value: ir.Value, acc: DType, dtype: DType) -> ir.Value:

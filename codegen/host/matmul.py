@@ -4,7 +4,8 @@ tile.
 Model, per batch and per block of row tiles: copy the left factor's rows where the tiling says so; then per panel: copy
 the panel where the tiling says so; then per row tile: run the depth loop in registers, park the tile in scratch, and
 walk it row by row through the epilogue program. The scratch tile stays in the first-level cache; it keeps the
-epilogue's code out of the unrolled tile.
+epilogue's code out of the unrolled tile. Where the depth is walked in pieces, the sums of a group of panels are parked
+there from piece to piece, all 0 at first; behind the last piece a tile walks through the epilogue.
 
 In reduced precision rows are copied as words, and a step of the depth loop multiplies one word per row by a vector of
 words (`arithmetic`):
@@ -17,7 +18,8 @@ words (`arithmetic`):
 - 16 bits in two bytes: two such sums, of high and of low bytes.
 - bytes as weights only: the column's scale is put on the finished sum.
 
-Scratch: [tile][left copy: rows x pitch][right panel: depth x panel][f32 row that is being turned into integers].
+Scratch: [tile, or those of a group of panels][left copy: rows x pitch][right panel: depth x panel][f32 row that is
+being turned into integers].
 
 Invariant: as of all tiles, the operations behind a result depend on the depth and the tile's shape only.
 """
@@ -26,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from llvmlite import ir
 
@@ -34,7 +36,7 @@ from superkernel.codegen.host import streaming
 from superkernel.codegen.host.arithmetic import Operand, arithmetic_of, stored_zero_point
 from superkernel.codegen.host.builder import I32, Index, KernelBuilder, register_type
 from superkernel.codegen.host.convert import convert
-from superkernel.codegen.host.gemm_core import Tile, Values, accumulate, as_result, store_tile, zero
+from superkernel.codegen.host.gemm_core import Tile, Values, accumulate, as_result, load_tile, store_tile, zero
 from superkernel.codegen.host.loops import each_group, split_index, strips
 from superkernel.codegen.host.panels import copy_panel
 from superkernel.codegen.host.program import ProgramEmitter, load_per_column
@@ -45,6 +47,21 @@ from superkernel.ir.body import Body, PointwiseProgram, View
 from superkernel.scheduler.families.matmul import COPY, PACKED, ROWS, MatmulTiling, packed_batch_strides
 from superkernel.scheduler.families.matmul_form import Factor, MatmulForm, form_of, view_of
 
+Range = tuple[Index, Index]
+
+
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """The rows of a tile: `line` elements apart, their elements `depth` apart, from `origin` on. Row `first` of the
+    product is the tile's first one; rows `skip` to `stop` of the tile are stored."""
+
+    origin: ir.Value
+    line: int
+    depth: int
+    first: Index
+    skip: Index
+    stop: Index
+
 
 class MatmulEmitter:
     """Writes the kernel of one body and tiling."""
@@ -52,8 +69,8 @@ class MatmulEmitter:
     def __init__(self, kb: KernelBuilder, body: Body, tiling: MatmulTiling) -> None:
         self.kb, self.body, self.t, self.form = kb, body, tiling, form_of(body)
         self.tile = Tile(tiling.tile_rows, tiling.vectors, tiling.lanes, tiling.acc, tiling.phases)
-        self.left_copy = kb.offset(kb.scratch, tiling.tile_bytes)
-        self.right_copy = kb.offset(kb.scratch, tiling.tile_bytes + tiling.left_bytes)
+        self.left_copy = kb.offset(kb.scratch, tiling.parked_bytes)
+        self.right_copy = kb.offset(kb.scratch, tiling.parked_bytes + tiling.left_bytes)
         self.row = kb.offset(kb.scratch, tiling.scratch_bytes - 4 * tiling.staged) if tiling.staged else kb.scratch
         self.epilogue = ProgramEmitter(kb, body.epilogue)
         self.arithmetic = arithmetic_of(kb, tiling.format)
@@ -75,52 +92,87 @@ class MatmulEmitter:
         tiles: tuple[Index, Index] = (low, high) if t.axis == ROWS else (0, t.row_tiles)
         panels: tuple[Index, Index] = (0, t.panels) if t.axis == ROWS else (low, high)
         with kb.loop(*tiles, step=t.block, name="block") as block:
-            block_end = kb.minimum(kb.add(block, t.block), tiles[1])
+            rows = (block, kb.minimum(kb.add(block, t.block), tiles[1]))
             if t.left == COPY:
-                self._copy_left(batch, block, block_end)
-            with kb.loop(*panels, name="panel") as panel:
-                source = self._panel(batch, panel)
-                if not t.format.is_reduced:  # that is so quick that prefetches would only take the place of loads
-                    source = streaming.with_next(kb, t, self.form, source, panel, panels[1])
-                zeros = self._right_zero(batch, panel) if not source.copied else None
-                with kb.loop(block, block_end, name="tile") as row_tile:
-                    part = streaming.part_of_next(kb, t, self.form, source, kb.sub(row_tile, block))
-                    self._tile(batch, block, row_tile, panel, part, zeros)
+                self._copy_left(batch, *rows)
+            if t.piece:
+                with kb.loop(*panels, step=t.group, name="group") as group:
+                    self._in_pieces(batch, rows, (group, kb.minimum(kb.add(group, t.group), panels[1])))
+            else:
+                with kb.loop(*panels, name="panel") as panel:
+                    self._at_once(batch, rows, panel, panels[1])
 
-    def _tile(
-        self,
-        batch: list[Index],
-        block: Index,
-        row_tile: Index,
-        panel: Index,
-        source: Panel,
-        zeros: list[ir.Value] | None,
-    ) -> None:
+    def _at_once(self, batch: list[Index], rows: Range, panel: Index, stop: Index) -> None:
+        """The row tiles of one panel, each over its whole depth."""
+        kb, t = self.kb, self.t
+        source = self._panel(batch, panel)
+        if not t.format.is_reduced:  # that is so quick that prefetches would only take the place of loads
+            source = streaming.with_next(kb, t, self.form, source, panel, stop)
+        zeros = self._right_zero(batch, panel) if not source.copied else None
+        with kb.loop(*rows, name="tile") as row_tile:
+            part = streaming.part_of_next(kb, t, self.form, source, kb.sub(row_tile, rows[0]))
+            lines = self._lines(batch, rows[0], row_tile)
+            results = self._results(lines, part, zeros)
+            store_tile(kb, self.tile, results, kb.scratch, t.panel)
+            self._finish_tile(batch, lines, panel, kb.scratch)
+
+    def _in_pieces(self, batch: list[Index], rows: Range, panels: Range) -> None:
+        """The row tiles of a group of panels, piece of the depth after piece."""
+        kb, t = self.kb, self.t
+        parked = kb.mul(kb.sub(panels[1], panels[0]), t.block * t.tile_bytes // t.acc.itemsize)
+        with kb.loop(0, parked, t.lanes, name="clear") as at:
+            kb.store(zero(t.acc, t.lanes), kb.scratch, at, t.acc)
+        with kb.loop(0, t.depth, t.piece, name="piece") as first, kb.loop(*panels, name="panel") as panel:
+            depth = kb.minimum(kb.sub(t.depth, first), t.piece)
+            source = self._panel(batch, panel)
+            source = replace(source, base=kb.offset(source.base, kb.mul(first, t.step_bytes(self.form))))
+            source = streaming.with_next_piece(kb, t, self.form, source, first, (panel, *panels))
+            with kb.loop(*rows, name="tile") as row_tile:
+                index = kb.sub(row_tile, rows[0])
+                part = streaming.part_of_next(kb, t, self.form, source, index)
+                lines = self._lines(batch, rows[0], row_tile)
+                here = replace(lines, origin=kb.at(lines.origin, kb.mul(first, lines.depth), t.acc))
+                place = kb.add(kb.mul(kb.sub(panel, panels[0]), t.block), index)
+                sums = kb.offset(kb.scratch, kb.mul(place, t.tile_bytes))
+                results = self._results(here, part, None, depth, load_tile(kb, self.tile, sums, t.panel))
+                store_tile(kb, self.tile, results, sums, t.panel)
+                with kb.when(kb.compare(">=", kb.add(first, t.piece), t.depth)):
+                    self._finish_tile(batch, lines, panel, sums)
+
+    def _lines(self, batch: list[Index], block: Index, row_tile: Index) -> _Lines:
+        """Where a row tile finds its rows, and which of its results are new."""
         kb, t, form = self.kb, self.t, self.form
         first = kb.mul(row_tile, t.tile_rows)
-        skip: Index = 0
         if t.left == COPY:
-            base, line, depth = self.left_copy, t.left_pitch, 1
-            at = kb.mul(kb.mul(kb.sub(row_tile, block), t.tile_rows), line)
+            at = kb.mul(kb.mul(kb.sub(row_tile, block), t.tile_rows), t.left_pitch)
             rows = kb.minimum(kb.sub(form.rows, first), t.tile_rows) if form.rows % t.tile_rows else t.tile_rows
-        else:
-            rows = t.tile_rows
-            if form.rows % t.tile_rows:
-                start = kb.minimum(first, form.rows - t.tile_rows)
-                skip, first = kb.sub(first, start), start
-            base, line, depth = kb.operands[form.left.operand], form.left.line, form.left.depth
-            at = kb.add(self._batch_offset(form.left, batch), kb.mul(first, line))
-        results = self._results(kb.at(base, at, t.acc), line, depth, source, zeros)
-        store_tile(kb, self.tile, results, kb.scratch, t.panel)
-        with kb.loop(skip, rows, name="row") as row:
-            coords = [*batch, *_split(kb, kb.add(first, row), form.row_dims)]
-            self._store_row(coords, row, panel)
+            return _Lines(kb.at(self.left_copy, at, t.acc), t.left_pitch, 1, first, 0, rows)
+        skip: Index = 0
+        if form.rows % t.tile_rows:
+            start = kb.minimum(first, form.rows - t.tile_rows)
+            skip, first = kb.sub(first, start), start
+        at = kb.add(self._batch_offset(form.left, batch), kb.mul(first, form.left.line))
+        origin = kb.at(kb.operands[form.left.operand], at, t.acc)
+        return _Lines(origin, form.left.line, form.left.depth, first, skip, t.tile_rows)
+
+    def _finish_tile(self, batch: list[Index], lines: _Lines, panel: Index, tile: ir.Value) -> None:
+        """The results parked at `tile` through the epilogue."""
+        kb = self.kb
+        with kb.loop(lines.skip, lines.stop, name="row") as row:
+            coords = [*batch, *_split(kb, kb.add(lines.first, row), self.form.row_dims)]
+            self._store_row(coords, row, panel, tile)
 
     def _results(
-        self, origin: ir.Value, line: int, depth: int, source: Panel, zeros: list[ir.Value] | None
-    ) -> list[list[ir.Value]]:
-        """The depth loop of one tile: left rows `line` apart, their elements `depth` apart, from `origin` on."""
+        self,
+        lines: _Lines,
+        source: Panel,
+        zeros: list[ir.Value] | None,
+        steps: Index | None = None,
+        start: list[Values] | None = None,
+    ) -> list[Values]:
+        """The depth loop of one tile, over all its steps or so many, from `start` on."""
         kb, t, number, arithmetic = self.kb, self.t, self.t.format, self.arithmetic
+        origin, line, depth = lines.origin, lines.line, lines.depth
         sums = number.row_parts if number.scales_rows else 1  # of a result
         items = t.acc.itemsize // number.item.itemsize
 
@@ -138,7 +190,8 @@ class MatmulEmitter:
 
         tile = replace(self.tile, rows=t.tile_rows * sums, acc=number.sums)
         ahead = streaming.prefetch(kb, t, source, t.step_bytes(self.form))
-        results = accumulate(kb, tile, t.words, left, self._right(source, zeros), ahead, dot)
+        right, count = self._right(source, zeros), t.words if steps is None else steps
+        results = accumulate(kb, tile, count, left, right, ahead, dot, start=start)
         behind = kb.offset(source.base, t.words * t.panel * number.word_bytes)
         if number.is_integral:
             return self._centred(results, behind)
@@ -371,8 +424,8 @@ class MatmulEmitter:
 
     # Epilogue -------------------------------------------------------------------------------------------------------
 
-    def _store_row(self, coords: list[Index], row: Index, panel: Index) -> None:
-        """One row of the parked tile through the epilogue."""
+    def _store_row(self, coords: list[Index], row: Index, panel: Index, tile: ir.Value) -> None:
+        """One row of a parked tile through the epilogue."""
         kb, t = self.kb, self.t
         dtype = self.body.anchor_outputs[0].dtype
         where = list(coords)
@@ -381,7 +434,7 @@ class MatmulEmitter:
         program = self.epilogue.row(where, max(self.form.column_axis, -1))
 
         def store(column: Index, at: Index, lanes: int) -> None:
-            value = kb.load(kb.scratch, kb.add(kb.mul(row, t.panel), at), t.acc, lanes)
+            value = kb.load(tile, kb.add(kb.mul(row, t.panel), at), t.acc, lanes)
             program.eval(column, lanes, [self._with_bias(as_result(kb, value, t.acc, dtype), column, lanes)])
 
         with self._vectors_of_row(panel) as (column, at, lanes):

@@ -60,11 +60,32 @@ def with_next(kb: KernelBuilder, t: MatmulTiling, form: MatmulForm, source: Pane
     return replace(source, ahead=kb.offset(source.base, step))
 
 
+def with_next_piece(
+    kb: KernelBuilder,
+    t: MatmulTiling,
+    form: MatmulForm,
+    source: Panel,
+    first: Index,
+    panels: tuple[Index, Index, Index],
+) -> Panel:
+    """As `with_next` for the piece of a panel from depth `first` on: the same piece of the group's next panel, behind
+    the last one the next piece of the first, behind the last piece the next group. `panels`: this one, the group's."""
+    if not 1 < sharers(t) <= SHARERS_MAX:
+        return source
+    (panel, begin, end), size = panels, t.panel_bytes(form)
+    back = kb.mul(kb.sub(kb.add(begin, 1), end), size)
+    step = t.step_bytes(form)
+    is_last = kb.compare(">=", kb.add(first, t.piece), t.depth)
+    over = kb.b.select(is_last, kb.i64(kb.sub(size, kb.mul(first, step))), kb.i64(kb.add(back, t.piece * step)))
+    has_next = kb.compare("<", kb.add(panel, 1), end)
+    return replace(source, ahead=kb.offset(source.base, kb.b.select(has_next, kb.i64(size), over)))
+
+
 def part_of_next(kb: KernelBuilder, t: MatmulTiling, form: MatmulForm, source: Panel, tile: Index) -> Panel:
     """The panel as a row tile of a block sees it: `ahead` is its own part of the next one."""
     if source.ahead is None:
         return source
-    part = -(-t.panel_bytes(form) // sharers(t))
+    part = -(-(t.piece * t.step_bytes(form) if t.piece else t.panel_bytes(form)) // sharers(t))
     return replace(source, ahead=kb.offset(source.ahead, kb.mul(tile, part)))
 
 

@@ -12,8 +12,12 @@ holds words, [words][parts][panel] of them, and behind these per column an f32 s
 the format has them; rows are copied as words, those of integers with a scale and a zero point of their own. With few
 rows, int8 weights stream past in a quarter of the time: rows of 16 bits then, or f32, cost nothing and hardly an error.
 
-Invariants: the depth is never split; a last tile that would stand out is moved up and only its new rows are stored. A
-row's copy depends on that row only, so results do not depend on how the work is split.
+Where a block of rows is too deep to stay in the second-level cache beside the panels, the depth is walked in *pieces*:
+a group of panels takes its piece of all rows of the block, the sums of all their tiles are parked meanwhile.
+
+Invariants: the sum behind a result is added up in the order of the depth, in pieces or not; a last tile that would
+stand out is moved up and only its new rows are stored. A row's copy depends on that row only, so results do not depend
+on how the work is split.
 """
 
 from __future__ import annotations
@@ -75,6 +79,9 @@ _STREAM_GAIN = 1.2
 _KEPT_SHARE = 0.75  # of the last-level cache that constants may fill and still all be there at the next launch
 _NEAR_SHARE = 0.25  # of it: so many constants the second-level caches keep, more or less
 _GONE_SHARE = 3  # times the last-level cache: of so many constants none is there any more
+_NEAR_ROWS = 0.4  # of the second-level cache that a block of rows may fill
+_PARKED = 0.2  # of it: the sums of a group of panels
+_PIECE_MIN = 256  # steps of the depth for which a tile's sums are worth reading and parking again
 _TILE_NS = 12.0  # storing a tile and starting the depth loop
 
 
@@ -161,6 +168,8 @@ class MatmulTiling(HostTiling):
     format: NumberFormat = formats.F32
     far: bool = False  # packed panels can only come from memory: they are fetched ahead
     streamed: bool = False  # packed panels come from behind the second-level cache beside much arithmetic: likewise
+    piece: int = 0  # steps of the depth in a piece, 0 where it is walked as a whole
+    group: int = 1  # panels whose sums are parked from piece to piece
 
     def named(self, body: Body) -> tuple[str, Mapping[str, int]]:
         return "", {"mr": self.tile_rows, "nr": self.panel}
@@ -217,6 +226,11 @@ class MatmulTiling(HostTiling):
         return -(-self.tile_rows * self.panel * self.acc.itemsize // 64) * 64
 
     @property
+    def parked_bytes(self) -> int:
+        """Scratch for the results of all tiles that are open at a time."""
+        return self.tile_bytes * (self.block * self.group if self.piece else 1)
+
+    @property
     def left_bytes(self) -> int:
         """Scratch for a block's copy of the left factor; 0 where it is read in place."""
         rows = self.block * self.tile_rows
@@ -225,7 +239,7 @@ class MatmulTiling(HostTiling):
     @property
     def scratch_bytes(self) -> int:
         return (
-            self.tile_bytes
+            self.parked_bytes
             + self.left_bytes
             + (self.depth * self.panel * self.acc.itemsize if self.copies_panels else 0)
             + 4 * self.staged
@@ -430,7 +444,8 @@ def make_tiling(
         phases = 1
     panels = -(-form.columns // (vectors * lanes))
     row_bytes = max(1, form.depth) * form.acc.itemsize * tile_rows
-    block = max(1, min(tiles, target.l2_bytes * 2 // 5 // row_bytes))
+    near = int(target.l2_bytes * _NEAR_ROWS)
+    block = max(1, min(tiles, near // row_bytes))
     if right == COPY and left_mode(form) == IN_PLACE:
         block = tiles  # copying a panel once is worth more than keeping the rows near
     crowded = tile_rows > _TILES[target.tier][0][0] and is_crowded(form)  # of a tall tile
@@ -457,8 +472,24 @@ def make_tiling(
     )
     if number.is_reduced and made.left == COPY:
         row_bytes = made.left_pitch * form.acc.itemsize * tile_rows
-        made = replace(made, block=max(1, min(tiles, target.l2_bytes * 2 // 5 // row_bytes)))
-    return made
+        made = replace(made, block=max(1, min(tiles, near // row_bytes)))
+    return in_pieces(made, target)
+
+
+def in_pieces(tiling: MatmulTiling, target: CpuTarget) -> MatmulTiling:
+    """The tiling with its depth cut into pieces, where its rows are read in place and do not stay near as a whole."""
+    t, near = tiling, int(target.l2_bytes * _NEAR_ROWS)
+    plain = t.left == IN_PLACE and t.right == PACKED and t.phases == 1 and not t.format.is_reduced
+    if not plain or t.streamed or t.block == t.row_tiles:
+        return t
+    step = t.tile_rows * t.acc.itemsize
+    block = min(t.row_tiles, near // (step * _PIECE_MIN))
+    if block <= t.block or t.depth < 2 * _PIECE_MIN:
+        return t
+    pieces = -(-t.depth // (near // (step * block)))
+    piece = -(-t.depth // pieces // 16) * 16
+    group = max(1, min(t.panels, int(target.l2_bytes * _PARKED) // (block * t.tile_bytes)))
+    return replace(t, block=block, piece=piece, group=group)
 
 
 def is_streamed(form: MatmulForm, target: CpuTarget) -> bool:

@@ -51,10 +51,11 @@ def prefetches(kernel: str, body: Body) -> int:
         ("host.matmul.packed", (16, 256, 96), True),  # two row tiles fetch the next panel
         ("host.matmul.packed", (16, 2560, 96), False),  # two panels do not fit
         ("host.matmul.packed", (8, 256, 96), False),  # one row tile
-        ("host.matmul.packed", (256, 256, 96), False),  # many row tiles
+        ("host.matmul.packed", (256, 256, 96), True),  # 32 row tiles
+        ("host.matmul.packed", (4096, 64, 96), False),  # more than hide the way from memory by themselves
         ("host.matmul.packed", (16, 512, 1088), True),  # one row tile, more than the second-level caches keep
         ("host.matmul.packed", (8, 512, 1088), True),
-        ("host.matmul.packed", (256, 512, 1088), False),
+        ("host.matmul.packed", (64, 3072, 96), True),  # the next piece of the depth
         ("host.matmul.gemv", (6, 512, 1088), False),  # few rows: as fast as the hardware fetches
         ("host.matmul.bf16", (16, 256, 96), False),
         ("host.matmul.bf16", (1, 512, 1088), False),
@@ -102,6 +103,36 @@ def test_streamed_products_are_right(rows: int, depth: int) -> None:
             assert isinstance(tiling, MatmulTiling)
             assert tiling.streamed == (tiling.row_tiles <= 4)
             check_body(PACKED, body, [x, w, None], {2: x @ w}, tilings=[tiling], tier=tier, splits=2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "depth", "whole"),
+    [(64, 768, True), (64, 3072, False), (256, 256, True), (256, 2048, False), (4096, 768, False), (16, 3072, True)],
+)
+def test_rows_too_deep_for_the_second_level_cache_are_walked_in_pieces(rows: int, depth: int, whole: bool) -> None:
+    for tiling in family_of(PACKED).tilings(PACKED, product(rows, depth, 768), TARGET):
+        assert isinstance(tiling, MatmulTiling)
+        assert (tiling.piece == 0) == whole
+        if not whole:
+            near = 4 * tiling.block * tiling.tile_rows * tiling.piece
+            assert near <= 0.42 * TARGET.l2_bytes
+            assert tiling.scratch_bytes <= 0.21 * TARGET.l2_bytes
+            assert 256 <= tiling.piece < depth
+
+
+@pytest.mark.parametrize(("rows", "depth", "columns"), [(37, 70, 100), (16, 64, 33), (64, 129, 260)])
+def test_pieces_of_the_depth_change_no_bit(rows: int, depth: int, columns: int) -> None:
+    body, rng = product(rows, depth, columns), np.random.default_rng(0)
+    x, w = rng.standard_normal((rows, depth), np.float32), rng.standard_normal((depth, columns), np.float32)
+    for tier in tiers():
+        for axis in (COLUMNS, ROWS):
+            made = make_tiling(body, axis, 8, 2, "packed", detect_cpu(tier))
+            whole = replace(made, piece=0, group=1, block=made.row_tiles)
+            cut = [
+                replace(whole, piece=piece, group=group, block=block)
+                for piece, group, block in ((16, 1, 1), (48, 2, made.row_tiles), (32, 3, 2), (depth, 2, 3))
+            ]
+            check_body(PACKED, body, [x, w, None], {2: x @ w}, tilings=[whole, *cut], tier=tier, tol=1e-5, splits=2)
 
 
 def half(axis: str, target: CpuTarget, rows: int = 16) -> float:
