@@ -13,12 +13,13 @@ The CPU's bf16 instructions take denormal numbers as zeros; the other way keeps 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 from llvmlite import ir
 
-from superkernel.codegen.host.builder import I8, I16, I32, Index, KernelBuilder, vector_type
+from superkernel.codegen.host.builder import I8, I16, I32, I64, Index, KernelBuilder, vector_type
 from superkernel.codegen.host.gemm_core import Tile, Values, fold, load_again, multiply_add, vectors_kept, zero
 from superkernel.core.dtypes import DType
 from superkernel.core.formats import NumberFormat
@@ -26,6 +27,7 @@ from superkernel.core.formats import NumberFormat
 SIGN = 128
 """What signed bytes are stored larger by."""
 
+_LINE_BYTES = 64
 _UNROLLED_WORDS = 4  # of a run, whose steps are written out
 
 Operand = list[ir.Value]
@@ -229,6 +231,22 @@ def stored_zero_point(kb: KernelBuilder, zero_point: ir.Value | None, dtype: DTy
     return kb.b.add(kb.b.sext(zero_point, I32), ir.Constant(I32, SIGN))
 
 
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """Memory that a depth loop fetches into the second-level cache as it walks its weights: from `base` on, one byte
+    for every `parts` of them (a power of two)."""
+
+    base: ir.Value
+    parts: int
+
+    def fetch(self, kb: KernelBuilder, first: ir.Value, here: ir.Value, step: int) -> None:
+        """What belongs to a step of so many bytes at `here`, of weights that begin at `first`."""
+        walked = kb.b.sub(kb.b.ptrtoint(here, I64), kb.b.ptrtoint(first, I64))
+        at = kb.offset(self.base, kb.b.lshr(walked, kb.i64(self.parts.bit_length() - 1)))
+        for line in range(0, max(1, step // self.parts), _LINE_BYTES):
+            kb.prefetch(kb.b.gep(at, [kb.i64(line)], source_etype=I8), locality=2)
+
+
 Nest = Sequence[tuple[int, int]]
 """Loops from outside in: extent, distance between the inputs of two turns."""
 
@@ -243,16 +261,21 @@ def multiply(
     weights: ir.Value,
     panel: int,
     begin: Sequence[ir.Value] = (),
+    start: Values | None = None,
+    ahead: Ahead | None = None,
 ) -> list[Values]:
     """Results[position][vector]: sums over a nest of loops of runs of items of `source` (how many, how far apart) times
-    words of weights, `panel` of them a step, on top of `begin` (per vector). The inputs of positions are `position`
-    items apart; steps of weights follow one another."""
+    words of weights, `panel` of them a step, on top of `begin` (per vector) or of `start` (per position and vector).
+    The inputs of positions are `position` items apart; steps of weights follow one another. `ahead`: what is fetched
+    meanwhile."""
     a, kb, number = arithmetic, arithmetic.kb, arithmetic.format
     extent, distance = run
     words, widths = number.words(extent), tile.widths
     kept = vectors_kept(tile, kb.cpu) if a.takes_memory else tile.vectors
 
     def step(x: ir.Value, w: ir.Value, values: Values, whole: bool) -> Values:
+        if ahead is not None:
+            ahead.fetch(kb, weights, w, 4 * panel)
         near = [a.weights(w, v * tile.lanes, widths[v]) for v in range(kept)]
         found = list(values)
         for r in range(tile.rows):
@@ -295,7 +318,7 @@ def multiply(
         )  # fmt: skip
 
     first = list(begin) or [zero(number.sums, lanes) for lanes in widths]
-    flat = level(0, source, weights, first * tile.rows)
+    flat = level(0, source, weights, first * tile.rows if start is None else start)
     return tile.rows_of(flat)
 
 

@@ -9,16 +9,21 @@ In int8 a register tile holds the i32 sums of one row of the window, which begin
 taken off. At the row's end they are scaled and added to the sums in f32, which lie where the finished tile is parked;
 windows of one row need none of that.
 
-Scratch: [parked register tile][patch][f32 row that is being turned into bytes].
+Where a panel is taken in pieces, the sums of all tiles are parked from piece to piece, all 0 at first; behind the last
+piece they go through the epilogue.
+
+Scratch: [parked register tile][parked sums: positions x channels of a panel][patch][f32 row that is being turned into
+bytes].
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 from llvmlite import ir
 
-from superkernel.codegen.host.arithmetic import arithmetic_of, multiply, stored_zero_point
+from superkernel.codegen.host.arithmetic import Ahead, arithmetic_of, multiply, stored_zero_point
 from superkernel.codegen.host.builder import Index, KernelBuilder
 from superkernel.codegen.host.gemm_core import Tile, Values, store_tile, zero
 from superkernel.codegen.host.loops import each_group, strips
@@ -88,6 +93,7 @@ class NhwcEmitter:
         self.arithmetic, self.item = arithmetic_of(kb, tiling.format), tiling.format.item
         self.arithmetic.signed = self.form.dtype is DType.I8
         stage = kb.offset(kb.scratch, tiling.tile_bytes + tiling.patch_bytes) if tiling.staged else None
+        self.sums = kb.offset(kb.scratch, tiling.finished_bytes)
         self.patch = kb.offset(kb.scratch, tiling.tile_bytes)
         form, t = self.form, tiling
         self.lines_in_row = form.out_height == 1 and not t.format.scales_rows
@@ -161,14 +167,86 @@ class NhwcEmitter:
         kb, t, form = self.kb, self.t, self.form
         weights, channel = self._start_of_panel(group, panel)
         vectors = -(-width // t.lanes)
+
+        def shape(positions: int) -> Tile:
+            return Tile(positions, vectors, t.lanes, t.format.results, last=t.last_lanes(width))
+
+        def finish(tile: Tile, results: list[Values], row: Index, column: Index) -> None:
+            store_positions(kb, self.stores, tile, results, self._coords(image, row, column), channel, width)
+
+        def whole(positions: int, start: ir.Value, item: Index, row: Index, column: Index) -> None:
+            tile, place = shape(positions), self._place(lines[0], row, column)
+            ahead = self._ahead(weights, 4 * t.filter_elements(form), place)
+            finish(tile, self._products(tile, start, item, weights, ahead), row, column)
+
+        if not t.pieces:
+            self._each_tile(source, lines, whole)
+            return
+        self._clear_sums()
+        with kb.loop(0, t.pieces, name="piece") as piece:
+            size = t.filter_elements(form) // t.pieces
+            part = kb.at(weights, kb.mul(piece, size), DType.F32)
+
+            def some(positions: int, start: ir.Value, item: Index, row: Index, column: Index) -> None:
+                tile, place = shape(positions), self._place(lines[0], row, column)
+                sums = kb.at(self.sums, kb.mul(place, t.tile_rows), DType.F32)
+                ahead = self._ahead(part, 4 * size, place)
+                results = self._piece(tile, kb.at(start, item, self.item), part, piece, sums, ahead)
+                is_last = kb.compare("==", piece, t.pieces - 1)
+                with kb.when(kb.b.not_(is_last)):
+                    for at, value in zip(self._sum_places(tile), chain.from_iterable(results), strict=True):
+                        kb.store(value, sums, at, DType.F32)
+                with kb.when(is_last):
+                    finish(tile, results, row, column)
+
+            self._each_tile(source, lines, some)
+
+    def _place(self, line: Index, row: Index, column: Index) -> Index:
+        """Which position of the lines from `line` on one is."""
+        kb = self.kb
+        if self.lines_in_row:
+            return kb.sub(column, kb.mul(line, self.t.columns))
+        return kb.add(kb.mul(kb.sub(row, line), self.form.out_width), column)
+
+    def _ahead(self, weights: ir.Value, size: int, place: Index) -> Ahead | None:
+        """What the tile at a position fetches of the weights that follow on `size` bytes of them."""
+        kb, t = self.kb, self.t
+        if not t.sharers:
+            return None
+        index = kb.minimum(kb.div(place, t.positions), t.sharers - 1)
+        return Ahead(kb.offset(weights, kb.add(kb.mul(index, size // t.sharers), size)), t.sharers)
+
+    def _clear_sums(self) -> None:
+        kb, t = self.kb, self.t
+        with kb.loop(0, t.open_positions * t.tile_rows, t.lanes, name="clear") as at:
+            kb.store(zero(DType.F32, t.lanes), self.sums, at, DType.F32)
+
+    def _sum_places(self, tile: Tile) -> list[int]:
+        """Where the parked sums of a tile are, in elements, one position after the other."""
+        return [r * self.t.tile_rows + v * tile.lanes for r in range(tile.rows) for v in range(tile.vectors)]
+
+    def _piece(
+        self, tile: Tile, source: ir.Value, weights: ir.Value, piece: Index, sums: ir.Value, ahead: Ahead | None
+    ) -> list[Values]:
+        """The sums of a tile, whose first input is at `source`, with those of one piece of the weights."""
+        kb, t, form, walk = self.kb, self.t, self.form, self.walk
+        parts = t.pieces // form.taps
+        tap, part, depth = kb.div(piece, parts), kb.rem(piece, parts), form.channels // parts
+        at = kb.mul(kb.div(tap, form.kernel[1]), walk.row * form.dilations[0])
+        at = kb.add(at, kb.mul(kb.rem(tap, form.kernel[1]), walk.column * form.dilations[1]))
+        here = kb.at(source, kb.add(at, kb.mul(part, depth * walk.channel)), self.item)
+        start = [
+            kb.load(sums, at, DType.F32, lanes)
+            for at, lanes in zip(self._sum_places(tile), tile.widths * tile.rows, strict=True)
+        ]
+        run, position = (depth, walk.channel), walk.column * form.strides[1]
+        return multiply(self.arithmetic, tile, (), run, position, here, weights, t.tile_rows, start=start, ahead=ahead)
+
+    def _each_tile(self, source: ir.Value, lines: tuple[Index, Index], tile: TileAt) -> None:
+        """All register tiles of some lines."""
+        kb, t, form = self.kb, self.t, self.form
         whole, rest = divmod(form.out_width, t.positions)
         first, last = lines
-
-        def tile(positions: int, start: ir.Value, item: Index, row: Index, column: Index) -> None:
-            shape = Tile(positions, vectors, t.lanes, t.format.results, last=t.last_lanes(width))
-            results = self._products(shape, start, item, weights)
-            store_positions(kb, self.stores, shape, results, self._coords(image, row, column), channel, width)
-
         step = self.walk.column * form.strides[1]
         if self.lines_in_row:
             self._lines_in_row(source, lines, step, tile)
@@ -219,7 +297,9 @@ class NhwcEmitter:
                         with kb.when(kb.compare(of, line, t.blocks - 1)):
                             one(rest, end)
 
-    def _products(self, tile: Tile, start: ir.Value, item: Index, weights: ir.Value) -> list[Values]:
+    def _products(
+        self, tile: Tile, start: ir.Value, item: Index, weights: ir.Value, ahead: Ahead | None
+    ) -> list[Values]:
         """The sums of one register tile whose first input is so many items from `start`."""
         kb, t, form, walk = self.kb, self.t, self.form, self.walk
         if t.format.scales_rows:
@@ -227,12 +307,13 @@ class NhwcEmitter:
         source, position = kb.at(start, item, self.item), walk.column * form.strides[1]
         rows, column = (form.kernel[0], walk.row * form.dilations[0]), walk.column * form.dilations[1]
         if t.format.is_reduced:
-            count, run = runs_of(form)
+            count, length = runs_of(form)
             nest = [loop for loop in (rows, (count // form.kernel[0], column)) if loop[0] > 1]
             begin = self._begin(tile, weights) if t.format.is_integral else ()
-            return multiply(self.arithmetic, tile, nest, (run, 1), position, source, weights, t.tile_rows, begin)
+            return multiply(self.arithmetic, tile, nest, (length, 1), position, source, weights, t.tile_rows, begin)
         loops = _merged((rows, (form.kernel[1], column), (form.channels, walk.channel))) or [(1, 1)]
-        return multiply(self.arithmetic, tile, loops[:-1], loops[-1], position, source, weights, t.tile_rows)
+        nest, run = loops[:-1], loops[-1]
+        return multiply(self.arithmetic, tile, nest, run, position, source, weights, t.tile_rows, ahead=ahead)
 
     def _zero_point(self) -> ir.Value | None:
         """The zero point of an image of bytes, in its own type; None where it is 0."""

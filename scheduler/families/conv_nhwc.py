@@ -9,7 +9,10 @@ at the end of each. The unit axis is *pixels* (one unit = one line of one image,
 one panel of one image and group, all lines), the latter for late layers with few positions and many weights. As many
 lines as have their input in the second-level cache go through a panel before the next one is taken up. Weights are
 packed when compiling as [group][panel][tap][channel][tile_rows], zero-padded, in f32. The last vector of the channels
-is computed with half its lanes where those are enough.
+is computed with half its lanes where those are enough. While the tiles of some lines go through a panel they fetch the
+next one together, each its part, where it comes from behind the second-level cache. A panel that would fill much of
+that cache is taken in *pieces*, of one tap and so many channels: all tiles go through a piece before the next one, and
+their sums are parked meanwhile.
 
 Where nothing is padded, converted or computed ahead, inputs are read where they are, in whatever layout: they are
 broadcast element by element. Else the input positions of some lines are copied to scratch, the *patch*, with zeros for
@@ -86,6 +89,10 @@ _LOAD = 0.05  # time of a load, of a multiply-add
 _COPIED_PER_NS, _QUANTISED_PER_NS = 32.0, 6.0  # elements of the patch, as floats, as integers
 _RATE = 0.95  # of the peak, of a register tile that hides all latencies
 HIDDEN = 6  # accumulators that hide the latency of a multiply-add
+_NEAR_WEIGHTS = 0.5  # of the second-level cache: constants that are there when they are needed, more or less
+_SHARERS_MAX = 64  # tiles that fetch the next panel together
+_PIECE, _PARKED = 0.25, 0.2  # of the second-level cache: a piece of a panel, sums parked from piece to piece
+_PIECE_CHANNELS = 128  # for which sums are worth reading and parking again
 _EVEN_CORES = (2, 4)  # numbers of cores for which equal shares are looked for...
 _PIECES = (2, 4, 8, 16)  # ...in rows of so many lines of equal length...
 _EVENER = 0.98  # ...that bring the longest share at least down to this
@@ -162,13 +169,17 @@ class Walk:
 class NhwcTiling(ConvTiling):
     """One cut, see the module docstring. `tile_rows` are the output channels of a panel, blocks are lines; `columns`
     are those of every line but the last of a row; `lines` go together. `patch_bytes`: of one group. `staged`: f32
-    elements of the input row that is being turned into bytes, where it cannot be read where it is."""
+    elements of the input row that is being turned into bytes, where it cannot be read where it is. `pieces`: of a
+    panel, 0 where it is taken as a whole. `sharers`: parts of what comes next that tiles fetch, a power of two; 0:
+    they fetch nothing."""
 
     positions: int
     lines: int
     patch_bytes: int
     staged: int = 0
     format: NumberFormat = F32
+    pieces: int = 0
+    sharers: int = 0
 
     def form_of(self, body: Body) -> ConvForm:
         """The convolution as its kernel computes it."""
@@ -231,8 +242,19 @@ class NhwcTiling(ConvTiling):
 
     @property
     def tile_bytes(self) -> int:
-        """Bytes of a parked register tile, ahead of the patch."""
+        """Bytes ahead of the patch: of a register tile on its way through the epilogue, then of the sums of all tiles
+        that are open at a time."""
+        return self.finished_bytes + (self.open_positions * self.tile_rows * 4 if self.pieces else 0)
+
+    @property
+    def finished_bytes(self) -> int:
+        """Of a register tile on its way through the epilogue."""
         return self.positions * self.tile_rows * 4
+
+    @property
+    def open_positions(self) -> int:
+        """Output positions of the lines that go together."""
+        return self.columns * self.lines
 
     def filter_elements(self, form: ConvForm) -> int:
         """Words of one panel, of the size of an f32: its steps, behind those of integers sums and scales."""
@@ -453,7 +475,7 @@ def nhwc_tiling(
     high, wide = patch_extent(form, *_together(form, columns, lines))
     elements = 0 if in_place else high * wide * form.channels
     joined = by_rows and form.spatial == 1  # as accesses see it
-    return NhwcTiling(
+    made = NhwcTiling(
         axis,
         panel,
         vectors,
@@ -475,6 +497,23 @@ def nhwc_tiling(
         wide * form.channels if by_rows and not is_dense(form) else 0,
         number,
     )
+    return made if number.is_reduced else _from_afar(made, form, target)
+
+
+def _from_afar(tiling: NhwcTiling, form: ConvForm, target: CpuTarget) -> NhwcTiling:
+    """The tiling with what is done about weights that come from behind the second-level cache."""
+    panel = 4 * tiling.filter_elements(form)
+    weights = max(target.constants_bytes, panel * tiling.groups * tiling.channel_tiles)
+    tiles = tiling.lines * -(-tiling.columns // tiling.positions)
+    if weights <= _NEAR_WEIGHTS * target.l2_bytes or tiles < 2:
+        return tiling
+    made = replace(tiling, sharers=1 << (min(tiles, _SHARERS_MAX).bit_length() - 1))
+    most = _PIECE * target.l2_bytes
+    pieces = [n for n in range(1, form.channels // _PIECE_CHANNELS + 1) if form.channels % n == 0]
+    fitting = [n for n in pieces if panel / form.taps / n <= most]
+    if panel <= most or not fitting or 4 * tiling.open_positions * tiling.tile_rows > _PARKED * target.l2_bytes:
+        return made
+    return replace(made, pieces=form.taps * fitting[0])
 
 
 def _patch_bytes(form: ConvForm, extent: tuple[int, int], elements: int, number: NumberFormat) -> int:
