@@ -15,7 +15,7 @@ from fractions import Fraction
 
 from llvmlite import ir
 
-from superkernel.codegen.host.arithmetic import Arithmetic, arithmetic_of, multiply
+from superkernel.codegen.host.arithmetic import Ahead, Arithmetic, arithmetic_of, multiply
 from superkernel.codegen.host.builder import Index, KernelBuilder
 from superkernel.codegen.host.conv_nhwc import ChannelStores
 from superkernel.codegen.host.gemm_core import Tile, Values, store_tile
@@ -96,10 +96,15 @@ class WinogradEmitter:
 
             strips(kb, t.channels, t.lanes, part)
 
-    def _products(self, tile: Tile, source: ir.Value, weights: ir.Value) -> list[Values]:
-        """The sums over the channels of a register tile whose first input is at `source`."""
-        t = self.t
-        return multiply(self.arithmetic, tile, (), (t.channels, 1), t.channels, source, weights, t.tile_rows)
+    def _products(self, tile: Tile, source: ir.Value, weights: ir.Value, index: Index) -> list[Values]:
+        """The sums over the channels of a register tile, the so-manieth of its plane, whose first input is at
+        `source`."""
+        kb, t, run, ahead = self.kb, self.t, (self.t.channels, 1), None
+        if t.sharers:  # planes follow one another, and so do panels
+            size = 4 * t.steps * t.tile_rows
+            part = kb.mul(kb.minimum(index, t.sharers - 1), size // t.sharers)
+            ahead = Ahead(kb.offset(weights, kb.add(part, size)), t.sharers)
+        return multiply(self.arithmetic, tile, (), run, t.channels, source, weights, t.tile_rows, ahead=ahead)
 
     def _panel(self, image: Index, line: Index, count: Index, panel: Index, width: int) -> None:
         """`width` output channels of some lines: products, then outputs."""
@@ -113,17 +118,17 @@ class WinogradEmitter:
             source = kb.at(self.inputs, kb.mul(plane, t.input_plane), self.item)
             target = kb.at(self.products, kb.mul(plane, t.output_plane), DType.F32)
 
-            def tile(positions: int, square: Index) -> None:
+            def tile(positions: int, square: Index, index: Index) -> None:
                 shape = Tile(positions, vectors, t.lanes, DType.F32)
-                results = self._products(shape, kb.at(source, kb.mul(square, t.channels), self.item), slab)
+                results = self._products(shape, kb.at(source, kb.mul(square, t.channels), self.item), slab, index)
                 store_tile(kb, shape, results, kb.at(target, kb.mul(square, t.tile_rows), DType.F32), t.tile_rows)
 
             with kb.loop(0, count, name="line") as index:
-                first = kb.mul(index, t.squares)
+                first, before = kb.mul(index, t.squares), kb.mul(index, -(-t.squares // t.positions))
                 with kb.loop(0, whole, name="tile") as number:
-                    tile(t.positions, kb.add(first, kb.mul(number, t.positions)))
+                    tile(t.positions, kb.add(first, kb.mul(number, t.positions)), kb.add(before, number))
                 if rest:
-                    tile(rest, kb.add(first, whole * t.positions))
+                    tile(rest, kb.add(first, whole * t.positions), kb.add(before, whole))
         self._transform_outputs(image, line, kb.mul(count, t.square_rows), kb.mul(panel, t.tile_rows), width)
 
     def _transform_outputs(self, image: Index, line: Index, square_rows: Index, channel: Index, width: int) -> None:

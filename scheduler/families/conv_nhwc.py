@@ -500,14 +500,22 @@ def nhwc_tiling(
     return made if number.is_reduced else _from_afar(made, form, target)
 
 
+def sharers_of(tiles: int, weights: int, target: CpuTarget) -> int:
+    """How many of so many register tiles, which walk the same weights one after the other, fetch what comes next
+    together: a power of two, 0 where nothing is fetched. `weights`: bytes of all of them."""
+    if tiles < 2 or max(target.constants_bytes, weights) <= _NEAR_WEIGHTS * target.l2_bytes:
+        return 0
+    return 1 << (min(tiles, _SHARERS_MAX).bit_length() - 1)
+
+
 def _from_afar(tiling: NhwcTiling, form: ConvForm, target: CpuTarget) -> NhwcTiling:
     """The tiling with what is done about weights that come from behind the second-level cache."""
     panel = 4 * tiling.filter_elements(form)
-    weights = max(target.constants_bytes, panel * tiling.groups * tiling.channel_tiles)
     tiles = tiling.lines * -(-tiling.columns // tiling.positions)
-    if weights <= _NEAR_WEIGHTS * target.l2_bytes or tiles < 2:
+    sharers = sharers_of(tiles, panel * tiling.groups * tiling.channel_tiles, target)
+    if not sharers:
         return tiling
-    made = replace(tiling, sharers=1 << (min(tiles, _SHARERS_MAX).bit_length() - 1))
+    made = replace(tiling, sharers=sharers)
     most = _PIECE * target.l2_bytes
     pieces = [n for n in range(1, form.channels // _PIECE_CHANNELS + 1) if form.channels % n == 0]
     fitting = [n for n in pieces if panel / form.taps / n <= most]

@@ -44,7 +44,7 @@ from superkernel.scheduler.families.conv import (
     ConvTiling,
 )
 from superkernel.scheduler.families.conv_form import ConvForm, conv_form
-from superkernel.scheduler.families.conv_nhwc import HIDDEN, register_tiles
+from superkernel.scheduler.families.conv_nhwc import HIDDEN, register_tiles, sharers_of
 from superkernel.scheduler.families.costing import elements_ns, program_weight
 from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, HostTiling, ReducedKernelDef
 from superkernel.scheduler.families.packing import encoded
@@ -129,6 +129,7 @@ class WinogradTiling(ConvTiling):
     lines: int
     channels: int
     format: NumberFormat = F32
+    sharers: int = 0  # register tiles that fetch the next plane of weights together, see conv_nhwc
 
     @property
     def side(self) -> int:
@@ -266,7 +267,9 @@ class WinogradFamily(ConvFamily):
                 for rows in _heights(form, m, budget, number)[: None if axis == CHANNELS else 2]
                 for shape in _shapes(form, m, rows, target)
             ]
-            best.append(min(found, key=lambda t: t.cost_ns(body, 0, t.units, target)))
+            made = min(found, key=lambda t: t.cost_ns(body, 0, t.units, target))
+            tiles = made.lines * -(-made.squares // made.positions)
+            best.append(made if number.is_reduced else replace(made, sharers=sharers_of(tiles, filters, target)))
         return sorted(dict.fromkeys(best), key=lambda t: t.cost_ns(body, 0, t.units, target))
 
 
