@@ -106,8 +106,7 @@ class MatmulEmitter:
         """The row tiles of one panel, each over its whole depth."""
         kb, t = self.kb, self.t
         source = self._panel(batch, panel)
-        if not t.format.is_reduced:  # that is so quick that prefetches would only take the place of loads
-            source = streaming.with_next(kb, t, self.form, source, panel, stop)
+        source = streaming.with_next(kb, t, self.form, source, panel, stop)
         zeros = self._right_zero(batch, panel) if not source.copied else None
         with kb.loop(*rows, name="tile") as row_tile:
             part = streaming.part_of_next(kb, t, self.form, source, kb.sub(row_tile, rows[0]))

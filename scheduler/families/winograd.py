@@ -269,7 +269,7 @@ class WinogradFamily(ConvFamily):
             ]
             made = min(found, key=lambda t: t.cost_ns(body, 0, t.units, target))
             tiles = made.lines * -(-made.squares // made.positions)
-            best.append(made if number.is_reduced else replace(made, sharers=sharers_of(tiles, filters, target)))
+            best.append(replace(made, sharers=sharers_of(tiles, filters, target)))
         return sorted(dict.fromkeys(best), key=lambda t: t.cost_ns(body, 0, t.units, target))
 
 

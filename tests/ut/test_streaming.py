@@ -57,7 +57,8 @@ def prefetches(kernel: str, body: Body) -> int:
         ("host.matmul.packed", (8, 512, 1088), True),
         ("host.matmul.packed", (64, 3072, 96), True),  # the next piece of the depth
         ("host.matmul.gemv", (6, 512, 1088), False),  # few rows: as fast as the hardware fetches
-        ("host.matmul.bf16", (16, 256, 96), False),
+        ("host.matmul.bf16", (16, 256, 96), True),
+        ("host.matmul.bf16", (8, 256, 96), False),
         ("host.matmul.bf16", (1, 512, 1088), False),
         ("host.matmul.bf16", (1, 2048, 1600), False),  # 6.5 MB
         ("host.matmul.bf16", (1, 4096, 1600), True),
