@@ -17,6 +17,7 @@ import platform
 import re
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -49,19 +50,27 @@ class MachineWarning(UserWarning):
 @cache
 def machine_profile() -> MachineProfile:
     """The profile that kernels for the host are compiled against: the one that SK_MACHINE names, else the one that was
-    measured and kept, else the defaults. Raises FileFormatError where SK_MACHINE names none."""
+    measured and kept, else the defaults with the caches that the system reports. Raises FileFormatError where
+    SK_MACHINE names none."""
     named, path = settings.machine_file(), profile_path()
     if named is not None:
         return DEFAULT if named == "default" else load_profile(named)
     if path is None or not path.exists():
-        return DEFAULT
+        return _unmeasured()
     try:
         return load_profile(path)
     except FileFormatError as error:
         warn(
             f"the machine's profile is not used: {error}; `superkernel machine --again` makes a new one", MachineWarning
         )
-        return DEFAULT
+        return _unmeasured()
+
+
+def _unmeasured() -> MachineProfile:
+    """The defaults, with the sizes of a core's own caches, which need no measuring."""
+    caches = _caches(_core.allowed_cpus()[0])
+    l1, l2 = (caches.get(level, (size, ""))[0] for level, size in ((1, DEFAULT.l1_bytes), (2, DEFAULT.l2_bytes)))
+    return replace(DEFAULT, l1_bytes=l1, l2_bytes=l2)
 
 
 def has_profile() -> bool:

@@ -310,10 +310,12 @@ class NhwcEmitter:
             count, length = runs_of(form)
             nest = [loop for loop in (rows, (count // form.kernel[0], column)) if loop[0] > 1]
             begin = self._begin(tile, weights) if t.format.is_integral else ()
-            return multiply(self.arithmetic, tile, nest, (length, 1), position, source, weights, t.tile_rows, begin, ahead=ahead)
+            return multiply(
+                self.arithmetic, tile, nest, (length, 1), position, source, weights, t.tile_rows, begin, ahead=ahead
+            )
         loops = _merged((rows, (form.kernel[1], column), (form.channels, walk.channel))) or [(1, 1)]
-        nest, run = loops[:-1], loops[-1]
-        return multiply(self.arithmetic, tile, nest, run, position, source, weights, t.tile_rows, ahead=ahead)
+        nest, last = loops[:-1], loops[-1]
+        return multiply(self.arithmetic, tile, nest, last, position, source, weights, t.tile_rows, ahead=ahead)
 
     def _zero_point(self) -> ir.Value | None:
         """The zero point of an image of bytes, in its own type; None where it is 0."""

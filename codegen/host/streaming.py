@@ -20,13 +20,12 @@ from dataclasses import dataclass, replace
 from llvmlite import ir
 
 from superkernel.codegen.host.builder import I8, Index, KernelBuilder
-from superkernel.scheduler.families.matmul import PACKED, MatmulTiling
+from superkernel.scheduler.families.matmul import PACKED, TOGETHER, MatmulTiling
 from superkernel.scheduler.families.matmul_form import MatmulForm
 
 AHEAD_BYTES = 4096
 AHEAD_FMAS = 2048  # multiply-adds of vectors: about half a microsecond
 SHARERS_MAX = 64  # row tiles that fetch the next panel together; more of them hide its way from memory without that
-_L2_SHARE = 0.75  # of the second-level cache that two panels and the rows beside them may fill
 _LINE_BYTES = 64
 
 Step = Callable[[Index], None]
@@ -52,7 +51,7 @@ def with_next(kb: KernelBuilder, t: MatmulTiling, form: MatmulForm, source: Pane
     """The panel with the next one as `ahead`, where its row tiles should fetch that; behind the last panel of a range
     comes itself, near already."""
     rows = sharers(t) * t.tile_rows * form.depth * t.acc.itemsize
-    fits = 2 * t.panel_bytes(form) + rows <= _L2_SHARE * kb.cpu.l2_bytes
+    fits = 2 * t.panel_bytes(form) + rows <= TOGETHER * kb.cpu.l2_bytes
     if t.right != PACKED or t.streamed or not 1 < sharers(t) <= SHARERS_MAX or not fits:
         return source
     has_next = kb.compare("<", kb.add(panel, 1), stop)

@@ -519,7 +519,12 @@ def _from_afar(tiling: NhwcTiling, form: ConvForm, target: CpuTarget) -> NhwcTil
     most = _PIECE * target.l2_bytes
     pieces = [n for n in range(1, form.channels // _PIECE_CHANNELS + 1) if form.channels % n == 0]
     fitting = [n for n in pieces if panel / form.taps / n <= most]
-    if tiling.format.is_reduced or panel <= most or not fitting or 4 * tiling.open_positions * tiling.tile_rows > _PARKED * target.l2_bytes:
+    if (
+        tiling.format.is_reduced
+        or panel <= most
+        or not fitting
+        or 4 * tiling.open_positions * tiling.tile_rows > _PARKED * target.l2_bytes
+    ):
         return made
     return replace(made, pieces=form.taps * fitting[0])
 

@@ -65,6 +65,9 @@ _TILES = {
     "avx2": ((6, 2), (4, 2)),
     "plain": ((6, 2), (4, 2)),
 }
+TOGETHER = 0.75
+"""Of the second-level cache, what a block of rows and two panels may fill."""
+
 GEMM_TILES = {tier: shapes[0] for tier, shapes in _TILES.items()}
 """The first of them by tier."""
 
@@ -477,16 +480,18 @@ def make_tiling(
 
 
 def in_pieces(tiling: MatmulTiling, target: CpuTarget) -> MatmulTiling:
-    """The tiling with its depth cut into pieces, where its rows are read in place and do not stay near as a whole."""
+    """The tiling with its depth cut into pieces, where its rows are read in place and do not stay near as a whole, or
+    not beside two panels."""
     t, near = tiling, int(target.l2_bytes * _NEAR_ROWS)
     plain = t.left == IN_PLACE and t.right == PACKED and t.phases == 1 and not t.format.is_reduced
-    if not plain or t.streamed or t.block == t.row_tiles:
-        return t
     step = t.tile_rows * t.acc.itemsize
-    block = min(t.row_tiles, near // (step * _PIECE_MIN))
-    if block <= t.block or t.depth < 2 * _PIECE_MIN:
+    beside = t.depth * (t.row_tiles * step + 2 * t.panel * t.acc.itemsize) <= TOGETHER * target.l2_bytes
+    if not plain or t.streamed or t.row_tiles == 1 or (t.block == t.row_tiles and beside):
         return t
-    pieces = -(-t.depth // (near // (step * block)))
+    block = min(t.row_tiles, near // (step * _PIECE_MIN))
+    if block < t.block or t.depth < 2 * _PIECE_MIN:
+        return t
+    pieces = max(2, -(-t.depth // (near // (step * block))))
     piece = -(-t.depth // pieces // 16) * 16
     group = max(1, min(t.panels, int(target.l2_bytes * _PARKED) // (block * t.tile_bytes)))
     return replace(t, block=block, piece=piece, group=group)

@@ -111,6 +111,15 @@ def test_hyperthreads_are_found_by_time() -> None:
     assert machine.joined((0,), machine.near_pairs([[0.0]], 0.4)) == (0,)
 
 
+def test_caches_need_no_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+    for found, l1, l2 in (
+        ({1: (48 << 10, "0"), 2: (2 << 20, "0"), 3: (1 << 30, "0-1")}, 48 << 10, 2 << 20),
+        ({}, DEFAULT.l1_bytes, DEFAULT.l2_bytes),
+    ):
+        monkeypatch.setattr(machine, "_caches", lambda cpu, found=found: found)
+        assert machine._unmeasured() == replace(DEFAULT, l1_bytes=l1, l2_bytes=l2)
+
+
 def test_a_profile_is_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SK_MACHINE")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
@@ -123,7 +132,7 @@ def test_a_profile_is_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(machine, "measure", measure)
     machine.machine_profile.cache_clear()
     try:
-        assert machine.machine_profile() == DEFAULT
+        assert machine.machine_profile() == machine._unmeasured()
         assert not measured, "compiling measures nothing"
         assert not machine.has_profile()
         first = machine.measured_again()
@@ -136,7 +145,7 @@ def test_a_profile_is_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest
         path.write_text("no JSON")
         machine.machine_profile.cache_clear()
         with pytest.warns(machine.MachineWarning, match="is not used"):
-            assert machine.machine_profile() == DEFAULT
+            assert machine.machine_profile() == machine._unmeasured()
         monkeypatch.setenv("SK_MACHINE", "default")
         machine.machine_profile.cache_clear()
         assert machine.machine_profile() == DEFAULT
@@ -152,7 +161,7 @@ def test_figures_of_a_busy_machine_are_not_kept(tmp_path: Path, monkeypatch: pyt
     try:
         with pytest.warns(machine.MachineWarning, match="10% of the trials .* not kept; run"):
             assert machine.measured_again().line_ns == 500.0
-        assert machine.machine_profile() == DEFAULT
+        assert machine.machine_profile() == machine._unmeasured()
         assert not list(tmp_path.rglob("*.json"))
     finally:
         machine.machine_profile.cache_clear()

@@ -49,7 +49,7 @@ def prefetches(kernel: str, body: Body) -> int:
         ("host.matmul.gemv", (1, 512, 1088), False),  # 2.2 MB: the last-level cache keeps some of it
         ("host.matmul.gemv", (1, 2048, 1600), True),  # 13 MB, more than three times the last-level cache
         ("host.matmul.packed", (16, 256, 96), True),  # two row tiles fetch the next panel
-        ("host.matmul.packed", (16, 2560, 96), False),  # two panels do not fit
+        ("host.matmul.packed", (16, 2560, 96), True),  # two panels do not fit: pieces of them
         ("host.matmul.packed", (8, 256, 96), False),  # one row tile
         ("host.matmul.packed", (256, 256, 96), True),  # 32 row tiles
         ("host.matmul.packed", (4096, 64, 96), False),  # more than hide the way from memory by themselves
