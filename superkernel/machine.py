@@ -5,18 +5,25 @@ Model: a machine is what the system says of its CPU (model, instruction sets, ca
 hypervisor and of its kernel: nothing that changes with a restart, or that names somebody. Where SK_MACHINE names a file
 that profile is taken, with "default" what is believed of any machine.
 
-Invariants: compiling measures nothing, for whoever compiles may do so beside other work, and figures of a busy machine
-make worse plans than the defaults do; they are not kept either. What was measured stays until `measured_again`.
+Until then one thing is found out by the first compilation, in some 20 ms, and kept: how many dot products of reduced
+precision a core does per f32 multiply-add, to the nearest power of two. CPUs differ fourfold there.
+
+Invariants: beyond that compiling measures nothing, for whoever compiles may do so beside other work, and figures of a
+busy machine make worse plans than the defaults do; they are not kept either. What was measured stays until
+`measured_again`.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import math
 import os
 import platform
 import re
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -24,7 +31,7 @@ from typing import Any
 
 from superkernel import _core
 from superkernel.core import settings
-from superkernel.core.errors import FileFormatError
+from superkernel.core.errors import FileFormatError, MachineError
 from superkernel.core.files import whole
 from superkernel.core.warn import warn
 from superkernel.target.cpu import THREADS_MAX
@@ -41,6 +48,11 @@ _RATES = {
     "f32_avx512": "avx512", "f32_avx2": "avx2", "f32_plain": "plain", "bf16_dot": "bf16", "int8_dot": "int8",
     "bf16_tiles": "amx_bf16", "int8_tiles": "amx_int8",
 }  # fmt: skip
+
+
+_DOTS = {"bf16_dot": 2, "int8_dot": 4}  # numbers of a word
+_DOT_TRIALS = 3
+_SHARES = (0.125, 0.25, 0.5, 1.0, 2.0)
 
 
 class MachineWarning(UserWarning):
@@ -67,10 +79,44 @@ def machine_profile() -> MachineProfile:
 
 
 def _unmeasured() -> MachineProfile:
-    """The defaults, with the sizes of a core's own caches, which need no measuring."""
+    """The defaults, with the sizes of a core's own caches, which need no measuring, and its dot products."""
     caches = _caches(_core.allowed_cpus()[0])
     l1, l2 = (caches.get(level, (size, ""))[0] for level, size in ((1, DEFAULT.l1_bytes), (2, DEFAULT.l2_bytes)))
-    return replace(DEFAULT, l1_bytes=l1, l2_bytes=l2)
+    dots = {field: share * _DOTS[field] * (DEFAULT.f32_avx512 or 0.0) for field, share in _dot_shares().items()}
+    return replace(DEFAULT, l1_bytes=l1, l2_bytes=l2, bf16_dot=dots.get("bf16_dot"), int8_dot=dots.get("int8_dot"))
+
+
+def _dot_shares() -> dict[str, float]:
+    """By field of a profile, vectors of dot products per vector of f32 multiply-adds, as kept or as measured now; none
+    where the CPU has none, or where others disturb."""
+    kept = profile_path()
+    path = None if kept is None else kept.with_suffix(".dots")
+    try:
+        found = json.loads(path.read_bytes()) if path is not None else None
+        if isinstance(found, dict) and all(found.get(field) in (0, *_SHARES) for field in _DOTS):
+            return {field: found[field] for field in _DOTS if found[field]}
+    except (OSError, ValueError):
+        pass
+    try:
+        probe = _core.Probe(_core.allowed_cpus()[:1])
+        rates = dict.fromkeys(("avx512", *(_RATES[field] for field in _DOTS)), 0.0)
+        for _ in range(_DOT_TRIALS):
+            rates = {kind: max(best, probe.rate(kind)) for kind, best in rates.items()}
+    except MachineError:  # no threads here
+        return {}
+    if rates["avx512"] == 0.0 or probe.disturbed > DISTURBED_MAX * probe.trials:
+        return {}
+    shares = {field: _nearest_share(rates[_RATES[field]] / (rates["avx512"] * n)) for field, n in _DOTS.items()}
+    if path is not None:
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with whole(path) as file:
+                file.write(json.dumps(shares).encode())
+    return {field: share for field, share in shares.items() if share}
+
+
+def _nearest_share(share: float) -> float:
+    return min(_SHARES, key=lambda s: abs(math.log(s / share))) if share > 0 else 0.0
 
 
 def has_profile() -> bool:

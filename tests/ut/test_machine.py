@@ -13,7 +13,7 @@ import pytest
 from anchor_bodies import anchor_case
 
 import superkernel as sk
-from superkernel import machine
+from superkernel import _core, machine
 from superkernel.api import resolved
 from superkernel.backends.host.kernel import HostKernel
 from superkernel.codegen.host.features import detect_cpu
@@ -117,12 +117,65 @@ def test_caches_need_no_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
         ({}, DEFAULT.l1_bytes, DEFAULT.l2_bytes),
     ):
         monkeypatch.setattr(machine, "_caches", lambda cpu, found=found: found)
+        monkeypatch.setattr(machine, "_dot_shares", dict)
         assert machine._unmeasured() == replace(DEFAULT, l1_bytes=l1, l2_bytes=l2)
+
+
+class FakeProbe:
+    """A core whose dot products take four times as long as multiply-adds, or has none."""
+
+    made = 0
+    trials = 100
+
+    def __init__(self, rates: dict[str, float], disturbed: int) -> None:
+        self.rates, self.disturbed = rates, disturbed
+
+    def rate(self, kind: str) -> float:
+        return self.rates[kind]
+
+    def __call__(self, cpus: list[int]) -> FakeProbe:
+        FakeProbe.made += 1
+        assert len(cpus) == 1
+        return self
+
+
+@pytest.mark.parametrize(
+    ("rates", "disturbed", "expected", "kept"),
+    [
+        ({"avx512": 170.0, "bf16": 88.0, "int8": 650.0}, 5, {"bf16_dot": 0.25, "int8_dot": 1.0}, True),
+        ({"avx512": 170.0, "bf16": 0.0, "int8": 700.0}, 0, {"int8_dot": 1.0}, True),
+        ({"avx512": 170.0, "bf16": 88.0, "int8": 650.0}, 6, {}, False),
+        ({"avx512": 0.0, "bf16": 0.0, "int8": 0.0}, 0, {}, False),
+    ],
+    ids=["slow bf16", "no bf16", "disturbed", "no AVX-512"],
+)
+def test_dot_products_are_timed_once(
+    rates: dict[str, float],
+    disturbed: int,
+    expected: dict[str, float],
+    kept: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setattr(_core, "Probe", FakeProbe(rates, disturbed))
+    FakeProbe.made = 0
+    assert machine._dot_shares() == expected
+    assert machine._dot_shares() == expected
+    assert FakeProbe.made == (1 if kept else 2)
+    profile = machine._unmeasured()
+    dots = [getattr(cpu_target("x86_64", "avx512", (), profile), name) for name in ("bf16_dots", "int8_dots")]
+    assert dots == [expected.get(field, 1.0) for field in ("bf16_dot", "int8_dot")]
+    for broken in (b"no JSON", b"[]", b'{"bf16_dot": 3, "int8_dot": 1}'):
+        for path in tmp_path.rglob("*.dots"):
+            path.write_bytes(broken)
+        assert machine._dot_shares() == expected
 
 
 def test_a_profile_is_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SK_MACHINE")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setattr(machine, "_dot_shares", dict)
     measured: list[MachineProfile] = []
 
     def measure() -> MachineProfile:
@@ -157,6 +210,7 @@ def test_figures_of_a_busy_machine_are_not_kept(tmp_path: Path, monkeypatch: pyt
     monkeypatch.delenv("SK_MACHINE")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.setattr(machine, "measure", lambda: replace(DEFAULT, line_ns=500.0, disturbed=0.1))
+    monkeypatch.setattr(machine, "_dot_shares", dict)
     machine.machine_profile.cache_clear()
     try:
         with pytest.warns(machine.MachineWarning, match="10% of the trials .* not kept; run"):
