@@ -3,6 +3,7 @@ somewhere."""
 
 from __future__ import annotations
 
+import doctest
 import os
 import re
 import shlex
@@ -18,6 +19,7 @@ from superkernel._core import OversubscriptionWarning
 from superkernel.cli import main
 
 ROOT = Path(__file__).parents[2]
+TUTORIAL = "docs/tutorial.md"
 GUIDES = (
     "README.md",
     "docs/getting-started.md",
@@ -50,6 +52,26 @@ def test_python_blocks_run(name: str, tmp_path: Path, monkeypatch: pytest.Monkey
             if "import torch" in text and find_spec("torch") is None and os.environ.get("SK_REQUIRE_TORCH") != "1":
                 continue
             exec(compile(text, f"{name}, block {number}", "exec"), namespace)
+
+
+def test_the_tutorial_prints_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its blocks in one namespace, each against the text behind it; `...` stands for anything."""
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, Any] = {"__name__": "tutorial"}
+    found = _BLOCK.findall((ROOT / TUTORIAL).read_text())
+    assert len(found) > 20
+    compared = 0
+    for (tag, text), (following, outcome) in zip(found, [*found[1:], ("", "")], strict=True):
+        if tag != "python":
+            continue
+        exec(compile(text, TUTORIAL, "exec"), namespace)
+        printed = capsys.readouterr().out
+        expected = outcome if following == "text" else ""
+        assert doctest.OutputChecker().check_output(expected, printed, doctest.ELLIPSIS), (text, printed)
+        compared += bool(expected)
+    assert compared == sum(tag == "text" for tag, _ in found)
 
 
 def shell_lines(name: str) -> list[list[str]]:
