@@ -132,7 +132,7 @@ def _spans(
         subop = number if phase and core < target.cores + target.device.aicpu_harts else None
         details: dict[str, Any] = {"cycles": end - begin}
         if kind == MARKER:
-            name = f"{names.get(number, f'sub-operator {number}')} {PHASES[phase]}" if phase else PHASES[phase]
+            name = f"{names.get(number, 'program')} {PHASES[phase]}" if phase else PHASES[phase]
             activity = SpanKind.WORK if phase == BODY else SpanKind.BETWEEN
         elif kind == STALL:
             name, activity = STALLS[detail], _stall(STALLS[detail])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -39,6 +40,17 @@ def _signals_precede_waits(trace: sk.Trace) -> bool:
     """Two cores' clocks, read one behind the other."""
     starts = {f.number: f.at_us for f in trace.flows if not f.taken}
     return all(starts[f.number] <= f.at_us + 0.2 for f in trace.flows if f.taken)
+
+
+def _accounts_for(trace: sk.Trace, report: sk.SimReport) -> None:
+    """The trace's note leads from its time to the report's."""
+    (note,) = (note for note in trace.notes if "a report's cycles" in note)
+    inside, ahead, behind = (float(number) for number in re.findall(r"([\d.]+) us", note))
+    assert inside == pytest.approx(report.cycles / report.clock_mhz, abs=0.006)
+    assert ahead > 0
+    assert behind > 0
+    if report.launches == 1:
+        assert inside + ahead + behind == pytest.approx(trace.duration_us, abs=0.02)
 
 
 def test_a_host_kernel(tmp_path: Path) -> None:
@@ -92,6 +104,7 @@ def test_time_is_of_the_sub_operator_that_it_was_spent_for() -> None:
     trace, report = kernel.trace(), kernel.report(rounds=0)
     assert isinstance(report, sk.SimReport)
     us = 1 / report.clock_mhz
+    _accounts_for(trace, report)
     bodies = [s for s in trace.spans if s.activity is SpanKind.WORK]
     control = {row.subop: [s for s in bodies if s.subop == row.subop] for row in report.subops}
     entered = min(s.begin_us for s in trace.spans if s.activity is SpanKind.BETWEEN and s.name.endswith(" entry"))
@@ -124,6 +137,7 @@ def test_launches_stand_one_behind_the_other() -> None:
     report = kernel.report(rounds=0)
     assert isinstance(report, sk.SimReport)
     assert report.launches > 1
+    _accounts_for(trace, report)
     assert trace.duration_us >= report.cycles / report.clock_mhz
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from superkernel.backends.aicore.critical import CriticalReport, critical_of
 from superkernel.backends.aicore.critical_path import critical_path
+from superkernel.backends.aicore.measure import span_of
 from superkernel.backends.aicore.timeline import Activity, Timeline, summed
 from superkernel.backends.page_tables import kernels_table
 from superkernel.display.page import Gain, Page, PageTable, StackedBar, headline
@@ -84,7 +85,20 @@ def traced(compiled: AicoreCompiled, run: SimRun) -> Trace:
         path = sorted(((p.core, p.begin * us, p.end * us) for p in pieces), key=lambda row: row[1])
     rows = [records(launch.trace) for launch in run.launches]
     trace = trace_of(rows, compiled.target, names, title, between, path)
-    return replace(trace, spans=with_symbols(trace.spans, compiled.symbols))
+    return replace(trace, spans=with_symbols(trace.spans, compiled.symbols), notes=(*trace.notes, _ends(compiled, run)))
+
+
+def _ends(compiled: AicoreCompiled, run: SimRun) -> str:
+    """How a report's time comes out of the timeline's."""
+    us = compiled.target.nanoseconds(1) / 1000
+    spans = [span_of(compiled, launch) for launch in run.launches]
+    inside, ahead = (sum(column) * us for column in zip(*((cycles, begin) for begin, cycles in spans), strict=True))
+    behind = sum(launch.cycles for launch in run.launches) * us - inside - ahead
+    return (
+        "a report's cycles are those from the program's begin on the first core to its end on the last one, "
+        f"{inside:.2f} us; in place of what cores do ahead of it ({ahead:.2f} us) and behind it ({behind:.2f} us) it "
+        "adds the cost of a launch"
+    )
 
 
 def _gains(found: CriticalReport, report: SimReport) -> tuple[Gain, ...]:
