@@ -6,6 +6,7 @@ from __future__ import annotations
 import doctest
 import os
 import re
+import runpy
 import shlex
 import warnings
 from importlib.util import find_spec
@@ -72,6 +73,16 @@ def test_the_tutorial_prints_what_it_says(
         assert doctest.OutputChecker().check_output(expected, printed, doctest.ELLIPSIS), (text, printed)
         compared += bool(expected)
     assert compared == sum(tag == "text" for tag, _ in found)
+
+
+def test_the_picture_is_what_its_command_draws(capsys: pytest.CaptureFixture[str]) -> None:
+    main_of = runpy.run_path(str(ROOT / "docs" / "site" / "timeline.py"))["main"]
+    assert main_of([]) == 0
+    drawn = capsys.readouterr().out
+    assert drawn == (ROOT / "docs" / "timeline.svg").read_text()
+    times = re.findall(r": ([\d.]+) us<", drawn)
+    assert len(times) == 2
+    assert all(f"{time} us" in (ROOT / "README.md").read_text() for time in times)
 
 
 def shell_lines(name: str) -> list[list[str]]:
