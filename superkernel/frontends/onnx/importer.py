@@ -53,7 +53,7 @@ from superkernel.frontends.refusals import refuse_unknown
 from superkernel.ir.graph import Graph
 from superkernel.transforms.dead import RemoveDead
 
-OLDEST_OPSET = 7  # numpy-style broadcasting since then; the importer is tested from 9 on
+OLDEST_OPSET = 7  # numpy-style broadcasting since then
 _MAX_FUNCTION_DEPTH = 64
 
 
