@@ -34,6 +34,7 @@ from superkernel.cli import machine as cli_machine
 from superkernel.cli import quantise as cli_quantise
 from superkernel.cli import sim as cli_sim
 from superkernel.cli import sim_run as sim_command
+from superkernel.cli import sweep as cli_sweep
 from superkernel.cli import target as cli_target
 from superkernel.core.errors import InputError, InternalError, MachineError, SuperKernelError
 from superkernel.core.options import parse_options
@@ -185,6 +186,10 @@ def _parser() -> argparse.ArgumentParser:
     cli_analysis.add_explore_arguments(add("explore", _explore, text))
     text = "Record one run as a timeline of cores and engines: a page for a browser, or JSON for Perfetto."
     cli_analysis.add_trace_arguments(add("trace", _trace, text))
+    text = "Simulate models on many targets under many options; rows are kept, and an interrupted sweep goes on."
+    swept = commands.add_parser("sweep", help=text, description=text)
+    swept.set_defaults(command=_sweep)
+    cli_sweep.add_arguments(swept)
     text = "What changed between two reports, ablations or traces beyond noise; exit status 1 where slower."
     diff = commands.add_parser("diff", help=text, description=text)
     diff.set_defaults(command=_diff)
@@ -440,6 +445,16 @@ def _canary(args: argparse.Namespace) -> int:
     found = cli_canary.run(args)
     _print(args, found.to_json(), found.text)
     return 0 if found.ok else cli_canary.CHANGED
+
+
+def _sweep(args: argparse.Namespace) -> int:
+    from superkernel.frontends import load_graph
+
+    graphs = {name: load_graph(name, **_sizes(args)) for name in args.models}
+    found, best = cli_sweep.run(args, graphs)
+    data = {**found.to_json(), "best": [found.rows.index(row) for row in best]}
+    _print(args, data, lambda: found.text(best))
+    return 0
 
 
 def _quantise(args: argparse.Namespace) -> int:

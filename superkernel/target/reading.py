@@ -3,7 +3,8 @@ field.
 
 A file has `schema_version`, `name`, `description`, an optional `base` (a preset, or a file beside it), values and an
 optional `[sensitivity]` table of "section.field" = [low, high]. Values stand in a section of their own name (they are
-the user's) or in one under `published` or `default`. What a file does not set comes from its base.
+the user's) or in one under `published` or `default`. What a file does not set comes from its base, but for the numbers
+of cores, which follow those of groups and of cores in one.
 
 Invariant: nothing is guessed. An unknown word is refused with the nearest known ones, a value of another type or
 outside its range with what is expected, and a number in two places is refused.
@@ -14,7 +15,7 @@ from __future__ import annotations
 import difflib
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from itertools import pairwise
@@ -105,6 +106,7 @@ def replace(found: Description, values: Mapping[str, Value]) -> Description:
     draft.sensitivity = dict(found.sensitivity)
     for path, value in values.items():
         _set(draft, path, list(value) if isinstance(value, tuple) else value, USER, path)
+    _follow(draft, values)
     return _finish(draft)
 
 
@@ -178,6 +180,16 @@ def _fill_sections(draft: _Draft, data: Mapping[str, Any]) -> None:
                         draft.refuse(place, "set twice in one file", found=f"also {seen[path]}")
                     seen[path] = place
                     _set(draft, path, value, origin, place)
+    _follow(draft, seen)
+
+
+def _follow(draft: _Draft, given: Collection[str]) -> None:
+    """Numbers of cores, where what they are the product of was given and they were not."""
+    for kind in ("cube_cores", "vector_cores"):
+        total, parts = f"device.{kind}", ("device.groups", f"device.{kind}_per_group")
+        groups, each = (draft.values.get(path) for path in parts)
+        if total not in given and any(p in given for p in parts) and isinstance(groups, int) and isinstance(each, int):
+            _set(draft, total, groups * each, USER, total)
 
 
 def _set(draft: _Draft, path: str, value: object, origin: str, where: str) -> None:

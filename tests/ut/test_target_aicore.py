@@ -228,7 +228,10 @@ def test_wrong_values_are_refused(text: str, expected: str) -> None:
 
 
 CROSS = {
-    "[device]\ngroups = 30": ["device.cube_cores: not groups x cube_cores_per_group", "device.vector_cores: not"],
+    "[device]\ngroups = 30\ncube_cores = 24\nvector_cores = 48": [
+        "device.cube_cores: not groups x cube_cores_per_group",
+        "device.vector_cores: not",
+    ],
     "[memory]\nl1_bytes = 5000": ["memory.l1_bytes: not a multiple of memory.block_bytes"],
     "[memory]\nub_bytes = 4097": ["memory.ub_bytes: not a multiple of memory.block_bytes"],
     "[memory]\nl0a_bytes = 1000": ["memory.l0a_bytes: not a multiple of memory.fractal_bytes"],
@@ -301,6 +304,21 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(FileFormatError, match="cannot be read"):
         load_target(tmp_path / "binary.toml")
+
+
+def test_numbers_of_cores_follow(a3: AicoreTarget) -> None:
+    head = 'schema_version = 1\nname = "x"\nbase = "a3"\n[device]\n'
+    for text, cores in (
+        ("groups = 12", (12, 24)),
+        ("vector_cores_per_group = 1", (24, 24)),
+        ("clock_mhz = 900", (24, 48)),
+    ):
+        device = parse_target(head + text).device
+        assert (device.cube_cores, device.vector_cores) == cores
+    found = a3.replaced({"device.groups": 6, "device.cube_cores_per_group": 2})
+    assert (found.device.cube_cores, found.device.vector_cores, found.origin("device.cube_cores")) == (12, 12, "user")
+    with pytest.raises(FileFormatError, match=r"device.vector_cores: not groups x"):
+        a3.replaced({"device.groups": 6, "device.vector_cores": 48})
 
 
 def test_a_base_that_leads_back(tmp_path: Path) -> None:
