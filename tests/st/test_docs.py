@@ -24,6 +24,7 @@ TUTORIAL = "docs/tutorial.md"
 GUIDES = (
     "README.md",
     "docs/getting-started.md",
+    "docs/how-to.md",
     "docs/graph-format.md",
     "docs/shapes.md",
     "docs/accelerator.md",
