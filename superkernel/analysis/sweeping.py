@@ -96,20 +96,26 @@ class TargetSweep:
         """Plain data."""
         return {"schema": "superkernel.sweep/1", "kept": self.kept, "rows": [asdict(row) for row in self.rows]}
 
-    def text(self, marked: Sequence[SweepRow] = ()) -> str:
-        """A table; rows of `marked` with a star."""
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Names of columns, and a row of cells per point; where it has no figures, the last two are its error, and
+        none."""
         fields = list(dict.fromkeys(path for row in self.rows for path in row.fields))
         options = list(dict.fromkeys(name for row in self.rows for name in row.options))
-        head = ["", "model", "target", *fields, *options, "cycles", "us"]
-        lines = [head]
+        lines = []
         for row in self.rows:
-            star = "*" if any(row is one for one in marked) else ""
             values = [str(row.fields.get(path, "")) for path in fields]
             values += [str(row.options.get(name, "")) for name in options]
             figures = [row.error or "", ""] if row.time_us is None else [str(row.cycles), f"{row.time_us:.2f}"]
-            lines.append([star, row.model, row.target, *values, *figures])
+            lines.append([row.model, row.target, *values, *figures])
+        return ["model", "target", *fields, *options, "cycles", "us"], lines
+
+    def text(self, marked: Sequence[SweepRow] = ()) -> str:
+        """The table; rows of `marked` with a star."""
+        head, cells = self.table()
+        stars = ["*" if any(row is one for one in marked) else "" for row in self.rows]
+        lines = [["", *head], *([star, *row] for star, row in zip(stars, cells, strict=True))]
         short = [line for line in lines if line[-1]]  # an error may be as long as it is
-        widths = [max(len(line[i]) for line in short) for i in range(len(head))]
+        widths = [max(len(line[i]) for line in short) for i in range(len(lines[0]))]
         rows = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
         return "\n".join([*rows, f"{len(self.rows)} points, {self.kept} of them known already"])
 

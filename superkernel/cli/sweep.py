@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from superkernel.core.errors import InputError
 from superkernel.core.options import parse_options
+from superkernel.display.scatter import ScatterPoint, scatter_page
+from superkernel.display.tracing import save_page
 
 if TYPE_CHECKING:
     from superkernel.analysis.sweeping import SweepRow, TargetSweep
@@ -29,6 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, default=None, help="processes (default: all allowed CPUs)")
     text = "two figures or varied fields; rows that no other one beats in both get a star (default: time_us,code_bytes)"
     parser.add_argument("--pareto", default="time_us,code_bytes", metavar="X,Y", help=text)
+    text = "write the table and a plot of the two figures of --pareto here too, as one page"
+    parser.add_argument("--html", metavar="FILE", help=text)
     parser.add_argument("--dim", action="append", default=[], metavar="NAME=N", help="value of a symbolic dimension")
     parser.add_argument("--shape", action="append", default=[], metavar="INPUT=1,3,224,224", help="shape of an input")
     parser.add_argument("--json", action="store_true", help="machine-readable output")
@@ -62,7 +66,22 @@ def run(args: argparse.Namespace, graphs: Mapping[str, Graph]) -> tuple[TargetSw
         workers=args.workers,
         progress=_show_progress if sys.stderr.isatty() else lambda done, total: None,
     )
-    return found, found.pareto(*axes)
+    best = found.pareto(*axes)
+    if args.html is not None:
+        save_page(args.html, page(found, best, (axes[0], axes[1])))
+    return found, best
+
+
+def page(found: TargetSweep, best: Sequence[SweepRow], axes: tuple[str, str]) -> str:
+    """A plot and a table per model."""
+    head, lines = found.table()
+    groups: dict[str, list[ScatterPoint]] = {row.model: [] for row in found.rows}
+    for row, line in zip(found.rows, lines, strict=True):
+        x, y = row.figure(axes[0]), row.figure(axes[1])
+        if x is not None and y is not None:
+            name = ", ".join([row.target, *(f"{k}={v}" for k, v in {**row.fields, **row.options}.items())])
+            groups[row.model].append(ScatterPoint(name, x, y, any(row is one for one in best), tuple(line)))
+    return scatter_page("Sweep", axes, head, list(groups.items()))
 
 
 def _values(text: str) -> tuple[str, list[str]]:

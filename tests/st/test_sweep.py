@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import superkernel as sk
 from superkernel.analysis.sweeping import FIGURES, SweepRow, TargetSweep, graph_digest, sweep
 from superkernel.cli import main
+from superkernel.display.scatter import ScatterPoint, scatter_page
 from superkernel.frontends.json_form import save_json
 from superkernel.target.aicore import load_target
 from superkernel.target.schema import Value
@@ -81,7 +83,8 @@ def test_the_command_runs_processes(tmp_path: Path, capsys: pytest.CaptureFixtur
     model, rows = str(tmp_path / "m.json"), str(tmp_path / "rows.jsonl")
     save_json(models.mlp((32, 48, 16)), model)
     words = ["sweep", model, "--target", "mini", "--field", "device.groups=1,2", "--option", "sync=minimal,full"]
-    words += ["--file", rows, "--workers", "2", "--pareto", "device.groups,cycles", "--json"]
+    shown = tmp_path / "sweep.html"
+    words += ["--file", rows, "--workers", "2", "--pareto", "device.groups,cycles", "--html", str(shown), "--json"]
     assert main(words) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["kept"] == 0
@@ -90,6 +93,10 @@ def test_the_command_runs_processes(tmp_path: Path, capsys: pytest.CaptureFixtur
     ]  # fmt: skip
     assert all(r["error"] is None and r["time_us"] > 0 for r in found["rows"])
     assert found["best"]
+    html = shown.read_text()
+    assert html.count("<circle") == html.count("<tr") - 1 == 4
+    assert html.count('<tr class="best"') == len(found["best"])
+    assert re.search(r"src=|href=|url\(|@import", html) is None  # nothing from elsewhere
     assert main(words) == 0
     assert json.loads(capsys.readouterr().out) == {**found, "kept": 4}
     assert main([*words[:-1], "--option", "split=1"]) == 0
@@ -145,6 +152,19 @@ def test_the_best_are_those_that_no_other_one_beats() -> None:
     )
     found = TargetSweep(rows, 0).pareto("device.groups", "cycles")
     assert found == (rows[0], rows[1], rows[3], rows[4], rows[5])
+
+
+@pytest.mark.parametrize("values", [[], [(1.0, 2.0)], [(1.0, 5.0), (2.0, 5.0)], [(0.0, 1.0), (3.0, 900.0), (1.0, 2.0)]])
+def test_plots_of_few_points(values: list[tuple[float, float]]) -> None:
+    points = [ScatterPoint(f"<{i}>", x, y, i == 0, ("a", "<b>")) for i, (x, y) in enumerate(values)]
+    html = scatter_page("A & B", ("x", "y"), ("one", "two"), [("m", points)])
+    at = [(float(x), float(y)) for x, y in re.findall(r'cx="([^"]+)" cy="([^"]+)"', html)]
+    assert len(at) == len(values)
+    assert all(70 <= x <= 700 and 24 <= y <= 334 for x, y in at)
+    assert len(set(at)) == len(values)
+    assert "<b>" not in html
+    assert "A &amp; B" in html
+    assert ("(logarithmic)" in html) == (len(values) == 3)
 
 
 def test_digests_differ_where_graphs_do() -> None:
