@@ -204,11 +204,30 @@ def _operand(values: Values, cluster: Cluster, coords: Coords, value: str) -> in
     found = values.where[value]
     if isinstance(found, Reg) and found.slot < 0 and values.clusters.find(found.cluster) is cluster:
         return found.cell
+    codes = _codes_stored_beside(values, value)
+    if codes is not None:
+        node = values.context.graph.producers[value]
+        args = [_operand(values, cluster, coords, name) for name in node.inputs if name is not None]
+        op, attrs = _instruction(node)
+        return cluster.instruct(op, tuple(args), kind.dtype, attrs)
     accept: Accept = lambda ref: _strides(coords, ref) is not None  # noqa: E731
     ref = values.demand(value, accept)
     strides = _strides(coords, ref)
     assert strides is not None, f"{value} is not affine over its reader's iteration space"
     return values.load(cluster, ref, strides)
+
+
+def _codes_stored_beside(values: Values, value: str) -> str | None:
+    """The codes of a value that is dequantised where they are computed: to read them and to dequantise again is less
+    than to store and read what they mean. None of other values."""
+    node, found = values.context.graph.producers.get(value), values.where[value]
+    if node is None or node.op != "dequantize" or not isinstance(found, Reg) or found.slot >= 0:
+        return None
+    codes, *parameters = (name for name in node.inputs if name is not None)
+    beside = values.where[codes]
+    if not isinstance(beside, Reg) or values.clusters.find(beside.cluster) is not values.clusters.find(found.cluster):
+        return None
+    return codes if all(legality.is_scalar_constant(values, name) for name in parameters) else None
 
 
 def _scalar(values: Values, value: str) -> int | float | bool:

@@ -377,8 +377,12 @@ class KernelBuilder:
 
     def fma(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
         """a*b + c, rounded once where the CPU has FMA (on the plain path: rounded twice, LLVM's fmuladd)."""
-        name = "llvm.fma" if self.cpu.tier != "plain" or "x86" not in self.cpu.triple else "llvm.fmuladd"
-        return self.call_float(name, a, b, c)
+        return self.call_float("llvm.fma" if self.fuses else "llvm.fmuladd", a, b, c)
+
+    @property
+    def fuses(self) -> bool:
+        """Whether the CPU has FMA."""
+        return self.cpu.tier != "plain" or "x86" not in self.cpu.triple
 
     def call_float(self, name: str, *args: ir.Value) -> ir.Value:
         """A floating-point intrinsic overloaded on its one type, e.g. llvm.sqrt, llvm.floor, llvm.minimum."""

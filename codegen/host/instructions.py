@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from superkernel.codegen.host import vecmath
 from superkernel.codegen.host.builder import KernelBuilder, compute_dtype
 from superkernel.codegen.host.convert import convert, float_to_integer, integer_range
+from superkernel.codegen.host.requantise import requantise
 from superkernel.codegen.host.vecexpr import Expr, rounded
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError
@@ -52,6 +53,10 @@ class Context:
     def math(self, name: str, *args: Expr) -> Expr:
         """A function of `vecmath`, element by element."""
         return Expr(self.kb, vecmath.apply(self.kb, name, *(a.v for a in args)))
+
+    def fused(self) -> bool:
+        """Whether multiply-adds round once."""
+        return self.kb.fuses
 
     def convert(self, x: Expr, source: DType | None, target: DType) -> Expr:
         """`x`, which holds a `source`, as a `target`; InternalError where the operand is absent."""
@@ -274,8 +279,14 @@ def _shrink(c: Context, x: Expr) -> Expr:
 
 
 def _quantize(c: Context, x: Expr, scale: Expr, zero: Expr | None = None) -> Expr:
-    double = c.dtype.itemsize == 4
     first, second, third = (*c.dtypes, None, None)[:3]
+    known = c.constants[1:]
+    if first is DType.F32 and second is DType.F32 and all(isinstance(n, (int, float)) for n in known) and c.fused():
+        step, point = (*(float(n) for n in known if isinstance(n, (int, float))), 0.0)[:2]
+        codes = requantise(x, step, int(point), c.dtype)
+        if codes is not None:
+            return codes
+    double = c.dtype.itemsize == 4
     work = DType.F64 if double or first is DType.F64 else DType.F32
     value = rounded(c.convert(x, first, work) / c.convert(scale, second, work), "roundeven")
     if zero is not None:

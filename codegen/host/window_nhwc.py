@@ -13,16 +13,18 @@ from llvmlite import ir
 
 from superkernel.codegen.host.builder import Index, KernelBuilder, mangle
 from superkernel.codegen.host.conv_nhwc import ChannelStores
+from superkernel.codegen.host.convert import integer_range
 from superkernel.codegen.host.gemm_core import Values, fold
 from superkernel.codegen.host.loops import taps_inside, vector_loop
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body
+from superkernel.ops.opdef import BYTES
 from superkernel.ops.pool import window_counts
 from superkernel.ops.windows import Window
 from superkernel.scheduler.families.conv import PIXELS
 from superkernel.scheduler.families.matmul_form import view_of
 from superkernel.scheduler.families.pool import GLOBAL
-from superkernel.scheduler.families.window_nhwc import WindowTiling, unrolled_taps, window_form
+from superkernel.scheduler.families.window_nhwc import MAXIMA, WindowTiling, unrolled_taps, window_form
 
 _F32 = DType.F32
 _EDGES_MAX = 4  # tiles that reach over an edge of the image and have code of their own
@@ -34,7 +36,7 @@ class WindowEmitter:
     def __init__(self, kb: KernelBuilder, body: Body, tiling: WindowTiling) -> None:
         self.kb, self.body, self.t, self.form = kb, body, tiling, window_form(body)
         self.stores = ChannelStores(kb, body, self.form)
-        self.is_max = body.op in ("max_pool", "global_max_pool")
+        self.is_max = body.op in MAXIMA
         self.weights = kb.operands[view_of(body, 1).operand] if body.op == "conv" else None
         self.source = kb.operands[self.form.operand]
         self.tables: dict[str, ir.Value] = {}
@@ -246,6 +248,8 @@ class WindowEmitter:
         return self.kb.load(self.source, index, self.form.dtype, lanes, self.form.x_strides[1])
 
     def _neutral(self, lanes: int) -> ir.Value:
+        if self.form.dtype in BYTES:
+            return self.kb.const(integer_range(self.form.dtype)[0], self.form.dtype, lanes)
         return self.kb.const(float("-inf") if self.is_max else 0.0, _F32, lanes)
 
     def _combine(self, total: ir.Value, x: ir.Value, filters: ir.Value | None) -> ir.Value:
@@ -254,6 +258,9 @@ class WindowEmitter:
             return kb.fma(x, filters, total)
         if not self.is_max:
             return kb.b.fadd(total, x)
+        if self.form.dtype in BYTES:
+            compare = kb.b.icmp_signed if self.form.dtype.is_signed else kb.b.icmp_unsigned
+            return kb.b.select(compare(">", total, x), total, x)
         function = kb.intrinsic(f"llvm.maximum.{mangle(x.type)}", x.type, [x.type] * 2)
         return kb.b.call(function, [total, x], fastmath=("nsz",))  # NaN is kept; the sign of a zero is nobody's
 

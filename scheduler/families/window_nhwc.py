@@ -23,7 +23,7 @@ from superkernel.core.errors import UnsupportedError
 from superkernel.core.tensor import Region, strided_view
 from superkernel.ir.body import Body, PointwiseProgram, Role, View
 from superkernel.ir.collapse import runs_of_range
-from superkernel.ops.opdef import Array
+from superkernel.ops.opdef import BYTES, Array
 from superkernel.ops.windows import Window
 from superkernel.registry.predicates import Reason, one_of
 from superkernel.registry.requirement import CHANNELS_LAST
@@ -38,8 +38,9 @@ from superkernel.scheduler.families.pool import GLOBAL, pool_form
 from superkernel.scheduler.tiling import Access, KernelFamily, Pack
 from superkernel.target.cpu import CpuTarget
 
-DEPTHWISE, POOL = "host.conv.depthwise_nhwc", "host.pool_nhwc"
+DEPTHWISE, POOL, BYTES_POOL = "host.conv.depthwise_nhwc", "host.pool_nhwc", "host.pool_nhwc_bytes"
 POOLS = ("max_pool", "avg_pool", *GLOBAL)
+MAXIMA = ("max_pool", "global_max_pool")
 _COLUMNS = {"avx512": 8, "avx2": 4, "plain": 4}
 _UNROLLED_TAPS = 12  # kernel columns that are written out
 _CALL_NS = 30.0
@@ -174,7 +175,8 @@ class WindowTiling(HostTiling):
         taps = form.rows.kernel * form.columns.kernel
         wide = self.channels / (-(-self.channels // self.lanes) * self.lanes)  # of whole vectors
         weight = taps * (1.25 if body.op == "conv" else 1.6) + 2.0 + program_weight(form.epilogue)
-        work = elements_ns(outputs / max(wide, 0.1), weight, target, 4)
+        width = 4 if form.dtype in FLOAT_TYPES else 1
+        work = elements_ns(outputs / max(wide, 0.1), weight, target, width)
         moved = form.images * form.channels * form.rows.extent * form.columns.extent * form.dtype.itemsize
         return _CALL_NS + share * max(work, moved / target.l3_bytes_per_ns)
 
@@ -186,13 +188,10 @@ class WindowFamily(KernelFamily[CpuTarget]):
 
     def _serves(self, body: Body) -> bool:
         x = body.anchor_input_types[0]
-        if (
-            x is None
-            or x.rank not in (3, 4)
-            or x.dtype not in FLOAT_TYPES
-            or not isinstance(body.anchor_inputs[0], View)
-        ):
+        if x is None or x.rank not in (3, 4) or not isinstance(body.anchor_inputs[0], View):
             return False
+        if x.dtype not in FLOAT_TYPES:
+            return x.dtype in BYTES and body.op in MAXIMA
         if body.op != "conv":
             return body.op in POOLS
         weights = body.anchor_inputs[1]
@@ -205,12 +204,13 @@ class WindowFamily(KernelFamily[CpuTarget]):
             raise UnsupportedError(
                 "no window that this kernel computes",
                 location=kernel,
-                expected="a depthwise conv with constant filters or a pool, one or two dimensions, f32, f16 or bf16",
+                expected="a depthwise conv with constant filters or a pool, one or two dimensions, f32, f16 or bf16; "
+                "of bytes a maximum",
                 found=f"{body.op} of {body.anchor_input_types[0]}",
                 hint="host.conv.generic and host.pool compute the others",
             )
         form = window_form(body)
-        lanes = max(1, target.vector_bytes // 4)
+        lanes = max(1, target.vector_bytes // (4 if form.dtype in FLOAT_TYPES else 1))
         most = _COLUMNS[target.tier]
         tiles = max(1, -(-form.columns.size // most))
         tile = max(1, -(-form.columns.size // tiles))
@@ -256,4 +256,5 @@ KERNELS = (
         code_bytes=6144,
     ),
     _POOL,
+    replace(_POOL, id=BYTES_POOL, ops=MAXIMA, modifier="nhwc_bytes", dtypes=BYTES, typed=False),
 )

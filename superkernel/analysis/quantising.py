@@ -26,6 +26,7 @@ from superkernel.frontends.onnx import read_model
 
 METHODS = {"minmax": "MinMax", "percentile": "Percentile", "entropy": "Entropy"}
 """How the range of a tensor follows from its values: all of them; without outliers; by the least lost information."""
+_OPSET_LEAST, _IR_LEAST = 13, 7  # of ONNX 1.8: scales per channel; inputs that are not constants as well
 ACTIVATIONS = {"u8": "QUInt8", "i8": "QInt8"}
 
 Array = NDArray[Any]
@@ -112,7 +113,8 @@ def quantise(
     with tempfile.TemporaryDirectory(prefix="superkernel-") as folder, _quiet():
         prepared, written = Path(folder, "prepared.onnx"), Path(folder, "quantised.onnx")
         try:
-            tools.shape_inference.quant_pre_process(str(model), str(prepared), skip_symbolic_shape=True)
+            current = _current(proto, Path(model), Path(folder))
+            tools.shape_inference.quant_pre_process(str(current), str(prepared), skip_symbolic_shape=True)
             tools.quantize_static(
                 str(prepared),
                 str(written),
@@ -168,6 +170,30 @@ def _checked(proto: Any, data: Sequence[Sample]) -> list[Sample]:
         wrong += [Violation(f"the model has no input {name!r}", where, expected) for name in unknown]
     raise_all(InputError, wrong)
     return [dict(sample) for sample in data]
+
+
+def _current(proto: Any, model: Path, folder: Path) -> Path:
+    """The file of the model, or of the same in an opset that has scales per channel. Constants are inputs to the
+    converter of old files (IR version 3), and no inputs behind it: the quantiser takes inputs for values."""
+    import onnx
+
+    opset = next((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), _OPSET_LEAST)
+    if opset >= _OPSET_LEAST:
+        return model
+    old = onnx.ModelProto()
+    old.CopyFrom(proto)
+    named = {value.name for value in proto.graph.input}
+    constants = [tensor for tensor in proto.graph.initializer if tensor.name not in named]
+    old.graph.input.extend(onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in constants)
+    converted = onnx.version_converter.convert_version(old, _OPSET_LEAST)
+    constant = {tensor.name for tensor in converted.graph.initializer}
+    inputs = [value for value in converted.graph.input if value.name not in constant]
+    del converted.graph.input[:]
+    converted.graph.input.extend(inputs)
+    converted.ir_version = max(converted.ir_version, _IR_LEAST)
+    path = folder / "current.onnx"
+    onnx.save(converted, str(path))
+    return path
 
 
 def _reader(tools: Any, samples: Sequence[Sample]) -> Any:

@@ -68,6 +68,8 @@ def images() -> list[Case]:
         ("host.conv.depthwise_nhwc", "conv", {**same, "groups": 19}, [((1, 19, 9, 8), f32), ((19, 1, 3, 3), f32)]),
         ("host.pool_nhwc", "max_pool", {"kernel": (3, 3), "strides": (2, 2)}, [((2, 21, 9, 10), f32)]),
         ("host.pool_nhwc", "global_avg_pool", {}, [((2, 5, 7, 7), f32)]),
+        ("host.pool_nhwc_bytes", "max_pool", {"kernel": (3, 3), **same}, [((2, 70, 9, 10), DType.U8)]),
+        ("host.pool_nhwc_bytes", "global_max_pool", {}, [((2, 21, 7, 6), DType.I8)]),
     ):
         made = anchor_case(op, attrs, slots, constants=range(1, len(slots)), layouts={0: (0, 2, 3, 1)})
         found.append((kernel, made.body, made.arrays, made.expected))

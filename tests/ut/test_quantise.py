@@ -83,6 +83,16 @@ def test_scales_per_tensor_and_signed_bytes(model: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+def test_a_model_of_an_old_opset(model: Path, tmp_path: Path) -> None:
+    """IR version 3 and opset 9: constants need not be inputs, and scales per channel come with opset 13."""
+    old = onnx.load(model)
+    old.ir_version, old.opset_import[0].version = 3, 9
+    onnx.save(old, tmp_path / "old.onnx")
+    done = quantise(tmp_path / "old.onnx", tmp_path / "out.onnx", images(2))
+    assert done.computed_in["bytes"] >= 3
+    assert onnx.load(tmp_path / "out.onnx").opset_import[0].version >= 13
+
+
 def test_the_command(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = tmp_path / "d.npz"
     np.savez(data, x=np.stack([s["x"] for s in images(4)]))

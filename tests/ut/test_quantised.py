@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 import superkernel as sk
 from superkernel.builder import GraphBuilder, Tensor
+from superkernel.core.dtypes import DType
+from superkernel.ir.body import Role
 from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
 from superkernel.transforms import simplify
@@ -219,6 +221,26 @@ def test_residual_network() -> None:
     assert np.abs(found.astype(int) - wanted.astype(int)).max() <= 1
     explained = [str(kernel.explain(i)) for i in range(4)]
     assert all("host.conv.bytes" in text or "host.pool" in text for text in explained)
+
+
+def test_values_that_were_dequantised_for_many_are_kept_as_codes() -> None:
+    """Both readers of the codes' values read the codes: nothing of four bytes an element is stored between them."""
+    q = Quantised("u8")
+    b = q.b
+    w, scale = weights(16, 8, 3, 3)
+    first = q.quantised(b.conv(q.real(q.codes(1, 8, 12, 12), X_SCALE), q.weights(w, scale), pads=(1, 1, 1, 1)))
+    w, scale = weights(16, 16, 3, 3, seed=1)
+    real = q.real(first, Y_SCALE)
+    second = b.conv(real, q.weights(w, scale), pads=(1, 1, 1, 1))
+    b.output(q.quantised(b.relu(b.add(second, real))), name="y")
+    graph = b.graph()
+    kernel = sk.compile(graph, threads=2)
+    bodies = [sub.body for sub in kernel._compiled.grouping.subops]
+    computed = [o.type.dtype for body in bodies for o in body.operands if o.role is not Role.CONSTANT]
+    assert len(bodies) == 2
+    assert set(computed) == {DType.U8}
+    x = q.random(1, 8, 12, 12)
+    assert np.abs(kernel(x=x).astype(int) - evaluate(graph, {"x": x})["y"].astype(int)).max() <= 1
 
 
 INTEGER_CONVS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any], str]] = {
