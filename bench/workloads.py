@@ -14,14 +14,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.builder import GraphBuilder, Tensor
+from superkernel.frontends import load_graph
 from superkernel.ir.graph import Graph
 from superkernel.reference.random_inputs import random_inputs
 
@@ -43,6 +46,7 @@ class Workload:
     kind: str = "plain"  # "encoder" and "decoder" have fused contrib operators in ONNX Runtime
     onnx: Callable[[], Any] | None = None
     needs: tuple[str, ...] = field(default=())  # modules that must be installed
+    quantised: bool = False  # measured where it is named; results of others may be some steps of bytes off
 
     def graph(self, tiny: bool = False) -> Graph:
         """The graph at its benchmark size, or a small one of the same kind."""
@@ -236,9 +240,30 @@ def light_onnx(name: str) -> Any:
 
 def light(name: str) -> Graph:
     """The graph of a light model."""
-    from superkernel.frontends import load_graph
-
     return load_graph(light_onnx(name))
+
+
+@cache
+def quantised_onnx(name: str, tiny: bool = False) -> Any:
+    """Another workload as a model of bytes, which `superkernel.analysis.quantising` makes of it; ranges are found on
+    four samples of random inputs. Every process makes the same one."""
+    import onnx
+    from emit_onnx import to_onnx
+
+    from superkernel.analysis.quantising import quantise
+
+    source = WORKLOADS[name]
+    with TemporaryDirectory() as folder:
+        f32, quantised = Path(folder, "f32.onnx"), Path(folder, "quantised.onnx")
+        onnx.save(to_onnx(source.graph(tiny)) if source.onnx is None else source.onnx(), str(f32))
+        samples = [make_inputs(load_graph(f32), seed) for seed in range(2, 6)]
+        quantise(f32, quantised, samples)
+        return onnx.load(str(quantised))
+
+
+def quantised(name: str) -> Graph:
+    """The graph of a model of bytes."""
+    return load_graph(quantised_onnx(name))
 
 
 def minilm(tokens: int) -> Graph:
@@ -264,6 +289,7 @@ LIGHT = (
     "zfnet512",
     "vgg19",
 )
+QUANTISED = ("dwcnn-160", "light-resnet50")
 _DECODE_TINY = {
     "layers": 2,
     "width": 64,
@@ -282,6 +308,19 @@ def _decode(name: str, *, dispatch_bound: bool = False, **sizes: int) -> Workloa
 def _light(name: str) -> Workload:
     return Workload(
         f"light-{name}", "light", light, {"name": name}, None, onnx=lambda: light_onnx(name), needs=("onnx",)
+    )
+
+
+def _quantised(name: str) -> Workload:
+    return Workload(
+        f"int8-{name}",
+        "quantised",
+        quantised,
+        {"name": name},
+        None,
+        onnx=lambda: quantised_onnx(name),
+        needs=("onnx", "onnxruntime"),
+        quantised=True,
     )
 
 
@@ -377,19 +416,19 @@ def _all() -> list[Workload]:
         )
         for tokens in (16, 64)
     ]
-    return found + [_light(name) for name in LIGHT]
+    return [*found, *map(_light, LIGHT), *map(_quantised, QUANTISED)]
 
 
 WORKLOADS: dict[str, Workload] = {w.name: w for w in _all()}
 
 
 def choose(patterns: str | None) -> list[Workload]:
-    """The workloads that match any of the comma-separated patterns (all without). Raises ValueError on a pattern that
-    matches none."""
+    """The workloads that match any of the comma-separated patterns (without: all but the quantised ones). Raises
+    ValueError on a pattern that matches none."""
     from fnmatch import fnmatchcase
 
     if not patterns:
-        return list(WORKLOADS.values())
+        return [w for w in WORKLOADS.values() if not w.quantised]
     wanted = [p.strip() for p in patterns.split(",") if p.strip()]
     for pattern in wanted:
         if not any(fnmatchcase(name, pattern) for name in WORKLOADS):

@@ -174,8 +174,23 @@ def test_onnx_refuses_what_it_cannot_write() -> None:
         emit_onnx.to_onnx(b.graph())
 
 
+def test_a_workload_in_bytes() -> None:
+    """The same network as a model of bytes, near the one in f32."""
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    graph = load_graph(workloads.quantised_onnx("dwcnn-96", tiny=True))
+    assert {"quantize", "dequantize"} <= {node.op for node in graph.nodes}
+    plain = workloads.WORKLOADS["dwcnn-96"].graph(tiny=True)
+    inputs = workloads.make_inputs(plain)
+    want, got = (next(iter(evaluate(g, inputs).values())) for g in (plain, graph))
+    assert 0 < np.abs(want - got).max() < 0.2 * np.abs(want).max()
+
+
 def test_names_and_choice() -> None:
-    assert len(workloads.choose(None)) == len(workloads.WORKLOADS) >= 30
+    plain = [w for w in workloads.WORKLOADS.values() if not w.quantised]
+    assert workloads.choose(None) == plain
+    assert len(plain) >= 30
+    assert [w.name for w in workloads.choose("int8-*")] == [f"int8-{name}" for name in workloads.QUANTISED]
     assert {w.name for w in workloads.choose("mlp-64,decode-*")} == {
         "mlp-64",
         "decode-small",
