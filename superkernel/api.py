@@ -19,6 +19,7 @@ from superkernel.target.cpu import THREADS_MAX
 
 if TYPE_CHECKING:
     import networkx as nx
+    from numpy.typing import NDArray
 
     from superkernel.backends.aicore.kernel import AicoreKernel
     from superkernel.backends.host.kernel import HostKernel
@@ -138,9 +139,9 @@ def compile_dynamic(
     raise_all(UnsupportedError, backend.refusals(found, chosen, threads))
     model = _existing_file(source) if isinstance(source, (str, PathLike)) else source
 
-    def make(graph: Graph) -> Kernel:
+    def make(graph: Graph, states: Mapping[str, NDArray[Any]]) -> Kernel:
         with paused():
-            return kernel_of(compile_graph(graph, found, chosen, backend, threads=count))
+            return kernel_of(compile_graph(graph, found, chosen, backend, threads=count), states)
 
     return DynamicKernel(dynamic_source(model, _checked_ranges(dims), constants=constants), make)
 

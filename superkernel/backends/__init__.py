@@ -9,12 +9,14 @@ known by `register("kind", "package")`, where `kind` is that of its targets, and
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from superkernel.core.errors import InternalError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import NDArray
 
     from superkernel.compilation.backend import AnyBackend
     from superkernel.compilation.compiled import AnyCompilation
@@ -42,9 +44,9 @@ def backend_of(target: Target | str) -> AnyBackend:
     return backend
 
 
-def kernel_of(compiled: AnyCompilation) -> Kernel:
-    """What was compiled as users hold it."""
-    kernel: Kernel = import_module(f"{_package(compiled.target.kind)}.kernel").KERNEL(compiled)
+def kernel_of(compiled: AnyCompilation, states: Mapping[str, NDArray[Any]] | None = None) -> Kernel:
+    """What was compiled as users hold it, its states kept in arrays that are given: see `Kernel`."""
+    kernel: Kernel = import_module(f"{_package(compiled.target.kind)}.kernel").KERNEL(compiled, states)
     return kernel
 
 

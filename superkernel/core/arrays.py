@@ -10,6 +10,9 @@ otherwise.
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -29,6 +32,10 @@ _HINTS = {
     "f": "convert it with .astype('float64')",
 }
 _NUMBERS = "fiub"
+
+_memcmp = ctypes.CDLL(None).memcmp
+_memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+_digests: dict[int, tuple[weakref.ref[NDArray[Any]], bytes]] = {}  # by id, gone with the array
 
 COPIED_BYTES_MAX = 256 << 20  # of a graph's constants; with more, only small ones are copied
 SMALL_BYTES_MAX = 1 << 20
@@ -143,6 +150,29 @@ def _is_frozen(array: NDArray[Any]) -> bool:
         return holder is None or memoryview(holder).readonly
     except TypeError:  # no buffer: whose memory it is has said that it is read-only
         return True
+
+
+def same_contents(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Whether two arrays have the same type, shape and bytes; -0 is not 0, and a NaN is itself."""
+    if one is other:
+        return True
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    left, right = np.ascontiguousarray(one), np.ascontiguousarray(other)
+    return bool(_memcmp(left.ctypes.data, right.ctypes.data, left.nbytes) == 0)
+
+
+def contents_digest(array: NDArray[Any]) -> bytes:
+    """SHA-256 of an array's elements in C order. That of an array that nobody may write to is remembered as long as it
+    lives."""
+    known = _digests.get(id(array))
+    if known is not None:
+        return known[1]
+    digest = hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).digest()
+    if _is_frozen(array):
+        at = id(array)
+        _digests[at] = weakref.ref(array, lambda _: _digests.pop(at, None)), digest
+    return digest
 
 
 class NamedArrays(Mapping[str, NDArray[Any]]):

@@ -3,25 +3,32 @@
 Every kernel is planned and proved for its sizes as any other, and computes the same bits as one that was compiled for
 them alone. The machine code of sub-operators that do not change with the sizes is found in the cache. Packed constants
 belong to a kernel: what all kept kernels hold grows with their number (`kernels_max`).
+
+States (a KV cache) belong to the object: all its kernels work on the same arrays, one at a time, so that what they hold
+survives a change of sizes. So no state's type or initial contents may depend on the sizes.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from threading import Lock
+from contextlib import AbstractContextManager, nullcontext
+from threading import Lock, RLock
 from typing import Any
 
 import numpy as np
 
+from superkernel.core.arrays import NamedArrays, same_contents
 from superkernel.core.errors import InputError, UnsupportedError, Violation, raise_all
 from superkernel.frontends.dynamic import DynamicInput, DynamicSource, Ranges, sizes_of
 from superkernel.ir.graph import Graph
 from superkernel.runtime.inputs import bind_arguments, inputs_given
-from superkernel.runtime.kernel import Kernel
+from superkernel.runtime.kernel import Array, Kernel
 from superkernel.runtime.result import RunReport, RunResult
 
 KERNELS_MAX = 16
+Make = Callable[[Graph, Mapping[str, Array]], Kernel]
+"""What compiles a graph, with states in given arrays; those that are not given are new."""
 
 
 class DynamicKernel:
@@ -30,11 +37,15 @@ class DynamicKernel:
     Call: `kernel(*arrays, **named)`; the arrays' shapes tell the sizes, which must lie in their ranges, else
     InputError. The first call with new sizes compiles."""
 
-    def __init__(self, source: DynamicSource, make: Callable[[Graph], Kernel]) -> None:
+    def __init__(self, source: DynamicSource, make: Make) -> None:
         self._source, self._make = source, make
         self._kernels: OrderedDict[tuple[int, ...], Kernel] = OrderedDict()
         self._kernels_max = KERNELS_MAX
         self._lock = Lock()
+        self._initial: Mapping[str, Array] | None = None  # of states, by the first graph
+        self._reset: Mapping[str, Array] = {}  # the same, by the first kernel
+        self._states: dict[str, Array] = {}
+        self._turn: AbstractContextManager[Any] = nullcontext()
 
     @property
     def dims(self) -> Ranges:
@@ -77,9 +88,22 @@ class DynamicKernel:
         raise_all(InputError, wrong)
         return self._at(tuple(int(chosen[name]) for name in self.dims))
 
+    @property
+    def states(self) -> Mapping[str, Array]:
+        """The states that all kernels share: live arrays, writable between runs. They come into being with the first
+        kernel (`at`); before it, and where the graph has none, this is empty."""
+        return NamedArrays(self._states)
+
+    def reset_states(self) -> None:
+        """Put every state back to its initial contents."""
+        for name, array in self._states.items():
+            array[...] = self._reset[name]
+
     def __call__(self, *args: Any, **named: Any) -> Any:
         bound = bind_arguments(self.inputs, args, named)
-        return self._for(bound)(**bound)
+        kernel = self._for(bound)
+        with self._turn:
+            return kernel(**bound)
 
     def run(self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, **named: Any) -> RunResult[RunReport]:
         """Run once and return outputs by name: `Kernel.run` of the kernel for the inputs' shapes. Inputs: a mapping, a
@@ -89,7 +113,9 @@ class DynamicKernel:
             bound = bind_arguments(self.inputs, (), given)
         else:
             bound = bind_arguments(self.inputs, given or (), {})
-        return self._for(bound).run(bound)
+        kernel = self._for(bound)
+        with self._turn:
+            return kernel.run(bound)
 
     def __repr__(self) -> str:
         ranges = ", ".join(f"{name} {low} to {high}" for name, (low, high) in self.dims.items())
@@ -104,14 +130,34 @@ class DynamicKernel:
             kernel = self._kernels.get(sizes)
             if kernel is None:
                 graph = self._source.load(dict(zip(self.dims, sizes, strict=True)))
-                if graph.states:
-                    found = ", ".join(map(repr, graph.states))
-                    raise UnsupportedError("states, of which each kernel would have its own", found=found)
-                kernel = self._kernels[sizes] = self._make(graph)
+                self._check_states(graph)
+                kernel = self._kernels[sizes] = self._make(graph, self._states)
+                if self._initial is None:
+                    self._initial, self._reset = graph.states, kernel.initial_states
+                    self._states.update(kernel.states)
+                    self._turn = RLock() if self._states else nullcontext()
             self._kernels.move_to_end(sizes)
             self._shrink()
             return kernel
 
+    def _check_states(self, graph: Graph) -> None:
+        """Raises UnsupportedError where the graph's states are not those that the other kernels share."""
+        if self._initial is None:
+            return
+        wrong = []
+        for name in {**self._initial, **graph.states}:
+            one, other = _type(self._initial.get(name)), _type(graph.states.get(name))
+            if one != other:
+                what = "a state whose type depends on the sizes"
+                wrong.append(Violation(what, f"state {name!r}", one, other, "give it the largest extents"))
+            elif not same_contents(self._initial[name], graph.states[name]):
+                wrong.append(Violation("a state that begins with contents that depend on the sizes", f"state {name!r}"))
+        raise_all(UnsupportedError, wrong)
+
     def _shrink(self) -> None:
         while len(self._kernels) > self._kernels_max:
             self._kernels.popitem(last=False)
+
+
+def _type(array: Array | None) -> str:
+    return "no such state" if array is None else f"{array.dtype}{list(array.shape)}"

@@ -22,7 +22,7 @@ from superkernel import _core
 from superkernel.core.arrays import NamedArrays
 from superkernel.core.collection import paused
 from superkernel.core.dtypes import DType
-from superkernel.core.errors import InputError, MachineError, UnsupportedError
+from superkernel.core.errors import InputError, MachineError, UnsupportedError, Violation, raise_all
 from superkernel.core.tensor import TensorType
 from superkernel.display import notebook
 from superkernel.runtime.inputs import as_inputs, bind_arguments, inputs_given
@@ -51,15 +51,17 @@ class Kernel(_core.DirectCall):
     Returns the output array, or a tuple of them in graph order. Raises InputError on anything else, WatchdogError where
     the watchdog option fires."""
 
-    def __init__(self, compiled: AnyCompilation) -> None:
+    def __init__(self, compiled: AnyCompilation, states: Mapping[str, Array] | None = None) -> None:
+        """`states`: arrays to keep states in, by name, as kernels of one model share them: of the state's type, dense,
+        writeable. They are used as they are; what stands in them stays. States that are not named there are the
+        kernel's own. Kernels that share a state are not to run at the same time. Raises InputError."""
         self._compiled = compiled
         graph = compiled.graph
         self._input_types: dict[str, TensorType] = dict(graph.inputs)
         types = dict(zip(compiled.output_names, (graph.types[o] for o in graph.outputs), strict=True))
         self._returned = len(compiled.source.outputs)  # behind them: what option `dump` adds
         self._output_types = dict(list(types.items())[: self._returned])
-        # Views: an array that owns its memory could be resized in place, under the kernel's feet.
-        self._states: dict[str, Array] = {name: np.array(array, order="C")[...] for name, array in graph.states.items()}
+        self._states = _state_arrays(graph.states, states or {})
         self._shown_states = NamedArrays(self._states)
         self._makers = tuple((t.shape, t.dtype.numpy) for t in types.values())
         self._executable: Executable = compiled.executable
@@ -143,9 +145,14 @@ class Kernel(_core.DirectCall):
         """What the independent verifier checked."""
         return self._compiled.certificate
 
+    @property
+    def initial_states(self) -> Mapping[str, Array]:
+        """What the states begin as; read-only arrays."""
+        return self._compiled.graph.states
+
     def reset_states(self) -> None:
         """Put every state back to its initial contents."""
-        for name, initial in self._compiled.graph.states.items():
+        for name, initial in self.initial_states.items():
             self._states[name][...] = initial
 
     # Running ----------------------------------------------------------------------------------------------------------
@@ -391,6 +398,21 @@ def _again(kind: type[AnyKernel], build: Callable[..., Any], arguments: tuple[An
     """A kernel out of a pickle."""
     with paused():
         return _with_states(kind(build(*arguments)), states)
+
+
+def _state_arrays(initial: Mapping[str, Array], given: Mapping[str, Array]) -> dict[str, Array]:
+    """The arrays of all states: those given, else new ones with their initial contents. Raises InputError."""
+    wrong = [Violation(f"no state {name!r}", expected=", ".join(initial)) for name in given if name not in initial]
+    for name in initial.keys() & given.keys():
+        want, array = initial[name], given[name]
+        if (array.dtype, array.shape) != (want.dtype, want.shape):
+            expected, found = (f"{a.dtype}{list(a.shape)}" for a in (want, array))
+            wrong.append(Violation("not an array of the state's type", f"state {name!r}", expected, found))
+        elif not (array.flags.c_contiguous and array.flags.aligned and array.flags.writeable):
+            wrong.append(Violation("not an array to keep a state in", f"state {name!r}", "dense, writeable"))
+    raise_all(InputError, wrong)
+    # Views: an array that owns its memory could be resized in place, under the kernel's feet.
+    return {n: given[n][...] if n in given else np.array(array, order="C")[...] for n, array in initial.items()}
 
 
 def _with_states(kernel: AnyKernel, contents: Mapping[str, Array]) -> AnyKernel:

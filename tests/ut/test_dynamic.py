@@ -11,7 +11,11 @@ import pytest
 from numpy.typing import NDArray
 
 import superkernel as sk
+from superkernel.backends import backend_of, kernel_of
+from superkernel.compilation.pipeline import compile_graph
 from superkernel.core.errors import InputError, UnsupportedError
+from superkernel.frontends import load_graph
+from superkernel.frontends.dynamic import DynamicSource
 
 RNG = np.random.default_rng(4)
 WEIGHTS = RNG.standard_normal((8, 8), dtype=np.float32)
@@ -135,17 +139,91 @@ def test_a_fixed_dimension_need_not_be_told() -> None:
         sk.compile_dynamic(widened, {"width": (3, 4), "rows": (1, 9)})
 
 
-def test_states_are_refused() -> None:
-    def counting(rows: int) -> sk.GraphBuilder:
-        b = sk.GraphBuilder()
-        x = b.input("x", (rows, 4), "f32")
-        total = b.state("total", np.zeros(4, np.float32))
-        b.update(total, b.add(total, b.reduce_sum(x, axes=(0,), keepdims=False)))
-        b.output(b.relu(x), name="y")
-        return b
+def counting(rows: int, width: int = 4, start: float = 0.0) -> sk.GraphBuilder:
+    """The sum of all rows that were given so far, beside the rows."""
+    b = sk.GraphBuilder("counting")
+    x = b.input("x", (rows, width), "f32")
+    total = b.state("total", np.full(width, start, np.float32))
+    b.update(total, b.add(total, b.reduce_sum(x, axes=(0,), keepdims=False)))
+    b.output(b.relu(x), name="y")
+    return b
 
-    with pytest.raises(UnsupportedError, match="states"):
-        sk.compile_dynamic(counting, {"rows": (1, 9)})(np.ones((2, 4), np.float32))
+
+def test_states_survive_a_change_of_sizes() -> None:
+    kernel = sk.compile_dynamic(counting, {"rows": (1, 9)}, threads=1)
+    kernel.kernels_max = 2
+    assert dict(kernel.states) == {}
+    want = np.zeros(4, np.float32)
+    for rows in (2, 5, 2, 3, 9):  # the first kernel goes on the way
+        x = np.random.default_rng(rows).integers(-9, 9, (rows, 4)).astype(np.float32)
+        np.testing.assert_array_equal(kernel(x), np.maximum(x, 0))
+        want += x.sum(axis=0)
+        np.testing.assert_array_equal(kernel.states["total"], want)
+    assert len(kernel.compiled) == 2
+    kernel.states["total"][...] = 1
+    kernel.run({"x": np.ones((2, 4), np.float32)})
+    np.testing.assert_array_equal(kernel.states["total"], np.full(4, 3, np.float32))
+    assert kernel.at(rows=2).states["total"] is not None
+    kernel.reset_states()
+    np.testing.assert_array_equal(kernel.at(rows=9).states["total"], np.zeros(4, np.float32))
+
+
+def test_several_threads_take_turns_on_states() -> None:
+    kernel = sk.compile_dynamic(counting, {"rows": (1, 9)}, threads=1)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda i: kernel(np.ones((i % 3 + 1, 4), np.float32)), range(60)))
+    np.testing.assert_array_equal(kernel.states["total"], np.full(4, 20 * (1 + 2 + 3), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (lambda rows: counting(rows, width=rows), "a state whose type depends on the sizes"),
+        (lambda rows: counting(rows, start=rows), "a state that begins with contents that depend on the sizes"),
+        (lambda rows: counting(rows) if rows < 2 else encoder(1, rows), "a state whose type depends on the sizes"),
+    ],
+)
+def test_states_that_depend_on_sizes_are_refused(source: Any, said: str) -> None:
+    sizes = iter((1, 2))
+    kernel = sk.DynamicKernel(
+        DynamicSource({"rows": (1, 9)}, {}, lambda _: load_graph(source(next(sizes)))),
+        lambda graph, states: kernel_of(
+            compile_graph(graph, sk.api.resolved("host"), sk.Options(), backend_of("cpu"), threads=1), states
+        ),
+    )
+    kernel.at(rows=1)
+    with pytest.raises(UnsupportedError, match=said) as caught:
+        kernel.at(rows=2)
+    assert "state 'total'" in str(caught.value)
+    assert kernel.compiled == [{"rows": 1}]
+
+
+def test_kernels_on_given_states() -> None:
+    total = np.full(4, 2, np.float32)
+    made = [sk.compile(counting(rows), threads=1)._compiled for rows in (1, 3)]
+    one, other = (kernel_of(compiled, {"total": total}) for compiled in made)
+    one(np.ones((1, 4), np.float32))
+    other(np.ones((3, 4), np.float32))
+    np.testing.assert_array_equal(total, np.full(4, 6, np.float32))
+    own = kernel_of(made[0])
+    own(np.ones((1, 4), np.float32))
+    np.testing.assert_array_equal(own.states["total"], np.ones(4, np.float32))
+    np.testing.assert_array_equal(total, np.full(4, 6, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("states", "said"),
+    [
+        ({"sum": np.zeros(4, np.float32)}, "no state 'sum'"),
+        ({"total": np.zeros(5, np.float32)}, "not an array of the state's type"),
+        ({"total": np.zeros(4, np.float64)}, "not an array of the state's type"),
+        ({"total": np.zeros(8, np.float32)[::2]}, "not an array to keep a state in"),
+        ({"total": np.frombuffer(bytes(16), np.float32)}, "not an array to keep a state in"),
+    ],
+)
+def test_arrays_that_no_state_can_be_kept_in(states: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        kernel_of(sk.compile(counting(1), threads=1)._compiled, states)
 
 
 def test_what_has_no_named_sizes() -> None:

@@ -40,8 +40,8 @@ class HostKernel(Kernel):
     _compiled: HostCompiled
     _executable: HostExecutable
 
-    def __init__(self, compiled: HostCompiled) -> None:
-        super().__init__(compiled)
+    def __init__(self, compiled: HostCompiled, states: Mapping[str, NDArray[Any]] | None = None) -> None:
+        super().__init__(compiled, states)
         if not compiled.dumps:
             inputs, outputs = tuple(self._input_types.values()), tuple(self._output_types.values())
             prepare_direct_calls(self, compiled.executable, inputs, outputs, tuple(self._states.values()))
