@@ -51,7 +51,7 @@ Range = tuple[Index, Index]
 
 
 @dataclass(frozen=True, slots=True)
-class _Lines:
+class Lines:
     """The rows of a tile: `line` elements apart, their elements `depth` apart, from `origin` on. Row `first` of the
     product is the tile's first one; rows `skip` to `stop` of the tile are stored."""
 
@@ -95,12 +95,16 @@ class MatmulEmitter:
             rows = (block, kb.minimum(kb.add(block, t.block), tiles[1]))
             if t.left == COPY:
                 self._copy_left(batch, *rows)
+            self._prepare(batch, *rows)
             if t.piece:
                 with kb.loop(*panels, step=t.group, name="group") as group:
                     self._in_pieces(batch, rows, (group, kb.minimum(kb.add(group, t.group), panels[1])))
             else:
                 with kb.loop(*panels, name="panel") as panel:
                     self._at_once(batch, rows, panel, panels[1])
+
+    def _prepare(self, batch: list[Index], block: Index, block_end: Index) -> None:
+        """What else the products of a block of row tiles need to be computed first."""
 
     def _at_once(self, batch: list[Index], rows: Range, panel: Index, stop: Index) -> None:
         """The row tiles of one panel, each over its whole depth."""
@@ -138,23 +142,23 @@ class MatmulEmitter:
                 with kb.when(kb.compare(">=", kb.add(first, t.piece), t.depth)):
                     self._finish_tile(batch, lines, panel, sums)
 
-    def _lines(self, batch: list[Index], block: Index, row_tile: Index) -> _Lines:
+    def _lines(self, batch: list[Index], block: Index, row_tile: Index) -> Lines:
         """Where a row tile finds its rows, and which of its results are new."""
         kb, t, form = self.kb, self.t, self.form
         first = kb.mul(row_tile, t.tile_rows)
         if t.left == COPY:
             at = kb.mul(kb.mul(kb.sub(row_tile, block), t.tile_rows), t.left_pitch)
             rows = kb.minimum(kb.sub(form.rows, first), t.tile_rows) if form.rows % t.tile_rows else t.tile_rows
-            return _Lines(kb.at(self.left_copy, at, t.acc), t.left_pitch, 1, first, 0, rows)
+            return Lines(kb.at(self.left_copy, at, t.acc), t.left_pitch, 1, first, 0, rows)
         skip: Index = 0
         if form.rows % t.tile_rows:
             start = kb.minimum(first, form.rows - t.tile_rows)
             skip, first = kb.sub(first, start), start
         at = kb.add(self._batch_offset(form.left, batch), kb.mul(first, form.left.line))
         origin = kb.at(kb.operands[form.left.operand], at, t.acc)
-        return _Lines(origin, form.left.line, form.left.depth, first, skip, t.tile_rows)
+        return Lines(origin, form.left.line, form.left.depth, first, skip, t.tile_rows)
 
-    def _finish_tile(self, batch: list[Index], lines: _Lines, panel: Index, tile: ir.Value) -> None:
+    def _finish_tile(self, batch: list[Index], lines: Lines, panel: Index, tile: ir.Value) -> None:
         """The results parked at `tile` through the epilogue."""
         kb = self.kb
         with kb.loop(lines.skip, lines.stop, name="row") as row:
@@ -163,7 +167,7 @@ class MatmulEmitter:
 
     def _results(
         self,
-        lines: _Lines,
+        lines: Lines,
         source: Panel,
         zeros: list[ir.Value] | None,
         steps: Index | None = None,

@@ -263,10 +263,7 @@ class MatmulTiling(HostTiling):
             else:
                 rows, columns = (0, form.rows), (low * self.panel, min(high * self.panel, form.columns))
             self._factor(found, form, form.left, batch, (self._first_row(form, rows[0]), rows[1]))
-            if self.right == PACKED:
-                self._packed(found, form, batch, columns)
-            else:
-                self._factor(found, form, form.right, batch, columns)
+            self._weights(found, body, batch, columns)
             for row_box in runs_of_range(form.row_dims, *rows):
                 found.program(body.epilogue, output_box(form, batch, row_box, columns))
         for slot in (form.left_zero, form.right_zero, form.bias):
@@ -313,6 +310,14 @@ class MatmulTiling(HostTiling):
     def step_bytes(self, form: MatmulForm) -> int:
         """Bytes of a packed panel that a step of the depth loop reads."""
         return self.panel * (self.format.word_bytes if self.format.is_reduced else form.right.dtype.itemsize)
+
+    def _weights(self, found: AccessSet, body: Body, batch: Box, columns: tuple[int, int]) -> None:
+        """What some columns read of the right factor."""
+        form = form_of(body)
+        if self.right == PACKED:
+            self._packed(found, form, batch, columns)
+        else:
+            self._factor(found, form, form.right, batch, columns)
 
     def _packed(self, found: AccessSet, form: MatmulForm, batch: Box, columns: tuple[int, int]) -> None:
         size = self.panel_bytes(form)

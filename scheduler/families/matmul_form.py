@@ -89,6 +89,8 @@ def form_of(body: Body) -> MatmulForm:
     another anchor, UnsupportedError on another convolution."""
     if body.op == "conv":
         return pointwise_form(body)
+    if body.op == "block_matmul":
+        return _block_form(body)
     if body.op not in ("matmul", "matmul_integer"):
         raise InternalError("not a matrix product", found=str(body.op))
     types = body.anchor_input_types
@@ -114,6 +116,27 @@ def form_of(body: Body) -> MatmulForm:
         left, right = replace(left, batch=(), line=line), replace(right, batch=())
     acc = accumulator(left.dtype, output.dtype)
     return MatmulForm(batch_dims, row_dims, m, n, product.k, left, right, acc, column_axis, batch_rank, *zeros)
+
+
+def _block_form(body: Body) -> MatmulForm:
+    """A product with weights in blocks: the right factor is the codes [columns, bytes], for whoever unpacks them."""
+    x, codes, view = body.anchor_input_types[0], body.anchor_input_types[1], view_of(body, 1)
+    assert x is not None
+    assert codes is not None
+    batch_dims, row_dims, columns = x.shape[:-2], x.shape[-2:-1], codes.shape[0]
+    left = _factor(body, 0, batch_dims, False, line_first=True)
+    none = tuple(0 for _ in batch_dims)
+    right = Factor(1, codes.dtype, view.operand, none, view.strides[0], 1, view.offset, None, codes.shape, True)
+    rows = prod(row_dims)
+    batch_rank = len(batch_dims)
+    if _can_merge(left, right, batch_dims, rows, row_dims):
+        row_dims, rows, batch_dims = (*batch_dims, *row_dims), prod(batch_dims) * rows, ()
+        line = left.line if not left.batch or row_dims[-1] > 1 else _merged_line(left, row_dims)
+        left, right = replace(left, batch=(), line=line), replace(right, batch=())
+    return MatmulForm(
+        batch_dims, row_dims, rows, columns, x.shape[-1], left, right, DType.F32, len(x.shape) - 1, batch_rank,
+        None, None,
+    )  # fmt: skip
 
 
 def _factor(body: Body, slot: int, batch_dims: Sequence[int], transposed: bool, line_first: bool) -> Factor:

@@ -700,6 +700,26 @@ class OperatorMethods:
         """(a - a_zero) x (b - b_zero) in i32."""
         return self._apply("matmul_integer", (a, b, a_zero, b_zero), {}, name)[0]
 
+    def block_matmul(
+        self,
+        x: TensorLike,
+        codes: TensorLike,
+        scale: TensorLike,
+        offset: TensorLike | None = None,
+        *,
+        bits: int,
+        block: int,
+        zero: int = 0,
+        name: str | None = None,
+    ) -> Tensor:
+        """x times the transpose of W, W[n, k] = (codes[n, k] - zero) * scale[n, k // block] + offset[n, k // block]."""
+        attrs: dict[str, Any] = {
+            "bits": bits,
+            "block": block,
+            "zero": zero,
+        }
+        return self._apply("block_matmul", (x, codes, scale, offset), attrs, name)[0]
+
     def conv(
         self,
         x: TensorLike,

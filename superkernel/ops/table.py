@@ -15,6 +15,7 @@ def op_table() -> dict[str, OpDef]:
     """name -> OpDef for every operator, in a fixed order."""
     from superkernel.ops import (
         attention,
+        blocks,
         conv,
         grouped,
         matmul,
@@ -27,7 +28,7 @@ def op_table() -> dict[str, OpDef]:
         update,
     )
 
-    modules = (pointwise, movement, reduce, rowwise, matmul, conv, pool, attention, update, grouped, ragged)
+    modules = (pointwise, movement, reduce, rowwise, matmul, blocks, conv, pool, attention, update, grouped, ragged)
     rows = [row for module in modules for row in module.OPS]
     table = {row.name: row for row in rows}
     assert len(table) == len(rows), "two operators share a name"

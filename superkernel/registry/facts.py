@@ -160,6 +160,15 @@ def _grouped(requirement: Requirement, facts: dict[str, FactValue], attrs: dict[
     _weight_facts(requirement, facts, 1)
 
 
+def _blocks(requirement: Requirement, facts: dict[str, FactValue], attrs: dict[str, AttrValue]) -> None:
+    """Codes, scales and offsets are one factor."""
+    x, codes = _type(requirement, 0), _type(requirement, 1)
+    if x is None or codes is None or not x.rank:
+        return
+    facts.update(m=prod(x.shape[:-1]), n=codes.shape[0], k=x.shape[-1], batch=1)
+    facts["weight.constant"] = all(need is None or need.constant for need in requirement.inputs[1:])
+
+
 def _conv(requirement: Requirement, facts: dict[str, FactValue], attrs: dict[str, AttrValue]) -> None:
     x, w = _type(requirement, 0), _type(requirement, 1)
     if x is None or w is None:
@@ -199,6 +208,7 @@ _ADDERS: dict[str, _Adder] = {
     "transpose": _transpose,
     **dict.fromkeys(("matmul", "matmul_integer"), _matmul),
     "grouped_matmul": _grouped,
+    "block_matmul": _blocks,
     **dict.fromkeys(("conv", "conv_integer", "conv_transpose"), _conv),
     **dict.fromkeys(("max_pool", "avg_pool", "lp_pool", "global_avg_pool", "global_max_pool"), _pool),
     "attention": _attention,

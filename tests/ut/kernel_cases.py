@@ -57,6 +57,18 @@ def products() -> list[Case]:
     ]
 
 
+def blocks() -> list[Case]:
+    """Products with weights quantised in blocks."""
+    rng, found = np.random.default_rng(3), []
+    for kernel, rows in (("host.block_matmul.gemv", 2), ("host.block_matmul.gemm", 19)):
+        for bits, kind in ((4, np.uint8), (8, np.int8)):
+            codes = rng.integers(0, 256, (45, -(-37 * bits // 8))).astype(np.uint8).view(kind)
+            scales = [numbers(45, 3, dtype=np.float16, seed=seed) / np.float16(99) for seed in (1, 2)]
+            inputs = [numbers(rows, 37), codes, *scales]
+            found.append(case(kernel, "block_matmul", inputs, [1, 2, 3], bits=bits, block=16, zero=bits))
+    return found
+
+
 def images() -> list[Case]:
     """Kernels of images that lie channels last."""
     f32, found = DType.F32, []
@@ -219,4 +231,13 @@ def programs() -> list[Case]:
     ]
 
 
-MAKERS: tuple[Callable[[], list[Case]], ...] = (products, images, reduced_products, rows, moves, sequences, programs)
+MAKERS: tuple[Callable[[], list[Case]], ...] = (
+    products,
+    blocks,
+    images,
+    reduced_products,
+    rows,
+    moves,
+    sequences,
+    programs,
+)

@@ -193,6 +193,17 @@ def _matmul_integer(rng: Rng, dtype: DType) -> Iterator[Instance]:
         yield [values(rng, (2, 3, 5), dtype), b, values(rng, (2, 3, 1), dtype), many], {}
 
 
+def _block_matmul(rng: Rng, dtype: DType) -> Iterator[Instance]:
+    for bits, kind, zero in ((4, DType.U8, 8), (8, DType.I8, 0), (8, DType.U8, 130)):
+        for shape, block, scale in (((3, 24), 8, DType.F32), ((2, 1, 21), 16, DType.F16), ((7,), 32, dtype)):
+            depth = shape[-1]
+            codes = rng.integers(0, 256, (5, -(-depth * bits // 8))).astype(np.uint8).view(kind.numpy)
+            scales, offsets = (values(rng, (5, -(-depth // block)), scale, -0.25, 0.25) for _ in range(2))
+            attrs = {"bits": bits, "block": block, "zero": zero}
+            yield [values(rng, shape, dtype), codes, scales], attrs
+            yield [values(rng, shape, dtype), codes, scales, offsets], {"bits": bits, "block": block}
+
+
 # Windows
 
 _CONVS: tuple[tuple[Shape, Shape, dict[str, Any]], ...] = (
@@ -349,6 +360,7 @@ ANCHOR_MAKERS: dict[str, Maker] = {
     "matmul": _matmul,
     "gemm": _gemm,
     "matmul_integer": _matmul_integer,
+    "block_matmul": _block_matmul,
     "conv": _conv,
     "conv_integer": _conv_integer,
     "conv_transpose": _conv_transpose,

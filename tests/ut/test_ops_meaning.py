@@ -231,6 +231,20 @@ def test_a_grouped_product_is_a_product_per_expert() -> None:
             apply("grouped_matmul", [x, w, np.array(counts)])
 
 
+def test_a_product_with_weights_in_blocks_by_hand() -> None:
+    """Two columns of five weights in blocks of two, a lower nibble being the even one."""
+    x, codes = np.arange(1, 6, dtype=np.float32), np.array([[0x21, 0x43, 0x05], [0xFF, 0x0F, 0xF8]], np.uint8)
+    scale = np.array([[1.0, 10.0, 0.5], [2.0, 0.0, 1.0]], np.float32)
+    offset = np.array([[0.0, 0.0, 7.0], [1.0, 1.0, 0.0]], np.float32)
+    found = apply("block_matmul", [x, codes, scale, offset], {"bits": 4, "block": 2, "zero": 1})[0]
+    first = [0, 1, 20, 30, 2 + 7.0]
+    second = [28 + 1.0, 28 + 1.0, 1.0, 1.0, 7]
+    assert found.tolist() == [float(np.dot(x, first)), float(np.dot(x, second))]
+    signed_codes = codes[:, :2].view(np.int8)
+    signed = apply("block_matmul", [x[:2], signed_codes, scale[:, :1], offset[:, :1]], {"bits": 8, "block": 2})[0]
+    assert signed.tolist() == [0x21 + 2.0 * 0x43, 1 - 2.0 + 2 * (2 * 15 + 1)]
+
+
 def test_ragged_attention_takes_no_length_that_is_none() -> None:
     q = np.ones((2, 1, 3, 4))
     assert (apply("attention", [q, q, q, None, np.array([3, 1])], {"ragged": True})[0] == 1).all()
@@ -246,7 +260,7 @@ def test_every_operator_is_checked_somewhere() -> None:
 
     here = {
         "attention", "rope", "rms_norm", "trunc", "not_equal", "cast", "quantize", "dequantize", "kv_update", "lrn",
-        "grouped_matmul", "tile_groups", "tile_lengths",
+        "grouped_matmul", "tile_groups", "tile_lengths", "block_matmul",
     }  # fmt: skip
     against_torch = {row.name for row in op_table().values() if row.torch}  # test_torch_operators.py
     assert set(op_table()) == set(ROWS) | here | against_torch

@@ -70,6 +70,8 @@ TEMPLATES = (
     "rope({t}[1,2,3,8], {t}[3,4], {t}[3,4])",
     "grouped_matmul({t}[6,5], const {t}[3,5,7], i64[3], i32[24]; cut=(2,1,1))",
     "tile_groups(i64[3]; rows=6, tile=2)",
+    "block_matmul({t}[9,24], const u8[37,12], const f16[37,3]; bits=4, block=8, zero=8)",
+    "block_matmul({t}[2,24], const u8[37,12], const f16[37,3], const f16[37,3]; bits=4, block=8)",
 )
 TYPES = (DType.F32, DType.F64, DType.F16, DType.BF16, DType.I8, DType.I32)
 TOLERANCES = {DType.F64: 1e-11, DType.F32: 2e-5, DType.F16: 4e-3, DType.BF16: 3e-2}

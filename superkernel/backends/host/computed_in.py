@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from superkernel.scheduler.tiling import Tiling
 
 _PRODUCTS = frozenset(
-    {"matmul", "matmul_integer", "grouped_matmul", "conv", "conv_integer", "conv_transpose", "attention"}
+    {
+        *("matmul", "matmul_integer", "grouped_matmul", "block_matmul"),
+        *("conv", "conv_integer", "conv_transpose", "attention"),
+    }
 )
 
 

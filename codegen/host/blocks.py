@@ -1,0 +1,246 @@
+"""Code for products with weights quantised in blocks (the model is scheduler/families/blocks.py's).
+
+Model: loops, copies of rows and epilogue are those of matrix products. From the stream, a step of the depth loop reads
+a word of eight codes per column, brings each code to the low bits of its lane by a shift and turns it into the f32
+number (code - zero): through a table of sixteen in a register where the CPU looks lanes up (which ignores higher bits),
+else by a mask and a conversion. The sums of a block are kept apart; behind it they are multiplied by the scales and
+added to the sums of all blocks, offsets times the sum of the block's x as well.
+
+Scratch: [tile][left copy][right panel as f32][sums of x: rows x blocks].
+
+Invariant: the operations behind a result depend on the depth, the block and the tile's shape only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from llvmlite import ir
+
+from superkernel.codegen.host.builder import I8, I32, Index, KernelBuilder
+from superkernel.codegen.host.gemm_core import Values, fold, zero
+from superkernel.codegen.host.matmul import Lines, MatmulEmitter
+from superkernel.codegen.host.streaming import AHEAD_BYTES, Panel
+from superkernel.core.dtypes import DType
+from superkernel.ir.body import Body
+from superkernel.scheduler.families.blocks import BlockTiling
+from superkernel.scheduler.families.matmul import COPY
+
+_UNROLLED_STEPS = {4: 4, 8: 16}  # of a block, by bits of a code
+_LINE_BYTES = 64
+
+
+class BlockEmitter(MatmulEmitter):
+    """Writes the kernel of one body and tiling."""
+
+    t: BlockTiling
+
+    def __init__(self, kb: KernelBuilder, body: Body, tiling: BlockTiling) -> None:
+        super().__init__(kb, body, tiling)
+        self.sums = kb.offset(kb.scratch, tiling.scratch_bytes - tiling.sums_bytes)
+        self.table = self._table() if tiling.bits == 4 and self._looks_up else None
+
+    @property
+    def _looks_up(self) -> bool:
+        """Whether the CPU takes lanes out of a register of sixteen."""
+        return self.kb.cpu.tier == "avx512"
+
+    def _table(self) -> ir.Value:
+        return ir.Constant(ir.VectorType(ir.FloatType(), 16), [float(code - self.t.zero) for code in range(16)])
+
+    # Weights --------------------------------------------------------------------------------------------------------
+
+    def _panel(self, batch: list[Index], panel: Index) -> Panel:
+        kb, t = self.kb, self.t
+        bases = [kb.offset(kb.operands[operand], kb.mul(panel, size)) for operand, size in t.packed_operands(self.body)]
+        self.codes, self.scales, self.offsets = [*bases, None][:3]
+        if t.right == COPY:
+            self._unpack_panel()
+            return Panel(self.right_copy, t.panel, True)
+        return Panel(self.codes, t.panel, False)
+
+    def _steps_of(self, items: int) -> list[int]:
+        """Codes of each step of a run of so many."""
+        step = self.t.step
+        return [min(step, items - at) for at in range(0, items, step)]
+
+    def _numbers(self, step: Index, count: int) -> Iterator[Values]:
+        """(code - zero) as f32, vector by vector of the panel, of each of the `count` codes of a step."""
+        kb, t = self.kb, self.t
+        at = kb.mul(step, t.panel)
+        raw = [kb.load(self.codes, kb.add(at, v * t.lanes), t.step_items, t.lanes) for v in range(t.vectors)]
+        for code in range(count):
+            yield [self._number(word, code) for word in raw]
+
+    def _number(self, word: ir.Value, code: int) -> ir.Value:
+        kb, b, t = self.kb, self.kb.b, self.t
+        if t.bits == 8:
+            wide = (b.sext if t.signed else b.zext)(word, _vector(I32, t.lanes))
+            return self._float(wide)
+        low = b.lshr(word, kb.const(4 * code, DType.I32, t.lanes)) if code else word
+        if self.table is not None:
+            kind = self.table.type
+            look_up = kb.intrinsic("llvm.x86.avx512.permvar.sf.512", kind, [kind, low.type])
+            return b.call(look_up, [self.table, low])
+        return self._float(b.and_(low, kb.const(15, DType.I32, t.lanes)))
+
+    def _float(self, code: ir.Value) -> ir.Value:
+        kb, t = self.kb, self.t
+        if t.zero:
+            code = kb.b.sub(code, kb.const(t.zero, DType.I32, t.lanes))
+        return kb.b.sitofp(code, _vector(ir.FloatType(), t.lanes))
+
+    def _of_block(self, base: ir.Value, block: Index) -> Values:
+        """Scales or offsets of a block, vector by vector."""
+        kb, t = self.kb, self.t
+        at = kb.mul(block, t.panel)
+        return [kb.load(base, kb.add(at, v * t.lanes), t.scales, t.lanes) for v in range(t.vectors)]
+
+    # From the stream ------------------------------------------------------------------------------------------------
+
+    def _prepare(self, batch: list[Index], block: Index, block_end: Index) -> None:
+        """The sums of x by row and block, where offsets are to be multiplied by them."""
+        kb, t = self.kb, self.t
+        if not t.sums_bytes:
+            return
+        lines, count = self._lines(batch, block, block), t.stored.count
+        whole = t.depth // t.block_depth
+
+        def total(row: Index, index: Index, items: int) -> None:
+            first = kb.add(kb.mul(row, lines.line), kb.mul(index, t.block_depth * lines.depth))
+
+            def load(at: Index, lanes: int) -> ir.Value:
+                return kb.load(lines.origin, kb.add(first, kb.mul(at, lines.depth)), t.acc, lanes, lines.depth)
+
+            full = items // t.lanes * t.lanes
+            start = [zero(t.acc, t.lanes)]
+            (value,) = fold(kb, 0, full, t.lanes, start, lambda at, state: [kb.b.fadd(state[0], load(at, t.lanes))])
+            found = kb.reduce_lanes("fadd", value)
+            if items > full:
+                found = kb.b.fadd(found, kb.reduce_lanes("fadd", load(full, items - full)))
+            kb.store(found, self.sums, kb.add(kb.mul(row, count), index), DType.F32)
+
+        with kb.loop(0, t.tile_rows, name="row") as row:
+            with kb.loop(0, whole, name="block") as index:
+                total(row, index, t.block_depth)
+            if count > whole:
+                total(row, whole, t.depth - whole * t.block_depth)
+
+    def _results(
+        self,
+        lines: Lines,
+        source: Panel,
+        zeros: list[ir.Value] | None,
+        steps: Index | None = None,
+        start: list[Values] | None = None,
+    ) -> list[Values]:
+        t = self.t
+        if t.right == COPY:
+            return super()._results(lines, source, zeros, steps, start)
+        kb, whole = self.kb, t.depth // t.block_depth
+        kb.forget_vectors()
+        totals = [zero(t.acc, t.lanes)] * (t.tile_rows * t.vectors)
+        totals = fold(kb, 0, whole, 1, totals, lambda i, state: self._block(lines, i, t.block_depth, state))
+        if t.stored.count > whole:
+            totals = self._block(lines, whole, t.depth - whole * t.block_depth, totals)
+        return self.tile.rows_of(totals)
+
+    def _block(self, lines: Lines, block: Index, items: int, totals: Values) -> Values:
+        """The sums with those of a block of so many codes."""
+        kb, t = self.kb, self.t
+        first = kb.mul(block, -(-t.block_depth // t.step))
+        sums = [zero(t.acc, t.lanes)] * len(totals)
+        full, rest = divmod(items, t.step)
+
+        def step(index: Index, state: Values, count: int = t.step) -> Values:
+            at = kb.add(first, index)
+            self._fetch(at)
+            k = kb.mul(kb.mul(at, t.step), lines.depth)
+            found = list(state)
+            for code, numbers in enumerate(self._numbers(at, count)):
+                for row in range(t.tile_rows):
+                    place = kb.add(kb.add(k, code * lines.depth), row * lines.line)
+                    x = kb.splat(kb.load(lines.origin, place, t.acc), t.lanes)
+                    for v, number in enumerate(numbers):
+                        i = row * t.vectors + v
+                        found[i] = kb.fma(x, number, found[i])
+            return found
+
+        unrolled = _UNROLLED_STEPS[t.bits]
+        if full <= unrolled:
+            for index in range(full):
+                sums = step(index, sums)
+        else:
+            many = full - full % unrolled
+
+            def several(index: Index, state: Values) -> Values:
+                for i in range(unrolled):
+                    state = step(kb.add(index, i), state)
+                return state
+
+            sums = fold(kb, 0, many, unrolled, sums, several)
+            for index in range(many, full):
+                sums = step(index, sums)
+        if rest:
+            sums = step(full, sums, rest)
+        scales = self._of_block(self.scales, block)
+        found = [kb.fma(value, scales[i % t.vectors], totals[i]) for i, value in enumerate(sums)]
+        if self.offsets is None:
+            return found
+        offsets = self._of_block(self.offsets, block)
+        for row in range(t.tile_rows):
+            total = kb.splat(kb.load(self.sums, kb.add(row * t.stored.count, block), DType.F32), t.lanes)
+            for v, offset in enumerate(offsets):
+                i = row * t.vectors + v
+                found[i] = kb.fma(total, offset, found[i])
+        return found
+
+    def _fetch(self, step: Index) -> None:
+        """Asks for what a later step reads, where no cache has it."""
+        kb, t = self.kb, self.t
+        if not t.far:
+            return
+        size = t.panel * t.step_items.itemsize
+        here = kb.offset(self.codes, kb.mul(step, size))
+        for line in range(0, size, _LINE_BYTES):
+            kb.prefetch(kb.b.gep(here, [kb.i64(AHEAD_BYTES + line)], source_etype=I8))
+
+    # Unpacked -------------------------------------------------------------------------------------------------------
+
+    def _unpack_panel(self) -> None:
+        """The panel's weights as f32 in scratch."""
+        kb, t = self.kb, self.t
+        whole = t.depth // t.block_depth
+        with kb.loop(0, whole, name="block") as block:
+            self._unpack_block(block, t.block_depth)
+        if t.stored.count > whole:
+            self._unpack_block(whole, t.depth - whole * t.block_depth)
+
+    def _unpack_block(self, block: Index, items: int) -> None:
+        kb, t = self.kb, self.t
+        scales = self._of_block(self.scales, block)
+        offsets = None if self.offsets is None else self._of_block(self.offsets, block)
+        first = kb.mul(block, -(-t.block_depth // t.step))
+
+        def step(index: Index, count: int) -> None:
+            at = kb.add(first, index)
+            for code, numbers in enumerate(self._numbers(at, count)):
+                to = kb.mul(kb.add(kb.mul(at, t.step), code), t.panel)
+                for v, number in enumerate(numbers):
+                    value = kb.b.fmul(number, scales[v]) if offsets is None else kb.fma(number, scales[v], offsets[v])
+                    kb.store(value, self.right_copy, kb.add(to, v * t.lanes), t.acc)
+
+        full, rest = divmod(items, t.step)
+        with kb.loop(0, full, name="step") as index:
+            step(index, t.step)
+        if rest:
+            step(full, rest)
+
+
+def _vector(element: ir.Type, lanes: int) -> ir.Type:
+    return element if lanes == 1 else ir.VectorType(element, lanes)
+
+
+def emit(kb: KernelBuilder, body: Body, tiling: BlockTiling) -> None:
+    """Emit the kernel of a product with weights in blocks."""
+    BlockEmitter(kb, body, tiling).emit()
