@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from superkernel.core.errors import VerificationError, Violation
 from superkernel.sync.plan import Plan, Set, TaskStep, Wait
-from superkernel.sync.verify_pairs import Accesses
+from superkernel.sync.verify_pairs import Accesses, Numbers
 from superkernel.sync.verify_tasks import check_tasks
 
 Clock: TypeAlias = NDArray[np.int32]
@@ -121,10 +121,13 @@ def _check_order(plan: Plan, accesses: Accesses, before: Clocks) -> Iterator[Vio
     for program in plan.programs:
         mine = [step.task for step in program if isinstance(step, TaskStep)]
         number[mine] = np.arange(len(mine))
-    earlier, later = accesses.pairs
-    first, core = accesses.task[earlier], accesses.core[earlier]
-    late = before[accesses.task[later], core] <= number[first]
-    for a, b in accesses.racing(earlier[late], later[late]):
+    first = number[accesses.task]
+
+    def late(earlier: Numbers, later: Numbers) -> NDArray[np.bool_]:
+        found: NDArray[np.bool_] = before[accesses.task[later], accesses.core[earlier]] <= first[earlier]
+        return found
+
+    for a, b in accesses.racing(late):
         one, other = accesses.source[a][0], accesses.source[b][0]
         wanted = f"a wait on core {one.core} before task {other.index}"
         yield accesses.race(a, b, f"boundary {other.subop}", wanted)

@@ -15,7 +15,7 @@ Architecture invariant: imports plain data types only, nothing of the planners; 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
@@ -38,7 +38,7 @@ _Place: TypeAlias = tuple[Space, int]
 _Users: TypeAlias = dict[object, int]
 """Accesses of a stretch of bytes. Of one core, those of the same bytes have one key: the last one stands for all."""
 
-_BLOCK = 1 << 20  # pairs whose bytes are compared together
+_BLOCK = 1 << 18  # pairs that are looked at together
 
 
 RACES_MAX = 20  # listed
@@ -47,13 +47,13 @@ RACES_MAX = 20  # listed
 class Accesses:
     """What tasks access, in the global order; inputs and constants, which nobody writes, are left out.
 
-    `pairs`: accesses of different tasks to be ordered. `unwritten`: runs of arena or outputs that a task reads and no
-    earlier sub-operator wrote whole, (task, access, low, high)."""
+    `blocks()`: the pairs of accesses of different tasks to be ordered. `unwritten`: runs of arena or outputs that a
+    task reads and no earlier sub-operator wrote whole, (task, access, low, high)."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self.source: list[tuple[Task, MemoryAccess]] = []
         self.unwritten: list[tuple[Task, MemoryAccess, int, int]] = []
-        links = _Links(self.source)
+        self._links = _Links(self.source)
         memory: dict[_Place, _Memory] = {}
         for _, mine in groupby(tasks, attrgetter("subop")):
             used: dict[_Place, list[int]] = {}
@@ -64,10 +64,9 @@ class Accesses:
                         self.source.append((task, access))
             for place, numbers in used.items():
                 block = memory.setdefault(place, _Memory())
-                for number, low, high in block.enter(list(_bundles(self.source, numbers)), numbers[0], links):
+                for number, low, high in block.enter(list(_bundles(self.source, numbers)), numbers[0], self._links):
                     if place[0] in (Space.ARENA, Space.OUTPUT):
                         self.unwritten.append((*self.source[number], low, high))
-        self.pairs = links.pairs()
         self.task = np.array([task.index for task, _ in self.source], np.int64)
         self.core = np.array([task.core for task, _ in self.source], np.int64)
         self.subop = np.array([task.subop for task, _ in self.source], np.int64)
@@ -85,13 +84,23 @@ class Accesses:
         low, high, reads = self._regions.low, self._regions.high, ~self.write
         return _count_overlaps(low, high, same) - _count_overlaps(low[reads], high[reads], same[reads])
 
-    def racing(self, earlier: Numbers, later: Numbers) -> Iterator[tuple[int, int]]:
-        """The first of those pairs that share a byte, one per pair of tasks."""
+    def blocks(self) -> Iterator[Pairs]:
+        """All pairs, some at a time: those of a large program would be too much at once."""
+        return self._links.blocks()
+
+    def share(self, earlier: Numbers, later: Numbers) -> NDArray[np.bool_]:
+        """Which pairs share a byte."""
+        return self._regions.share(earlier, later)
+
+    def racing(self, late: Callable[[Numbers, Numbers], NDArray[np.bool_]]) -> Iterator[tuple[int, int]]:
+        """Pairs that share a byte and of which `late` says that nothing orders them; the first one per pair of
+        tasks."""
         seen: set[tuple[int, int]] = set()
-        for at in range(0, len(earlier), _BLOCK):
-            block = slice(at, at + _BLOCK)
-            shared = self._regions.share(earlier[block], later[block])
-            for a, b in zip(earlier[block][shared].tolist(), later[block][shared].tolist(), strict=True):
+        for earlier, later in self.blocks():
+            wrong = late(earlier, later)
+            earlier, later = earlier[wrong], later[wrong]
+            shared = self.share(earlier, later)
+            for a, b in zip(earlier[shared].tolist(), later[shared].tolist(), strict=True):
                 tasks = (self.source[a][0].index, self.source[b][0].index)
                 if tasks not in seen and len(seen) < RACES_MAX:
                     seen.add(tasks)
@@ -106,41 +115,52 @@ class Accesses:
 
 
 class _Links:
-    """Pairs while they are found."""
+    """Pairs, as they are found: all of some earlier accesses with all of some later ones. Columns of a matrix on many
+    cores make so many that they are never all written out."""
 
     def __init__(self, source: Sequence[tuple[Task, MemoryAccess]]) -> None:
         self._source = source
         self._earlier: list[int] = []
         self._later: list[int] = []
-        self._times: list[int] = []
-        self._done: list[Pairs] = []
+        self._sizes: list[tuple[int, int]] = []  # earlier ones and later ones of each product
+        self._pairs = 0
+        self._done: list[tuple[Numbers, Numbers, Numbers]] = []
 
-    def add(self, earlier: Sequence[int], later: int) -> None:
-        """An access comes after all these."""
-        if earlier:
+    def add(self, earlier: Sequence[int], later: Sequence[int]) -> None:
+        """Each of the later accesses comes after each of the earlier ones."""
+        most = max(1, _BLOCK // max(1, len(earlier)))
+        for at in range(0, len(later) if earlier else 0, most):
+            some = later[at : at + most]
             self._earlier += earlier
-            self._later.append(later)
-            self._times.append(len(earlier))
-            if len(self._earlier) > _BLOCK:
-                self._flush()
+            self._later += some
+            self._sizes.append((len(earlier), len(some)))
+            self._pairs += len(earlier) * len(some)
+            if self._pairs >= _BLOCK:
+                self._close()
 
     def add_beside(self, one: Sequence[int], other: Sequence[int]) -> None:
         """All pairs of accesses of the two, of different tasks."""
         task = {number: self._source[number][0].index for number in (*one, *other)}
         for number in one:
-            self.add([n for n in other if task[n] < task[number]], number)
+            self.add([n for n in other if task[n] < task[number]], [number])
         for number in other if one is not other else ():
-            self.add([n for n in one if task[n] < task[number]], number)
+            self.add([n for n in one if task[n] < task[number]], [number])
 
-    def _flush(self) -> None:
-        later = np.repeat(np.array(self._later, np.int32), self._times)
-        self._done.append((np.array(self._earlier, np.int32), later))
-        self._earlier, self._later, self._times = [], [], []
+    def _close(self) -> None:
+        """What was added makes a block."""
+        sizes = np.array(self._sizes, np.int32).reshape(-1, 2)
+        self._done.append((np.array(self._earlier, np.int32), np.array(self._later, np.int32), sizes))
+        self._earlier, self._later, self._sizes, self._pairs = [], [], [], 0
 
-    def pairs(self) -> Pairs:
-        self._flush()
-        earlier, later = (np.concatenate(column) for column in zip(*self._done, strict=True))
-        return earlier, later
+    def blocks(self) -> Iterator[Pairs]:
+        """All pairs, in blocks of about `_BLOCK`."""
+        if self._sizes:
+            self._close()
+        for earlier, later, sizes in self._done:
+            begin = np.cumsum(sizes[:, 0]) - sizes[:, 0]  # of a product's earlier accesses
+            times = np.repeat(sizes[:, 0], sizes[:, 1])  # how many there are for each later one
+            shift = np.repeat(begin, sizes[:, 1]) - (np.cumsum(times) - times)
+            yield earlier[np.arange(times.sum()) + np.repeat(shift, times)], np.repeat(later, times)
 
 
 @dataclass(slots=True)
@@ -230,8 +250,7 @@ class _Memory:
             earlier = self.writers.users_of(bundle.low, bundle.high)
             if bundle.write:
                 earlier += self.readers.users_of(bundle.low, bundle.high)
-            for user in bundle.users:
-                links.add(earlier, user)
+            links.add(earlier, bundle.users)
             if not bundle.write and not self.written.cover(bundle.low, bundle.high):
                 for user, region in zip(bundle.users, bundle.regions, strict=True):
                     missing = next((run for run in _runs(region) if not self.written.cover(*run)), None)

@@ -12,31 +12,35 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from superkernel.core.errors import Violation
 from superkernel.scheduler.schedule import Space
 from superkernel.sync.aicore.plan import AicorePlan, Pause
 from superkernel.sync.aicore.verify_replay import Replay
-from superkernel.sync.verify_pairs import Accesses
+from superkernel.sync.verify_pairs import Accesses, Numbers
 
 
 def check_order(plan: AicorePlan, replay: Replay, accesses: Accesses) -> Iterator[Violation]:
     """Pairs of accesses of which the later one's core may begin before the earlier one is complete: it does not know so
     much of the other core; or it is the same core, which reads what it wrote and has passed no fence. Tasks of one
     sub-operator on two cores nothing can order."""
-    earlier, later = accesses.pairs
     core, subop = accesses.core, accesses.subop
     reached = replay.reached(accesses.source)
-    same_core, step = core[earlier] == core[later], reached.step[earlier]
-    late = reached.known[reached.row[later], core[earlier]] < step
-    late |= same_core & ~accesses.write[later] & (step > reached.fenced[later])
     # What runs between two launches begins when all before it is complete.
     paused = [s.subop for program in plan.programs.values() for s in program if isinstance(s, Pause)]
-    late &= ~np.isin(subop[later], paused)
-    beside = subop[earlier] == subop[later]
+    between = np.isin(subop, paused)
     shared = np.array([a.space is Space.SCRATCH or a.dynamically_partitioned for _, a in accesses.source], np.bool_)
-    late = np.where(beside, ~same_core & ~(shared[earlier] & shared[later]), late)
-    for a, b in accesses.racing(earlier[late], later[late]):
+
+    def late(earlier: Numbers, later: Numbers) -> NDArray[np.bool_]:
+        same_core, step = core[earlier] == core[later], reached.step[earlier]
+        found = reached.known[reached.row[later], core[earlier]] < step
+        found |= same_core & ~accesses.write[later] & (step > reached.fenced[later])
+        found &= ~between[later]
+        beside = subop[earlier] == subop[later]
+        return np.where(beside, ~same_core & ~(shared[earlier] & shared[later]), found)
+
+    for a, b in accesses.racing(late):
         (one, _), (other, access) = accesses.source[a], accesses.source[b]
         wanted = "a fence behind the core's own stores" if one.core == other.core else f"an event from core {one.core}"
         yield accesses.race(a, b, f"sub-operator {other.subop}, operand {access.operand}", wanted)

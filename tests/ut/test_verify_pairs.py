@@ -13,6 +13,7 @@ from seeds import seeds
 from superkernel.analysis.random_plans import random_accesses, read, schedule_of, write
 from superkernel.core.tensor import Region
 from superkernel.scheduler.schedule import MemoryAccess, Space, Task
+from superkernel.sync import verify_pairs
 from superkernel.sync.plan import Plan, Set, Step, TaskStep, Wait
 from superkernel.sync.verify_pairs import Accesses
 
@@ -25,7 +26,8 @@ def tasks_of(*rows: tuple[int, int, tuple[MemoryAccess, ...]]) -> list[Task]:
 def pairs_of(tasks: list[Task]) -> set[tuple[int, int]]:
     """The pairs by task, after a look at bytes."""
     accesses = Accesses(tasks)
-    return {(int(accesses.task[a]), int(accesses.task[b])) for a, b in accesses.racing(*accesses.pairs)}
+    meeting = accesses.racing(lambda earlier, later: np.ones(len(earlier), np.bool_))
+    return {(int(accesses.task[a]), int(accesses.task[b])) for a, b in meeting}
 
 
 def test_writers_stand_for_all_before_them() -> None:
@@ -115,10 +117,15 @@ def pairs_of_all(tasks: tuple[Task, ...]) -> set[tuple[int, int]]:
     accesses = Accesses(tasks)
     shared = [
         (a, b)
-        for a, b in zip(*(column.tolist() for column in accesses.pairs), strict=True)
+        for earlier, later in accesses.blocks()
+        for a, b in zip(earlier.tolist(), later.tolist(), strict=True)
         if bytes_of(accesses.source[a][1]) & bytes_of(accesses.source[b][1])
     ]
     return {(int(accesses.task[a]), int(accesses.task[b])) for a, b in shared}
+
+
+def number_of_pairs(accesses: Accesses) -> int:
+    return sum(len(earlier) for earlier, _ in accesses.blocks())
 
 
 def conflict(earlier: Task, later: Task) -> bool:
@@ -142,7 +149,7 @@ def test_bytes_are_compared_exactly(seed: int) -> None:
     accesses = Accesses(tasks)
     for a, b in combinations(range(12), 2):
         shares = bool(bytes_of(accesses.source[a][1]) & bytes_of(accesses.source[b][1]))
-        assert bool(list(accesses.racing(np.array([a], np.int32), np.array([b], np.int32)))) == shares
+        assert accesses.share(np.array([a], np.int32), np.array([b], np.int32)).tolist() == [shares]
 
 
 @pytest.mark.parametrize("seed", seeds(6))
@@ -181,9 +188,23 @@ def test_pairs_grow_with_tasks_and_no_faster(cores: int, stride: int) -> None:
             for c in range(cores):
                 source = MemoryAccess(Space.ARENA, 0, False, (part(there, c),))
                 rows.append((i, c, (source, MemoryAccess(Space.ARENA, 0, True, (part(here, c),)))))
-        return len(Accesses(tasks_of(*rows)).pairs[0])
+        return number_of_pairs(Accesses(tasks_of(*rows)))
 
     assert pairs(80) < 2.3 * pairs(40)
+
+
+@pytest.mark.parametrize("most", [1, 7])
+def test_pairs_come_in_blocks(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same ones, whatever the size of a block; none is larger than that and the pairs of one access."""
+    schedule = random_accesses(3)
+    monkeypatch.setattr(verify_pairs, "_BLOCK", 1 << 30)
+    ((earlier, later),) = Accesses(schedule.tasks).blocks()
+    monkeypatch.setattr(verify_pairs, "_BLOCK", most)
+    accesses = Accesses(schedule.tasks)
+    blocks = list(accesses.blocks())
+    assert len(blocks) > 1
+    assert max(len(one) for one, _ in blocks) < most + len(accesses.source)
+    assert [tuple(np.concatenate(column)) for column in zip(*blocks, strict=True)] == [tuple(earlier), tuple(later)]
 
 
 def test_a_gap_between_columns_is_no_order() -> None:
@@ -203,5 +224,5 @@ def test_a_gap_between_columns_is_no_order() -> None:
 
 
 def test_no_tasks_have_no_pairs() -> None:
-    assert len(Accesses(schedule_of(2, []).tasks).pairs[0]) == 0
+    assert number_of_pairs(Accesses(schedule_of(2, []).tasks)) == 0
     assert Accesses([]).count_overlaps() == 0
