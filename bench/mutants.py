@@ -33,7 +33,7 @@ EQUIVALENT = Path(__file__).with_name("mutants_equivalent.toml")
 HOST = ("test_verify", "test_verify_pairs")
 CHECKERS: dict[str, tuple[str, ...]] = {
     "sync/verify.py": HOST,
-    "sync/verify_tasks.py": HOST,
+    "sync/verify_tasks.py": ("test_verify_tasks",),
     "sync/verify_pairs.py": HOST,
     "sync/verify_program.py": ("test_attest",),
     "sync/hazards.py": ("test_hazards", "test_sync_planner"),

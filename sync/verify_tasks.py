@@ -50,16 +50,12 @@ def overlapping_regions(left: Sequence[Region], right: Sequence[Region]) -> tupl
 
 
 def _share_byte(a: Region, b: Region) -> bool:
-    """Whether two strided byte sets meet: run by run of the one with fewer runs."""
-    if a.start >= b.stop or b.start >= a.stop:
-        return False
-    if a.count > b.count:
-        a, b = b, a
+    """Whether two strided byte sets meet: for each run of the one, the first run of the other that ends behind its
+    start."""
     starts = a.start + np.arange(a.count, dtype=np.int64) * a.stride
-    if b.count == 1 or b.stride == 0:
-        return bool(((starts < b.start + b.length) & (b.start < starts + a.length)).any())
-    first = np.maximum(0, (starts - b.start - b.length) // b.stride + 1)
-    return bool(((first < b.count) & (b.start + first * b.stride < starts + a.length)).any())
+    stride = max(1, b.stride)
+    first = np.maximum(0, (starts - b.start - b.length) // stride + 1)
+    return bool(((first < b.count) & (b.start + first * stride < starts + a.length)).any())
 
 
 def race(a: Task, b: Task, access: MemoryAccess, pair: tuple[Region, Region], where: str, expected: str) -> Violation:

@@ -47,9 +47,9 @@ def test_each_mutant_is_another_program_with_a_name_of_its_own() -> None:
     assert original not in sources
     assert len({*sources}) > 0.9 * len(sources)
     assert any(
-        mutant.was == "if a.start >= b.stop or b.start >= a.stop:"
-        and mutant.now == "if a.start > b.stop or b.start >= a.stop:"
-        and mutant.function == "_share_byte"
+        mutant.was == "if task.begin >= task.end:"
+        and mutant.now == "if task.begin > task.end:"
+        and mutant.function == "check_tasks"
         for mutant in made
     )
 

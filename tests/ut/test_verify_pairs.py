@@ -26,8 +26,8 @@ def tasks_of(*rows: tuple[int, int, tuple[MemoryAccess, ...]]) -> list[Task]:
 def pairs_of(tasks: list[Task]) -> set[tuple[int, int]]:
     """The pairs by task, after a look at bytes."""
     accesses = Accesses(tasks)
-    meeting = accesses.racing(lambda earlier, later: np.ones(len(earlier), np.bool_))
-    return {(int(accesses.task[a]), int(accesses.task[b])) for a, b in meeting}
+    found = accesses.racing(lambda earlier, later: np.ones(len(earlier), np.bool_))
+    return {(int(accesses.task[a]), int(accesses.task[b])) for a, b in found}
 
 
 def test_writers_stand_for_all_before_them() -> None:
