@@ -30,7 +30,7 @@ BENCH_PIP := $(BENCH_VENV)/bin/python -m pip --disable-pip-version-check --quiet
 CPP := $(shell find csrc -name '*.cpp' -o -name '*.h')
 SOURCES := pyproject.toml CMakeLists.txt $(CPP)
 
-.PHONY: build demo docs quick test coverage soak test-torch emulator check format bench tsan clean
+.PHONY: build demo docs quick test coverage soak test-torch emulator browser check format bench tsan clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -85,6 +85,13 @@ emulator:
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends qemu-system-misc >/dev/null; } || \
 	  echo "no $(EMULATOR): tests that need it are skipped; on Debian and Ubuntu: apt install qemu-system-misc" >&2
 
+# Tests of pages and of the documentation's site open them in a browser.
+BROWSER := chromium
+browser:
+	@command -v $(BROWSER) >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(BROWSER) >/dev/null; } || \
+	  echo "no $(BROWSER): tests that need it are skipped; on Debian: apt install $(BROWSER)" >&2
+
 # Tests of the torch frontend need torch, which elsewhere than in CI is only installed when asked for: it is large, and
 # on PyPI brings gigabytes for GPUs unless TORCH_PIP_FLAGS give an index that has its CPU build.
 $(VENV)/.torch-tools: $(VENV)/.test-tools
@@ -100,7 +107,7 @@ quick: check
 	$(BIN)/python -m pytest --quick -n $(TEST_JOBS) --dist worksteal -q $(TEST_FLAGS)
 
 # Timing-sensitive tests are marked `serial` and run alone behind the parallel ones.
-test: check emulator $(if $(filter 1,$(SK_REQUIRE_TORCH)),$(VENV)/.torch-tools)
+test: check emulator browser $(if $(filter 1,$(SK_REQUIRE_TORCH)),$(VENV)/.torch-tools)
 	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal -m 'not serial' $(TEST_FLAGS)
 	$(BIN)/python -m pytest -m serial $(TEST_FLAGS)
 

@@ -16,6 +16,7 @@ import hypothesis.core
 import numpy as np
 import pytest
 import soak
+from browser import Browser
 from hypothesis import HealthCheck, settings
 from seeds import VARIABLE, run_seed
 
@@ -56,6 +57,13 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         del os.environ["SK_CACHE_DIR"]
     else:
         os.environ["SK_CACHE_DIR"] = before
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A headless Chromium for all tests of a process; each opens a tab of its own."""
+    with Browser(tmp_path_factory.mktemp("browser")) as started:
+        yield started
 
 
 @cache

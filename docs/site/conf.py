@@ -23,7 +23,12 @@ autodoc_member_order = "groupwise"
 html_theme = "furo"
 html_title = f"SuperKernel {release}"
 html_copy_source = False
-# Blocks without a language are output, and pictures that the repository's host draws.
+html_show_search_summary = False  # they are fetched, which browsers refuse to pages from files
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_js_files = ["site.js"]
+highlight_language = "none"  # blocks without a language are commands and what they print
+# Pictures that the repository's host draws.
 suppress_warnings = ["misc.highlighting_failure"]
 _ARGUMENT = re.compile(r"([a-z_]+(?:, [a-z_]+)*): (\S.*)$")
 
