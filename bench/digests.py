@@ -159,7 +159,7 @@ def inputs_of(kernel: Any) -> dict[str, Any]:
 def packed_constants(kernel: Any) -> str | None:
     """The one thing that is not public: what was made of the constants; None where it is kept elsewhere."""
     found = getattr(getattr(getattr(kernel, "_compiled", None), "image", None), "constants", None)
-    return digest([found.tobytes()]) if isinstance(found, np.ndarray) else None
+    return digest([b"".join(found.image())]) if hasattr(found, "image") else None
 
 
 def case(graph: Any, arguments: dict[str, Any], run: bool) -> dict[str, Any]:

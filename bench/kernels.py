@@ -28,9 +28,9 @@ import numpy as np
 from llvmlite import ir
 
 from superkernel.codegen.host.builder import KernelBuilder, register_type
+from superkernel.codegen.host.constants import aligned_bytes
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.codegen.host.gemm_core import fold, zero
-from superkernel.codegen.host.image import aligned_bytes
 from superkernel.codegen.host.loader import LoadedCode
 from superkernel.codegen.host.lower import compile_ir
 from superkernel.codegen.host.standalone import StandaloneKernel

@@ -99,7 +99,7 @@ class KernelObject {
   KernelObject(std::uintptr_t entry, std::uintptr_t single, std::uintptr_t profiled, int cores, std::size_t arena_bytes,
                std::size_t scratch_bytes, const py::object& constants, std::size_t io_count,
                std::vector<std::uint64_t> sets, int subops, std::size_t events_words, py::object host_call,
-               py::object keepalive)
+               const py::sequence& shared, py::object keepalive)
       : host_call_(std::move(host_call)), keepalive_(std::move(keepalive)) {
     if (cores < 1 || cores > sk::kMaxCores) {
       raise("InputError", {"impossible number of cores", "argument cores", "1 to " + std::to_string(sk::kMaxCores),
@@ -129,6 +129,7 @@ class KernelObject {
         .events_words = events_words,
     };
     take_constants(constants, config);
+    take_shared(shared, config);
     const std::size_t bytes =
         arena_bytes + config.constants_bytes + static_cast<std::size_t>(cores) * (scratch_bytes + 8 * events_words);
     kernel_ = sk::Kernel::create(std::move(config));
@@ -244,6 +245,7 @@ class KernelObject {
     Py_VISIT(host_call_.ptr());
     Py_VISIT(keepalive_.ptr());
     Py_VISIT(constants_.ptr());
+    Py_VISIT(shared_.ptr());
     return 0;
   }
   void clear() {
@@ -305,6 +307,23 @@ class KernelObject {
     }
     config.constants = static_cast<const std::uint8_t*>(view->buf);
     config.constants_bytes = static_cast<std::size_t>(view->len);
+  }
+
+  void take_shared(const py::sequence& shared, sk::KernelConfig& config) {
+    shared_ = py::tuple(shared);
+    for (const py::handle& each : shared_) {
+      const std::string where = "argument shared, number " + std::to_string(config.shared.size());
+      if (!py::isinstance<py::array>(each)) {
+        raise("InputError", {"not an array", where, "bytes, aligned to 64", py::repr(each), ""});
+      }
+      const auto array = py::reinterpret_borrow<py::array>(each);
+      const auto* data = static_cast<const std::uint8_t*>(array.data());
+      if ((array.flags() & IoPins::kContiguous) == 0 || reinterpret_cast<std::uintptr_t>(data) % 64 != 0) {
+        raise("InputError",
+              {"not where kernels may read it", where, "bytes without gaps, aligned to 64", "another array", ""});
+      }
+      config.shared.emplace_back(data, static_cast<std::size_t>(array.nbytes()));
+    }
   }
 
   template <typename Work>
@@ -369,6 +388,7 @@ class KernelObject {
   py::object host_call_;
   py::object keepalive_;
   py::object constants_ = py::none();
+  py::tuple shared_;
   std::unique_ptr<sk::Kernel> kernel_;
   GilPolicy gil_;
 };
@@ -404,10 +424,12 @@ py::custom_type_setup kernel_gc([](PyHeapTypeObject* heap_type) {
 void register_kernel(py::module_& m) {
   py::class_<KernelObject>(m, "Kernel", kernel_gc)
       .def(py::init<std::uintptr_t, std::uintptr_t, std::uintptr_t, int, std::size_t, std::size_t, const py::object&,
-                    std::size_t, std::vector<std::uint64_t>, int, std::size_t, py::object, py::object>(),
+                    std::size_t, std::vector<std::uint64_t>, int, std::size_t, py::object, const py::sequence&,
+                    py::object>(),
            py::arg("entry"), py::arg("single"), py::arg("profiled"), py::arg("cores"), py::arg("arena_bytes"),
            py::arg("scratch_bytes"), py::arg("constants"), py::arg("io_count"), py::arg("sets"), py::arg("subops"),
-           py::arg("events_words"), py::arg("host_call") = py::none(), py::kw_only(), py::arg("keepalive") = py::none())
+           py::arg("events_words"), py::arg("host_call") = py::none(), py::kw_only(), py::arg("shared") = py::tuple(),
+           py::arg("keepalive") = py::none())
       .def("run", &KernelObject::run, py::arg("io"), py::arg("watchdog_ns") = 0)
       .def("profile", &KernelObject::profile, py::arg("io"), py::arg("rounds"), py::arg("warmup") = 10,
            py::arg("settle") = true, py::arg("single") = false, py::arg("watchdog_ns") = 0)

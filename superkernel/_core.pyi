@@ -102,9 +102,10 @@ class Kernel:
 
     `entry`, `single` and `profiled` are addresses of SkEntry, SkSingleEntry and SkEntry functions, 0 for absent;
     whatever owns their code must live as long: give it as `keepalive`. `scratch_bytes` and `events_words` are per
-    core. `constants` is any contiguous buffer; it is used in place where it is 64-byte aligned, else copied. `sets`
-    holds per core how many times the entry raises its counter per launch ([] to leave it unchecked).
-    `host_call(subop)` computes a sub-operator on the host.
+    core. `constants` is any contiguous buffer; it is used in place where it is 64-byte aligned, else copied. `shared`:
+    arrays without gaps, 64-byte aligned, whose addresses the entry finds behind those of the io table. `sets` holds
+    per core how many times the entry raises its counter per launch ([] to leave it unchecked). `host_call(subop)`
+    computes a sub-operator on the host.
 
     `io` of a run is a sequence of `io_count` base pointers: contiguous arrays, objects with the buffer protocol, or
     addresses. Sizes are not checked here. Runs of one kernel exclude one another; the GIL is released meanwhile.
@@ -133,6 +134,7 @@ class Kernel:
         events_words: int,
         host_call: Callable[[int], object] | None = None,
         *,
+        shared: Sequence[npt.NDArray[Any]] = (),
         keepalive: object = None,
     ) -> None: ...
     def run(self, io: Sequence[Any], watchdog_ns: int = 0) -> None:
@@ -292,10 +294,11 @@ def record_program(
     which nobody else may call meanwhile (csrc/runtime/recorder.h).
 
     `kernels`: address and number of operands of each. `regions`: bytes of arena, constants, scratch of all cores, then
-    of each slot of the io table. Events are (0, kernel, begin, end, region and offset of each operand and of scratch),
-    region -1 for an address in none; (1, sub-operator) a host call; (2, producer, count, index) a wait; (3, count) a
-    set. None where the system does not let code be changed. Raises VerificationError where a wait is not what it
-    names, the entries disagree, or a counter is set that is not the worker's own; MachineError."""
+    of each slot of the io table and of each shared constant. Events are (0, kernel, begin, end, region and offset of
+    each operand and of scratch), region -1 for an address in none; (1, sub-operator) a host call; (2, producer, count,
+    index) a wait; (3, count) a set. None where the system does not let code be changed. Raises VerificationError where
+    a wait is not what it names, the entries disagree, or a counter is set that is not the worker's own;
+    MachineError."""
 
 def alloc_aligned(nbytes: int) -> npt.NDArray[np.uint8]:
     """Zeroed bytes, 64-byte aligned; from 2 MB on, on huge pages where the system has them."""

@@ -22,8 +22,8 @@ FLAG_STRIDE: Final = 16
 FIELDS: Final[tuple[tuple[str, str], ...]] = (
     ("epoch", "i64"),  # launches done before this one
     ("arena", "ptr"),  # intermediate values
-    ("constants", "ptr"),  # packed weights and constants
-    ("io", "ptr"),  # table of base pointers: inputs, outputs, states
+    ("constants", "ptr"),  # packed constants of this kernel alone
+    ("io", "ptr"),  # table of base pointers: inputs, outputs, states, shared constants
     ("flags", "ptr"),  # progress counters
     ("scratch", "ptr"),  # core c owns [c * scratch_stride, (c + 1) * scratch_stride)
     ("scratch_stride", "i64"),  # bytes

@@ -307,14 +307,14 @@ def _wait_many(n: int, spec: EntrySpec, core: int, count: int, profiled: bool) -
     """Call `sk_wait_many` for the run that begins at step n."""
     step = spec.programs[core][n]
     assert isinstance(step, WaitFor)
-    offset, lines = step.prefetch[0], _prefetch_lines(step)
+    lines = _prefetch_lines(step)
     stamps = f"%stamps{n}" if profiled else "null"
     call = (
         f"call i32 @sk_wait_many(ptr %ctx, ptr @waits_{core}_{n}, i64 {count}, i32 {core}, ptr %from{n}, "
         f"i64 {lines}, ptr {stamps})"
     )
     return [
-        f"  %from{n} = getelementptr i8, ptr %blob, i64 {offset}",
+        *_weights(n, step),
         *([f"  %stamps{n} = getelementptr inbounds i64, ptr %stamps, i64 {n + 1}"] if profiled else []),
         *_call_or_fail(n, call),
     ]
@@ -322,11 +322,24 @@ def _wait_many(n: int, spec: EntrySpec, core: int, count: int, profiled: bool) -
 
 def _prefetch_lines(step: WaitFor) -> int:
     """Cache lines that a wait may prefetch, in whole spins."""
-    return -(-step.prefetch[1] // (LINE_BYTES * _LINES_PER_SPIN)) * _LINES_PER_SPIN
+    return -(-step.weight_bytes // (LINE_BYTES * _LINES_PER_SPIN)) * _LINES_PER_SPIN
+
+
+def _weights(n: int, step: WaitFor) -> list[str]:
+    """Where the constants begin that the wait of step n prefetches."""
+    place = step.weights
+    if place.space is BasePointer.CONSTANTS:
+        return [f"  %from{n} = getelementptr i8, ptr %blob, i64 {place.offset}"]
+    return [
+        *_field(f"from{n}.io", "io", "ptr"),
+        f"  %from{n}.p = getelementptr inbounds ptr, ptr %from{n}.io, i64 {place.slot}",
+        f"  %from{n}.base = load ptr, ptr %from{n}.p, align 8",
+        f"  %from{n} = getelementptr i8, ptr %from{n}.base, i64 {place.offset}",
+    ]
 
 
 def _wait(n: int, step: WaitFor, core: int) -> list[str]:
-    offset, whole = step.prefetch[0], _prefetch_lines(step)
+    whole = _prefetch_lines(step)
     call = (
         f"call i32 @sk_wait(ptr %ctx, ptr %flag.{n}, i64 %t{n}, i32 {core}, i32 {step.producer}, "
         f"i32 {step.wait}, ptr %from{n}, i64 {whole})"
@@ -338,7 +351,7 @@ def _wait(n: int, step: WaitFor, core: int) -> list[str]:
         f"  br i1 %ok{n}, label %go{n}, label %spin{n}",
         f"spin{n}:",
         *_fetch_data(n, step.data),
-        f"  %from{n} = getelementptr i8, ptr %blob, i64 {offset}",
+        *_weights(n, step),
         *_call_or_fail(n, call),
     ]
 

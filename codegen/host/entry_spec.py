@@ -21,7 +21,8 @@ class BasePointer(Enum):
 
 @dataclass(frozen=True)
 class Location:
-    """Address of an operand: base pointer, byte offset; `slot` is the index into the io table."""
+    """Address of an operand: base pointer, byte offset; `slot` is the index into the io table, behind whose inputs,
+    outputs and states the shared constants stand."""
 
     space: BasePointer
     offset: int
@@ -57,14 +58,15 @@ class RunTask:
 
 @dataclass(frozen=True)
 class WaitFor:
-    """Step: wait until `producer` has done its `count`-th set of this launch; meanwhile prefetch [offset, offset +
-    nbytes) of the constants, and ahead of them `data`, lines that the producer hands over (`handover.py`). `wait` is
-    the index that the watchdog reports."""
+    """Step: wait until `producer` has done its `count`-th set of this launch; meanwhile prefetch constants,
+    `weight_bytes` from `weights` on, and ahead of them `data`, lines that the producer hands over (`handover.py`).
+    `wait` is the index that the watchdog reports."""
 
     producer: int
     count: int
     wait: int
-    prefetch: tuple[int, int] = (0, 0)
+    weights: Location = Location(BasePointer.CONSTANTS, 0)
+    weight_bytes: int = 0
     data: tuple[Location, ...] = ()
 
 
@@ -111,7 +113,8 @@ class EntrySpec:
                 elif isinstance(step, SetCount):
                     lines.append(f"set {step.count}")
                 else:
-                    lines.append(f"wait {step.producer} {step.count} {step.wait} {step.prefetch}{_places(step.data)}")
+                    places = _places((step.weights, *step.data))
+                    lines.append(f"wait {step.producer} {step.count} {step.wait} {step.weight_bytes}{places}")
         return "\n".join(lines)
 
 

@@ -1,5 +1,4 @@
-"""From schedule and plan to a loaded image: one kernel function per distinct body, three entries, one blob of
-constants.
+"""From schedule and plan to a loaded image: one kernel function per distinct body, three entries, packed constants.
 
 Model: an object per distinct (kernel id, body, tiling), with one function named by its hash, which sub-operators,
 graphs and options share; the entries' object holds what is particular to the plan. All are cached by everything that
@@ -14,22 +13,21 @@ from functools import partial
 from typing import Any
 
 import llvmlite
-import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.codegen.cache import ObjectCache
+from superkernel.codegen.host.constants import ConstantPlaces, HostConstants
 from superkernel.codegen.host.entry_spec import BasePointer as BaseSpace
 from superkernel.codegen.host.entry_spec import EntrySpec, Location, RunTask, SetCount, Step, TaskSpec, WaitFor
 from superkernel.codegen.host.handover import Handovers
 from superkernel.codegen.host.loader import LoadedCode
-from superkernel.core.errors import InternalError
 from superkernel.core.version import __version__, sources_digest
 from superkernel.ir.body import SubOperator
 from superkernel.ops.grouped import TILINGS
 from superkernel.scheduler.families import HOST_KERNELS
-from superkernel.scheduler.schedule import MemoryAddress, PackedConstants, Schedule, Space
+from superkernel.scheduler.schedule import MemoryAddress, Schedule, Space
 from superkernel.scheduler.symbols import made_from, symbol_of
-from superkernel.scheduler.tiling import Tiling, pack_bytes
+from superkernel.scheduler.tiling import Tiling
 from superkernel.sync.plan import Plan, Set, TaskStep
 from superkernel.target.cpu import CpuTarget
 
@@ -73,7 +71,7 @@ class HostImage:
     cores: int
     spec: EntrySpec
     code: LoadedCode
-    constants: NDArray[np.uint8]
+    constants: HostConstants
     arena_bytes: int
     scratch_bytes: int
     io_slots: Mapping[Space, int]  # first slot of each space in the io table
@@ -110,6 +108,7 @@ class ImageBuilder:
         self.schedule, self.plan, self.cpu, self.cache = schedule, plan, cpu, cache
         self.slots = {Space.INPUT: 0, Space.OUTPUT: inputs, Space.STATE: inputs + outputs}
         self.io_count = inputs + outputs + states
+        self.places = ConstantPlaces(schedule.constants)
         self.prefetch, self.progress, self.keep_ir = prefetch, progress, keep_ir
         self.ir_texts: dict[str, str] = {}
         self.compiled = 0
@@ -124,7 +123,7 @@ class ImageBuilder:
             cores=self.schedule.cores,
             spec=spec,
             code=LoadedCode(objects.values()),
-            constants=self._blob(values),
+            constants=HostConstants(self.schedule.constants, values),
             arena_bytes=max(64, self.schedule.arena_bytes),
             scratch_bytes=max(64, self.schedule.scratch_bytes),
             io_slots=self.slots,
@@ -246,7 +245,10 @@ class ImageBuilder:
         if address.space is Space.ARENA:
             return Location(BaseSpace.ARENA, address.offset)
         if address.space is Space.CONSTANT:
-            return Location(BaseSpace.CONSTANTS, address.offset)
+            block, offset = self.places.find(address.offset)
+            if block is None:
+                return Location(BaseSpace.CONSTANTS, offset)
+            return Location(BaseSpace.IO, offset, self.io_count + block)
         return Location(BaseSpace.IO, address.offset, self.slots[address.space] + address.slot)
 
     def _steps(self, program: Sequence[Any], handovers: Handovers | None) -> tuple[Step, ...]:
@@ -264,27 +266,10 @@ class ImageBuilder:
                     continue
                 lines = (MemoryAddress(*line) for line in handovers.lines(step, coming))
                 data = tuple(map(self._location, lines))
-                steps.append(WaitFor(step.producer, step.count, step.index, prefetched(self.plan, coming), data))
+                start, nbytes = prefetched(self.plan, coming)
+                weights = self._location(MemoryAddress(Space.CONSTANT, 0, start))
+                steps.append(WaitFor(step.producer, step.count, step.index, weights, nbytes, data))
         return tuple(steps)
-
-    def _blob(self, values: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:
-        """All constants, packed, at their offsets; 64-byte aligned."""
-        size = max((c.offset + c.nbytes for c in self.schedule.constants), default=0)
-        if isinstance(values, PackedConstants):
-            if len(values.blob) < size + 64:
-                raise InternalError("packed constants are not whole", expected=size + 64, found=len(values.blob))
-            return values.blob
-        blob = aligned_bytes(size + 64)
-        for slot in self.schedule.constants:
-            blob[slot.offset : slot.offset + slot.nbytes] = pack_bytes(slot.pack, values[slot.value])
-        return blob
-
-
-def aligned_bytes(nbytes: int, alignment: int = 64) -> NDArray[np.uint8]:
-    """Zeroed bytes whose address is a multiple of `alignment`."""
-    raw = np.zeros(nbytes + alignment, np.uint8)
-    start = -raw.ctypes.data % alignment
-    return raw[start : start + nbytes]
 
 
 def _checked_operand(sub: SubOperator) -> int | None:

@@ -30,7 +30,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.codegen.host.image import aligned_bytes
+from superkernel.codegen.host.constants import aligned_bytes
 from superkernel.codegen.host.lower import machine_of
 from superkernel.codegen.llvm import optimised, parsed
 from superkernel.core.errors import InternalError

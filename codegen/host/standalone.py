@@ -8,8 +8,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from superkernel.codegen.host.constants import aligned_bytes
 from superkernel.codegen.host.emitters import emit_ir
-from superkernel.codegen.host.image import aligned_bytes
 from superkernel.codegen.host.loader import LoadedCode
 from superkernel.codegen.host.lower import compile_ir
 from superkernel.codegen.host.recording import MemoryWindow, compile_recorded

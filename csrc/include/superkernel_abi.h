@@ -39,8 +39,8 @@ typedef uint64_t (*SkClock)(void);
 struct SkContext {
   uint64_t epoch;      // launches done before this one
   uint8_t* arena;      // intermediate values
-  uint8_t* constants;  // packed weights and constants, 64-byte aligned offsets
-  uint8_t** io;        // base pointers: inputs, then outputs, then states
+  uint8_t* constants;  // packed constants of this kernel alone, 64-byte aligned offsets
+  uint8_t** io;        // base pointers: inputs, outputs, states, then packed constants that kernels share
   uint64_t* flags;     // progress counters, see above
   uint8_t* scratch;    // per core scratch: core c owns [c * scratch_stride, (c + 1) * scratch_stride)
   uint64_t scratch_stride;

@@ -84,7 +84,7 @@ class Kernel::Running {
     }
     kernel.owner_.store(this_thread(), std::memory_order_relaxed);
     entered_ = true;
-    std::copy_n(io.begin(), std::min(io.size(), kernel.io_.size()), kernel.io_.begin());
+    std::copy_n(io.begin(), std::min(io.size(), kernel.config_.io_count), kernel.io_.begin());
     kernel.options_ = options;
     kernel.next_poll_ns_ = 0;
     kernel.abort_ = AbortInfo{};
@@ -112,7 +112,7 @@ class Kernel::Running {
 
 Kernel::Kernel(KernelConfig config)
     : config_(std::move(config)),
-      io_(config_.io_count, nullptr),
+      io_(config_.io_count + config_.shared.size(), nullptr),
       waits_(static_cast<std::size_t>(config_.cores)),
       preemptions_(waits_.size()),
       counters_(waits_.size()) {
@@ -147,6 +147,11 @@ bool Kernel::allocate() {
       std::memcpy(constants_copy_.data(), config_.constants, config_.constants_bytes);
     }
     config_.constants = constants_copy_.data();
+  }
+  for (std::size_t i = 0; i < config_.shared.size(); ++i) {
+    const auto& block = config_.shared[i];
+    advise_huge_pages(block.data(), block.size());
+    io_[config_.io_count + i] = const_cast<std::uint8_t*>(block.data());  // generated code only reads it
   }
   const bool oversubscribed = cores > allowed_cpus().size();
   frame_ = new (frame_memory_.data()) Frame{};

@@ -34,6 +34,7 @@ struct KernelConfig {
   std::size_t scratch_bytes = 0;  // per core
   const std::uint8_t* constants = nullptr;
   std::size_t constants_bytes = 0;
+  std::vector<std::span<const std::uint8_t>> shared;  // constants behind the io table, aligned to cache lines
   std::size_t io_count = 0;
   std::vector<std::uint64_t> sets;  // per core: counter steps of one launch; empty: not checked
   int subops = 0;

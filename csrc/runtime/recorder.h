@@ -52,7 +52,7 @@ struct RecorderConfig {
   int cores = 1;
   int subops = 0;
   std::vector<KernelCode> kernels;
-  std::vector<std::size_t> regions;  // bytes: arena, constants, scratch of all cores, then the io table's
+  std::vector<std::size_t> regions;  // bytes: arena, constants, scratch of all cores, io table, shared constants
   std::size_t scratch_stride = 0;
   std::size_t events_words = 0;  // per core
 };

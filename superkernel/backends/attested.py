@@ -8,6 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from superkernel.core.arrays import same_contents
 from superkernel.core.errors import Violation
 from superkernel.ir.body import Role
 from superkernel.scheduler.schedule import MemoryAddress, Schedule, Space
@@ -42,7 +43,4 @@ def wrong_constants(
 def _same(arrays: Mapping[str, NDArray[Any]], name: str, other: str) -> bool:
     if name == other:  # those of a saved kernel may not be at hand
         return True
-    left, right = arrays[name], arrays[other]
-    return left is right or (
-        left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
-    )
+    return same_contents(arrays[name], arrays[other])

@@ -32,7 +32,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cache
+from functools import cache, reduce
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -121,18 +121,21 @@ def _is_cut_short(path: str | PathLike[str]) -> bool:
 
 
 def save(
-    compiled: AnyCompilation, objects: Mapping[str, bytes], path: str | PathLike[str], constants: Array | None = None
+    compiled: AnyCompilation,
+    objects: Mapping[str, bytes],
+    path: str | PathLike[str],
+    constants: Sequence[memoryview] | None = None,
 ) -> None:
     """Write what was compiled, with its object code by cache key, to `path`, atomically; its plan too, where its
-    packed `constants` are given. Raises InputError on what is no file name, MachineError where the file cannot be
-    written."""
+    packed `constants` are given, piece by piece. Raises InputError on what is no file name, MachineError where the file
+    cannot be written."""
     from superkernel.frontends.json_form import members_of
 
     path = file_name(path)
     members: dict[str, Any] = {**members_of(_with_free_names(compiled.source), _GRAPH)}
     backend = backend_of(compiled.target)
     if constants is not None:
-        members |= {**_plan_members(compiled, backend), _CONSTANTS: constants.data}
+        members |= {**_plan_members(compiled, backend), _CONSTANTS: constants}
     members |= {f"objects/{digest}.o": data for digest, data in by_digest(objects).items()}
     header = {
         "schema": SCHEMA,
@@ -144,7 +147,7 @@ def save(
         "target": backend.local_record(compiled.target),
         "plan_key": _plan_key(backend, compiled.target),
         "sha256": {n: hashlib.sha256(data).hexdigest() for n, data in sorted(members.items()) if n not in _LARGE},
-        "crc32": {n: zlib.crc32(members[n]) for n in _LARGE if n in members},
+        "crc32": {n: reduce(_crc32, _pieces(members[n]), 0) for n in _LARGE if n in members},
     }
     with replacing(path, "the kernel") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr(zipfile.ZipInfo(_HEADER), json.dumps(header))  # without the time: one kernel, one file
@@ -160,7 +163,17 @@ def _add(archive: zipfile.ZipFile, name: str, data: Any) -> None:
     padding = bytes(-head % ALIGNMENT)
     info.extra = struct.pack("<HHH", _PADDING, 2 + len(padding), ALIGNMENT) + padding
     with archive.open(info, "w", force_zip64=True) as member:
-        member.write(data)
+        for piece in _pieces(data):
+            member.write(piece)
+
+
+def _pieces(data: Any) -> Sequence[Any]:
+    """A member's bytes, which may come in pieces."""
+    return data if isinstance(data, list) else [data]
+
+
+def _crc32(before: int, piece: Any) -> int:
+    return zlib.crc32(piece, before)
 
 
 def _plan_members(compiled: AnyCompilation, backend: AnyBackend) -> dict[str, bytes]:

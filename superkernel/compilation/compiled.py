@@ -7,17 +7,20 @@ explanations, saved files and experiments read it. It knows none of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
 from superkernel.compilation.ineffective import idle_pins
+from superkernel.core.arrays import owners
 from superkernel.core.errors import InputError
 from superkernel.core.options import Options
 from superkernel.core.version import __version__
 from superkernel.ir.graph import Graph
+from superkernel.scheduler.schedule import PackedConstants
 from superkernel.target.base import Target
 
 if TYPE_CHECKING:
@@ -158,6 +161,12 @@ class Compilation(Job[TargetT], Planned[PlanT], Generic[TargetT, PlanT]):
     def function_bytes(self) -> Mapping[str, int]:
         """Bytes of code of each kernel function, by symbol, where there is machine code."""
         return {}
+
+    def held(self) -> dict[Hashable, int]:
+        """Bytes of the memory that it keeps as long as it lives, by what is the same where compilations share it."""
+        parts = (self.source, self.graph, self.grouping)
+        known = (part.constants for part in parts if not isinstance(part.constants, PackedConstants))
+        return owners([*chain.from_iterable(c.values() for c in known), *self.source.states.values()])
 
     def idle_options(self) -> tuple[str, ...]:
         """The options that change nothing, on this target or for this graph, and why."""

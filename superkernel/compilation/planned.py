@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from superkernel.codegen.cache import CacheWarning, ObjectCache
 from superkernel.compilation.compiled import Job, Planned
+from superkernel.core.arrays import contents_digest
 from superkernel.core.typed_form import decode, encode
 from superkernel.core.warn import warn
 from superkernel.ir.graph import Graph
@@ -121,7 +122,7 @@ def _key(job: Job[Target], arrays: Mapping[str, NDArray[Any]]) -> str:
     rows += [f"{name!r}: {source.types[name]}" for name in source.states]
     digest = hashlib.sha256("\n".join(rows).encode())
     for array in arrays.values():
-        digest.update(np.ascontiguousarray(array).view(np.uint8).data if array.ndim else array.tobytes())
+        digest.update(contents_digest(array))
     return f"plan {digest.hexdigest()}"
 
 

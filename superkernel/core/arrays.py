@@ -13,7 +13,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 import ml_dtypes
@@ -160,6 +160,12 @@ def same_contents(one: NDArray[Any], other: NDArray[Any]) -> bool:
         return False
     left, right = np.ascontiguousarray(one), np.ascontiguousarray(other)
     return bool(_memcmp(left.ctypes.data, right.ctypes.data, left.nbytes) == 0)
+
+
+def owners(arrays: Iterable[NDArray[Any]]) -> dict[Hashable, int]:
+    """The memory that arrays lie in: by what has it, its bytes."""
+    found = [array.base if isinstance(array.base, np.ndarray) else array for array in arrays]
+    return {array.ctypes.data: array.nbytes for array in found}
 
 
 def contents_digest(array: NDArray[Any]) -> bytes:

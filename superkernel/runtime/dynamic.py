@@ -1,8 +1,9 @@
 """`DynamicKernel`: kernels of one source for whatever sizes arrive, made when they are first needed.
 
 Every kernel is planned and proved for its sizes as any other, and computes the same bits as one that was compiled for
-them alone. The machine code of sub-operators that do not change with the sizes is found in the cache. Packed constants
-belong to a kernel: what all kept kernels hold grows with their number (`kernels_max`).
+them alone. The machine code of sub-operators that do not change with the sizes is found in the cache. Constants that
+the sources of several sizes have in common are one array each, and what kernels pack in the same way they share. What
+is kept is bounded by number (`kernels_max`) and, where that is asked for, by bytes (`bytes_max`).
 
 States (a KV cache) belong to the object: all its kernels work on the same arrays, one at a time, so that what they hold
 survives a change of sizes. So no state's type or initial contents may depend on the sizes.
@@ -11,15 +12,17 @@ survives a change of sizes. So no state's type or initial contents may depend on
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
 from threading import Lock, RLock
 from typing import Any
 
 import numpy as np
 
-from superkernel.core.arrays import NamedArrays, same_contents
-from superkernel.core.errors import InputError, UnsupportedError, Violation, raise_all
+from superkernel.core.arrays import NamedArrays, owners, same_contents
+from superkernel.core.errors import InputError, SuperKernelError, UnsupportedError, Violation, raise_all
 from superkernel.frontends.dynamic import DynamicInput, DynamicSource, Ranges, sizes_of
 from superkernel.ir.graph import Graph
 from superkernel.runtime.inputs import bind_arguments, inputs_given
@@ -41,7 +44,11 @@ class DynamicKernel:
         self._source, self._make = source, make
         self._kernels: OrderedDict[tuple[int, ...], Kernel] = OrderedDict()
         self._kernels_max = KERNELS_MAX
-        self._lock = Lock()
+        self._bytes_max: int | None = None
+        self._lock = Lock()  # of the kernels that there are
+        self._making = Lock()
+        self._background: ThreadPoolExecutor | None = None
+        self._constants: Mapping[str, Array] = {}  # of the latest graph
         self._initial: Mapping[str, Array] | None = None  # of states, by the first graph
         self._reset: Mapping[str, Array] = {}  # the same, by the first kernel
         self._states: dict[str, Array] = {}
@@ -71,6 +78,27 @@ class DynamicKernel:
             self._shrink()
 
     @property
+    def held_bytes(self) -> int:
+        """Memory of all kept kernels: constants as given and packed, workspaces, code, states. What several share is
+        counted once, what is packed in several ways as often."""
+        with self._lock:
+            return self._held()
+
+    @property
+    def bytes_max(self) -> int | None:
+        """Bytes that kernels may hold together; beyond, those that were not used for longest go, but for the last one.
+        None, unless it is set: no bound."""
+        return self._bytes_max
+
+    @bytes_max.setter
+    def bytes_max(self, nbytes: int | None) -> None:
+        if nbytes is not None and (not isinstance(nbytes, int) or nbytes < 0):
+            raise InputError("not a number of bytes", location="bytes_max", expected=">= 0", found=repr(nbytes))
+        self._bytes_max = nbytes
+        with self._lock:
+            self._shrink()
+
+    @property
     def compiled(self) -> list[dict[str, int]]:
         """The sizes that there is a kernel for; those used last come last."""
         with self._lock:
@@ -79,14 +107,39 @@ class DynamicKernel:
     def at(self, **sizes: int) -> Kernel:
         """The kernel for given sizes, compiled where there is none: to compile ahead, to report, explain, save. Raises
         InputError, and what compiling raises."""
+        return self._at(self._checked(sizes))
+
+    def prepare(self, *sizes: Mapping[str, int], wait: bool = True) -> None:
+        """Compile for several choices of sizes, one after the other. Without `wait` in the background: calls go on
+        meanwhile, and one that needs what is being compiled waits for it. What goes wrong there is raised by the call
+        that needs it; a process that ends compiles no further. Raises InputError, and with `wait` as `at` does."""
+        chosen = [self._checked(each) for each in sizes]
+        if wait:
+            for each in chosen:
+                self._at(each)
+        elif chosen:
+            if self._background is None:
+                self._background = ThreadPoolExecutor(1, "superkernel-prepare")
+            self._background.submit(self._prepare, chosen)
+
+    def _prepare(self, chosen: Sequence[tuple[int, ...]]) -> None:
+        """Compile the first in the background, then the others: an executor takes no more when the process ends."""
+        with suppress(SuperKernelError):
+            self._at(chosen[0])
+        if chosen[1:] and self._background is not None:
+            with suppress(RuntimeError):
+                self._background.submit(self._prepare, chosen[1:])
+
+    def _checked(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """Sizes in the dimensions' order. Raises InputError."""
         wrong = [Violation(f"no dimension {n!r}", expected=", ".join(self.dims)) for n in sizes if n not in self.dims]
-        chosen = {name: low for name, (low, high) in self.dims.items() if low == high} | sizes
+        chosen = {**{name: low for name, (low, high) in self.dims.items() if low == high}, **sizes}
         for name, (low, high) in self.dims.items():
             size = chosen.get(name)
             if size is None or not low <= size <= high:
                 wrong.append(Violation("no such size", f"dimension {name!r}", f"{low} to {high}", str(size)))
         raise_all(InputError, wrong)
-        return self._at(tuple(int(chosen[name]) for name in self.dims))
+        return tuple(int(chosen[name]) for name in self.dims)
 
     @property
     def states(self) -> Mapping[str, Array]:
@@ -126,19 +179,42 @@ class DynamicKernel:
         return self._at(tuple(sizes[name] for name in self.dims))
 
     def _at(self, sizes: tuple[int, ...]) -> Kernel:
+        found = self._found(sizes)
+        if found is not None:
+            return found
+        with self._making:
+            found = self._found(sizes)
+            if found is not None:
+                return found
+            graph = self._loaded(sizes)
+            kernel = self._make(graph, self._states)
+            if self._initial is None:
+                self._initial, self._reset = graph.states, kernel.initial_states
+                self._states.update(kernel.states)
+                self._turn = RLock() if self._states else nullcontext()
+            with self._lock:
+                self._kernels[sizes] = kernel
+                self._shrink()
+            return kernel
+
+    def _found(self, sizes: tuple[int, ...]) -> Kernel | None:
         with self._lock:
             kernel = self._kernels.get(sizes)
-            if kernel is None:
-                graph = self._source.load(dict(zip(self.dims, sizes, strict=True)))
-                self._check_states(graph)
-                kernel = self._kernels[sizes] = self._make(graph, self._states)
-                if self._initial is None:
-                    self._initial, self._reset = graph.states, kernel.initial_states
-                    self._states.update(kernel.states)
-                    self._turn = RLock() if self._states else nullcontext()
-            self._kernels.move_to_end(sizes)
-            self._shrink()
+            if kernel is not None:
+                self._kernels.move_to_end(sizes)
             return kernel
+
+    def _loaded(self, sizes: tuple[int, ...]) -> Graph:
+        """The graph for sizes, with the arrays of the latest one where they are equal: whoever knows them by identity
+        (digests, packed constants) has nothing to do. Raises UnsupportedError where its states are not all kernels'."""
+        graph = self._source.load(dict(zip(self.dims, sizes, strict=True)))
+        self._check_states(graph)
+        known = self._constants
+        self._constants = {
+            name: known[name] if name in known and same_contents(known[name], array) else array
+            for name, array in graph.constants.items()
+        }
+        return replace(graph, constants=self._constants, states=self._initial or graph.states)
 
     def _check_states(self, graph: Graph) -> None:
         """Raises UnsupportedError where the graph's states are not those that the other kernels share."""
@@ -155,8 +231,16 @@ class DynamicKernel:
         raise_all(UnsupportedError, wrong)
 
     def _shrink(self) -> None:
-        while len(self._kernels) > self._kernels_max:
+        while len(self._kernels) > self._kernels_max or (
+            self._bytes_max is not None and len(self._kernels) > 1 and self._held() > self._bytes_max
+        ):
             self._kernels.popitem(last=False)
+
+    def _held(self) -> int:
+        held: dict[Hashable, int] = owners(self._states.values())
+        for kernel in self._kernels.values():
+            held |= kernel.held()
+        return sum(held.values())
 
 
 def _type(array: Array | None) -> str:

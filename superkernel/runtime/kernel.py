@@ -10,7 +10,7 @@ them, makes the outputs and launches. All others come to `_call_checked`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -149,6 +149,10 @@ class Kernel(_core.DirectCall):
     def initial_states(self) -> Mapping[str, Array]:
         """What the states begin as; read-only arrays."""
         return self._compiled.graph.states
+
+    def held(self) -> dict[Hashable, int]:
+        """Bytes of the memory that it keeps, states aside, by what is the same where kernels share it."""
+        return self._compiled.held()
 
     def reset_states(self) -> None:
         """Put every state back to its initial contents."""

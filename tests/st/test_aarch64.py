@@ -296,11 +296,11 @@ def test_fused_graphs(name: str, cores: int, cpu: CpuTarget, tmp_path: Path, mon
     sizes = [t.nbytes for t in (*graph.inputs.values(), *outputs)] + [s.nbytes for s in states.values()]
     numbers_of = {
         "IO_COUNT": len(sizes), "IO_SIZES": ", ".join(map(str, sizes)), "INPUTS": len(given),
-        "STATES": len(given) + len(outputs), "CONSTANT_BYTES": image.constants.nbytes,
+        "STATES": len(given) + len(outputs), "CONSTANT_BYTES": image.constants.own.nbytes,
         "ARENA_BYTES": image.arena_bytes, "SCRATCH_BYTES": image.scratch_bytes, "CORES": cores, "LAUNCHES": LAUNCHES,
     }  # fmt: skip
     defines = "".join(f"#define {key} {value}\n" for key, value in numbers_of.items())
-    data = b"".join(np.ascontiguousarray(a).tobytes() for a in (*given.values(), *states.values(), image.constants))
+    data = b"".join(np.ascontiguousarray(a).tobytes() for a in (*given.values(), *states.values(), image.constants.own))
     found = execute(tmp_path, defines + COMMON + GRAPH_MAIN, list(image.objects.values()), data)
     for _ in range(LAUNCHES):
         want = evaluate(graph, given, states)
@@ -351,7 +351,7 @@ class RecordedProgram:
         for at in (o for task in spec.tasks for o in task.operands if o.space is BasePointer.IO):
             io[at.slot] = 1 << 20  # as good as any
         self.stride = -(-self.image.scratch_bytes // 64) * 64
-        self.regions = [self.image.arena_bytes, self.image.constants.nbytes, self.stride * self.image.cores, *io]
+        self.regions = [self.image.arena_bytes, self.image.constants.own.nbytes, self.stride * self.image.cores, *io]
         rows = "".join(f"{{{name}, {found[name]}}}, " for name in self.kernels)
         declared = "".join(f"void {name}();\n" for name in self.kernels)
         table = f'extern "C" {{\n{declared}extern const struct {{ void (*code)(); unsigned long operands; }}'

@@ -66,7 +66,7 @@ def no_planning(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("planned, or packed, again")
 
     monkeypatch.setattr("superkernel.compilation.planning.plan_graph", refuse)
-    monkeypatch.setattr("superkernel.codegen.host.image.pack_bytes", refuse)
+    monkeypatch.setattr("superkernel.codegen.host.constants.pack_bytes", refuse)
 
 
 def mapped_files() -> str:
@@ -77,10 +77,13 @@ def mapped_files() -> str:
 def test_constants_are_mapped_and_nothing_is_made_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SK_CACHE_DIR", "off")
     loaded = sk.load(path)
-    constants = loaded._compiled.image.constants  # type: ignore[attr-defined]
-    assert constants.ctypes.data % ALIGNMENT == 0
-    assert not constants.flags.owndata
-    assert not constants.flags.writeable
+    shared = loaded._compiled.image.constants.shared  # type: ignore[attr-defined]
+    assert len(shared) == 2
+    assert sum(block.nbytes for block in shared) >= (100 * 512 + 512 * 64) * 4
+    for block in shared:
+        assert block.ctypes.data % ALIGNMENT == 0
+        assert not block.flags.owndata
+        assert not block.flags.writeable
     assert str(path) in mapped_files()
     assert loaded.summary()["from_cache"]
     assert str(loaded.certificate) == loaded.stage_text("certificate")

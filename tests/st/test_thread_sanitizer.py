@@ -155,6 +155,7 @@ class Sanitized:
     ) -> subprocess.CompletedProcess[bytes]:
         """The program with these entries, whose text may be changed."""
         image, graph = self.made.image, self.made.graph
+        assert not image.constants.shared, "which the program would have to be given"
         entries = self._object("entries", change(emit_entries(spec, self.made.target)), 0)
         waits = self._object("waits", change(emit_waits(self.made.target)))
         program = str(self.folder / "program")
@@ -163,9 +164,9 @@ class Sanitized:
         given = [*random_inputs(graph.inputs, 0).values()]
         outputs, states = [graph.types[value] for value in graph.outputs], self.initial_states()
         sizes = [*(a.nbytes for a in given), *(t.nbytes for t in outputs), *(s.nbytes for s in states.values())]
-        memory = [image.arena_bytes, image.constants.nbytes, image.scratch_bytes]
+        memory = [image.arena_bytes, image.constants.own.nbytes, image.scratch_bytes]
         words = [image.cores, launches, *memory, len(given), len(outputs), len(states), *sizes]
-        data = b"".join(np.ascontiguousarray(a).tobytes() for a in (*given, *states.values(), image.constants))
+        data = b"".join(np.ascontiguousarray(a).tobytes() for a in (*given, *states.values(), image.constants.own))
         options = {"TSAN_OPTIONS": f"halt_on_error=1 exitcode={RACE}"}
         return subprocess.run(
             [*NOT_RANDOM, program, *map(str, words)],

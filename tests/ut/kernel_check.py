@@ -16,8 +16,8 @@ import numpy as np
 import soak
 from numpy.typing import NDArray
 
+from superkernel.codegen.host.constants import aligned_bytes
 from superkernel.codegen.host.features import detect_cpu
-from superkernel.codegen.host.image import aligned_bytes
 from superkernel.codegen.host.recording import READ, WRITTEN, MemoryWindow
 from superkernel.codegen.host.standalone import StandaloneKernel
 from superkernel.core.dtypes import DType

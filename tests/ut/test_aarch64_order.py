@@ -24,7 +24,7 @@ SPEC = EntrySpec(
         TaskSpec(2, 1, "k", OPERANDS, 0, 1, checked=1),
     ),
     programs=(
-        (WaitFor(1, 1, 0, (0, 256), HANDED_OVER), RunTask(0), SetCount(1), RunTask(2), SetCount(2)),
+        (WaitFor(1, 1, 0, OPERANDS[1], 256, HANDED_OVER), RunTask(0), SetCount(1), RunTask(2), SetCount(2)),
         (RunTask(1), SetCount(1), *(WaitFor(p, 1, 1 + p) for p in (0, 2, 3, 4)), RunTask(3), WaitFor(0, 2, 6)),
         (SetCount(1), WaitFor(1, 1, 7)),
         (SetCount(1),),

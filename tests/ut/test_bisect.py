@@ -23,7 +23,10 @@ from superkernel.frontends.json_form import save_json
 from superkernel.ir.graph import Graph
 from superkernel.scheduler.tiling import pack_bytes
 
-PACKERS = {"mini": "superkernel.codegen.aicore.image.pack_bytes", "host": "superkernel.codegen.host.image.pack_bytes"}
+PACKERS = {
+    "mini": "superkernel.codegen.aicore.image.pack_bytes",
+    "host": "superkernel.codegen.host.constants.pack_bytes",
+}
 TARGETS = tuple(PACKERS)
 
 

@@ -187,7 +187,7 @@ def test_the_cpu_is_known_again_without_llvm(tmp_path: Path, monkeypatch: pytest
 
 def test_all_that_entries_are_made_from_is_in_their_text() -> None:
     place, other = Location(BasePointer.ARENA, 64), Location(BasePointer.IO, 64, 1)
-    task, wait = TaskSpec(0, 0, "k", (place,), 0, 4), WaitFor(1, 1, 0, (0, 64), (place,))
+    task, wait = TaskSpec(0, 0, "k", (place,), 0, 4), WaitFor(1, 1, 0, place, 64, (place,))
     spec = EntrySpec((task,), ((wait, RunTask(0), SetCount(1)), ()), (1, 0), 1)
     tasks = [
         replace(task, subop=1), replace(task, core=1), replace(task, symbol="l"), replace(task, symbol=None),
@@ -195,8 +195,8 @@ def test_all_that_entries_are_made_from_is_in_their_text() -> None:
         replace(task, operands=(place, place)), replace(task, end=5), replace(task, checked=0),
     ]  # fmt: skip
     waits = [
-        replace(wait, producer=2), replace(wait, count=2), replace(wait, wait=1), replace(wait, prefetch=(64, 64)),
-        replace(wait, data=()), replace(wait, data=(other,)),
+        replace(wait, producer=2), replace(wait, count=2), replace(wait, wait=1), replace(wait, weights=other),
+        replace(wait, weight_bytes=128), replace(wait, data=()), replace(wait, data=(other,)),
     ]  # fmt: skip
     programs: list[tuple[Step, ...]] = [(w, RunTask(0), SetCount(1)) for w in waits]
     programs += [(wait, RunTask(1), SetCount(1)), (wait, RunTask(0), SetCount(2)), (RunTask(0), wait, SetCount(1))]

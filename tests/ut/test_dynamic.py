@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -13,7 +16,7 @@ from numpy.typing import NDArray
 import superkernel as sk
 from superkernel.backends import backend_of, kernel_of
 from superkernel.compilation.pipeline import compile_graph
-from superkernel.core.errors import InputError, UnsupportedError
+from superkernel.core.errors import GraphError, InputError, UnsupportedError
 from superkernel.frontends import load_graph
 from superkernel.frontends.dynamic import DynamicSource
 
@@ -85,6 +88,119 @@ def test_those_not_used_for_longest_go() -> None:
     assert "1 compiled" in repr(kernel)
     with pytest.raises(InputError, match="not a number of kernels"):
         kernel.kernels_max = 0
+
+
+WIDE = RNG.standard_normal((160, 160), dtype=np.float32)
+
+
+def wide(rows: int) -> sk.GraphBuilder:
+    b = sk.GraphBuilder("wide")
+    b.output(b.matmul(b.input("x", (rows, 160), "f32"), b.constant(WIDE)), name="y")
+    return b
+
+
+def test_bytes_that_are_held() -> None:
+    kernel = sk.compile_dynamic(wide, {"rows": (1, 99)}, threads=1)
+    assert kernel.held_bytes == 0
+    kernel.at(rows=8)
+    one = kernel.held_bytes
+    assert one > 2 * WIDE.nbytes, "as given and as packed"
+    kernel.at(rows=9)
+    assert one < kernel.held_bytes < one + WIDE.nbytes, "neither again"
+    constants = [kernel.at(rows=rows)._compiled.source.constants for rows in (8, 9)]
+    assert all(constants[0][name] is array for name, array in constants[1].items())
+    kernel.bytes_max = one + 1000
+    assert kernel.compiled == [{"rows": 9}]
+    kernel.bytes_max = 0
+    assert kernel.compiled == [{"rows": 9}], "the last one stays"
+    kernel.at(rows=8)
+    assert kernel.compiled == [{"rows": 8}]
+    kernel.bytes_max = None
+    kernel.at(rows=9)
+    assert kernel.compiled == [{"rows": 8}, {"rows": 9}]
+    for wrong in (-1, 2.5):
+        with pytest.raises(InputError, match="not a number of bytes"):
+            kernel.bytes_max = wrong  # type: ignore[assignment]
+
+
+def test_constants_that_depend_on_sizes() -> None:
+    def scaled(rows: int) -> sk.GraphBuilder:
+        b = sk.GraphBuilder()
+        b.output(b.matmul(b.input("x", (rows, 160), "f32"), b.constant(WIDE * rows)), name="y")
+        return b
+
+    kernel = sk.compile_dynamic(scaled, {"rows": (1, 99)}, threads=1)
+    for rows in (2, 3, 2):
+        x = np.random.default_rng(rows).standard_normal((rows, 160), dtype=np.float32)
+        np.testing.assert_array_equal(kernel(x), sk.compile(scaled(rows), threads=1)(x))
+
+
+def test_compiled_ahead() -> None:
+    kernel = dynamic()
+    kernel.prepare({"batch": 1, "seq": 3}, {"batch": 2, "seq": 3})
+    assert kernel.compiled == [{"batch": 1, "seq": 3}, {"batch": 2, "seq": 3}]
+    with pytest.raises(InputError, match="no such size"):
+        kernel.prepare({"batch": 1, "seq": 4}, {"batch": 5, "seq": 3}, wait=False)
+    kernel.prepare({"batch": 1, "seq": 5}, {"batch": 1, "seq": 6}, wait=False)
+    kernel.prepare(wait=False)
+    first = kernel(**given(1, 5))  # which may be under way
+    np.testing.assert_array_equal(first, sk.compile(encoder(1, 5), threads=2)(**given(1, 5)))
+    assert kernel.at(batch=1, seq=6) is kernel.at(batch=1, seq=6)
+    assert len(kernel.compiled) == 4
+
+
+def test_calls_go_on_while_another_size_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = dynamic()
+    kernel(**given(1, 3))
+    began, go_on = Event(), Event()
+    make = kernel._make
+
+    def slow(*given: Any) -> Any:
+        began.set()
+        assert go_on.wait(60)
+        return make(*given)
+
+    monkeypatch.setattr(kernel, "_make", slow)
+    kernel.prepare({"batch": 1, "seq": 4}, wait=False)
+    assert began.wait(60)
+    kernel(**given(1, 3))
+    assert kernel.compiled == [{"batch": 1, "seq": 3}]
+    go_on.set()
+    kernel(**given(1, 4))
+
+
+def test_what_goes_wrong_in_the_background_is_raised_by_the_call() -> None:
+    def odd(rows: int) -> sk.GraphBuilder:
+        b = sk.GraphBuilder()
+        x = b.input("x", (rows, 2), "f32")
+        b.output(b.reshape(x, shape=(4, rows // 2)) if rows > 2 else x, name="y")
+        return b
+
+    kernel = sk.compile_dynamic(odd, {"rows": (1, 9)}, threads=1)
+    kernel.prepare({"rows": 3}, {"rows": 4}, wait=False)
+    with pytest.raises(GraphError):
+        kernel(np.ones((3, 2), np.float32))
+    assert kernel(np.ones((4, 2), np.float32)).shape == (4, 2)
+
+
+def test_a_process_that_ends_compiles_no_further() -> None:
+    text = """
+import superkernel as sk
+
+def doubled(rows):
+    b = sk.GraphBuilder()
+    x = b.input("x", (rows, 8), "f32")
+    b.output(b.add(x, x))
+    return b
+
+kernel = sk.compile_dynamic(doubled, {"rows": (1, 400)}, threads=1)
+make, done = kernel._make, []
+kernel._make = lambda *given: (done.append(1), print(len(done), flush=True), make(*given))[-1]
+kernel.prepare(*({"rows": rows} for rows in range(1, 401)), wait=False)
+"""
+    ran = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=300, check=True)
+    assert ran.stderr == ""
+    assert 1 <= len(ran.stdout.split()) < 400
 
 
 def test_several_threads_share_kernels() -> None:

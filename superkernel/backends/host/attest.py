@@ -23,6 +23,7 @@ from typing import Any
 
 from superkernel import _core
 from superkernel.backends.attested import digest, wrong_constants
+from superkernel.codegen.host.constants import SPARE_BYTES
 from superkernel.codegen.host.image import HOST_CALL, HostImage
 from superkernel.compilation.compiled import Planned
 from superkernel.core.errors import VerificationError, raise_all
@@ -89,9 +90,9 @@ def _symbols(schedule: Schedule) -> tuple[str | None, ...]:
 
 
 def _sizes(planned: Planned[Plan], image: HostImage) -> dict[tuple[Space, int], int]:
-    """Bytes of each space and slot, in the order of the recorder's regions; of scratch memory those of each worker."""
+    """Bytes of each space and slot; of scratch memory those of each worker."""
     graph = planned.graph
-    sizes = {(Space.ARENA, 0): image.arena_bytes, (Space.CONSTANT, 0): image.constants.nbytes}
+    sizes = {(Space.ARENA, 0): image.arena_bytes, (Space.CONSTANT, 0): image.constants.places.nbytes + SPARE_BYTES}
     sizes |= {(Space.SCRATCH, core): image.scratch_bytes for core in range(image.cores)}
     sizes |= {(Space.INPUT, i): kind.nbytes for i, kind in enumerate(graph.inputs.values())}
     sizes |= {(Space.OUTPUT, i): graph.types[value].nbytes for i, value in enumerate(graph.outputs)}
@@ -115,8 +116,11 @@ def _recorded(image: HostImage, schedule: Schedule, sizes: Mapping[tuple[Space, 
     }
     kernels = list(operands)
     stride = -(-image.scratch_bytes // _SCRATCH_ALIGN) * _SCRATCH_ALIGN
+    constants = image.constants
     io = [key for key in sizes if key[0] in (Space.INPUT, Space.OUTPUT, Space.STATE)]
-    places = [(Space.ARENA, 0), (Space.CONSTANT, 0), (Space.SCRATCH, 0), *io]
+    blocks = [(Space.CONSTANT, block) for block in range(len(constants.shared))]
+    places = [(Space.ARENA, 0), (Space.CONSTANT, None), (Space.SCRATCH, 0), *io, *blocks]
+    nbytes = [stride * image.cores, *(sizes[key] for key in io), *(len(memory) for memory in constants.shared)]
     code = image.code
     rows = _core.record_program(
         entry=code.address("sk_entry"),
@@ -125,7 +129,7 @@ def _recorded(image: HostImage, schedule: Schedule, sizes: Mapping[tuple[Space, 
         cores=image.cores,
         subops=len(schedule.subops),
         kernels=[(code.address(symbol), count) for symbol, count in operands.items()],
-        regions=[stride * image.cores if space is Space.SCRATCH else sizes[space, slot] for space, slot in places],
+        regions=[image.arena_bytes, len(constants.own), *nbytes],
         scratch_stride=stride,
         events_words=image.spec.events_words,
     )
@@ -136,9 +140,12 @@ def _recorded(image: HostImage, schedule: Schedule, sizes: Mapping[tuple[Space, 
         if region < 0:
             return None
         space, slot = places[region]
+        if space is Space.CONSTANT:
+            found = constants.places.offset(slot, offset)
+            return None if found is None else MemoryAddress(space, 0, found)
         if space is Space.SCRATCH:
             slot, offset = divmod(offset, stride)
-        return MemoryAddress(space, slot, offset)
+        return MemoryAddress(space, slot or 0, offset)
 
     @cache
     def addresses(pairs: tuple[int, ...]) -> tuple[MemoryAddress | None, ...]:

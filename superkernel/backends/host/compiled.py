@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from superkernel.compilation.compiled import Compilation
+from superkernel.core.arrays import owners
 from superkernel.core.option import HOST
 from superkernel.sync.plan import Plan
 from superkernel.target.cpu import CpuTarget
@@ -42,6 +43,11 @@ class HostCompiled(Compilation[CpuTarget, Plan]):
     def function_bytes(self) -> Mapping[str, int]:
         names = {symbol for row in self.symbols for symbol in row}
         return {name: size for name, size in _function_sizes(self.image.objects.values()) if name in names}
+
+    def held(self) -> dict[Hashable, int]:
+        image, constants = self.image, self.image.constants
+        own = image.arena_bytes + image.scratch_bytes * image.cores + sum(map(len, image.objects.values()))
+        return super().held() | owners((constants.own, *constants.shared)) | {id(self): own}
 
     def idle_options(self) -> tuple[str, ...]:
         from superkernel.backends.host.computed_in import idle_precision

@@ -19,8 +19,9 @@ from superkernel.backends.fallback import compute
 from superkernel.backends.host.hang import Waiting, who_waits
 from superkernel.backends.host.turns import ENTRY, HOST_CALL, TOLD, WAIT_SLOW, Turns, context_of, hooked_entries
 from superkernel.codegen.host import abi
+from superkernel.codegen.host.constants import aligned_bytes
 from superkernel.codegen.host.features import detect_cpu
-from superkernel.codegen.host.image import HostImage, aligned_bytes
+from superkernel.codegen.host.image import HostImage
 from superkernel.core.errors import InternalError, WatchdogError
 from superkernel.scheduler.schedule import MemoryAddress, Schedule, Space
 from superkernel.sync.plan import Plan
@@ -76,10 +77,10 @@ class _Launch(Turns):
     def run(self, entry: Any) -> None:
         """Raises what went wrong."""
         wait, call = WAIT_SLOW(self._wait), HOST_CALL(self._host_call)
-        io = np.array([array.ctypes.data for array in self.io], np.uint64)
+        io = np.array([array.ctypes.data for array in (*self.io, *self.image.constants.shared)], np.uint64)
         context = context_of(
             arena=self.program.arena.ctypes.data,
-            constants=self.image.constants.ctypes.data,
+            constants=self.image.constants.own.ctypes.data,
             io=io.ctypes.data,
             flags=self.flags.ctypes.data,
             scratch=self.program.scratch.ctypes.data,
@@ -124,7 +125,7 @@ class _Launch(Turns):
         if address.space is Space.ARENA:
             raw = self.program.arena
         elif address.space is Space.CONSTANT:
-            raw = self.image.constants
+            return self.image.constants.at(address.offset)[:nbytes]
         else:
             raw = self.io[self.image.io_slot(address)].reshape(-1).view(np.uint8)
         return raw[address.offset : address.offset + nbytes]

@@ -55,7 +55,8 @@ class HostExecutable:
             cores=image.cores,
             arena_bytes=image.arena_bytes,
             scratch_bytes=image.scratch_bytes,
-            constants=image.constants,
+            constants=image.constants.own,
+            shared=image.constants.shared,
             io_count=image.io_count,
             sets=list(image.spec.sets),
             subops=image.spec.subops,
@@ -168,7 +169,7 @@ class HostExecutable:
         if address.space is Space.ARENA:
             raw = self._kernel.arena()
         elif address.space is Space.CONSTANT:
-            raw = self.image.constants
+            return self.image.constants.at(address.offset)[: kind.nbytes].view(kind.dtype.numpy)
         else:
             raw = self._io[self.image.io_slot(address)].reshape(-1).view(np.uint8)
         return raw[address.offset : address.offset + kind.nbytes].view(kind.dtype.numpy)

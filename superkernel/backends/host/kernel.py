@@ -89,7 +89,7 @@ class HostKernel(Kernel):
         from superkernel.backends.saved import save
 
         image = self._compiled.image
-        save(self._compiled, image.objects, path, image.constants)
+        save(self._compiled, image.objects, path, list(image.constants.image()))
 
     def _launch_late(self, io: Io, seed: int) -> None:
         self._executable.run_late(io, seed)

@@ -82,14 +82,17 @@ class _Layout:
 
     def __init__(self, image: HostImage, schedule: Schedule, io_bytes: Sequence[int]) -> None:
         self.image = image
-        blocks = [image.arena_bytes, len(image.constants), *io_bytes, image.scratch_bytes * schedule.cores]
+        constants = image.constants
+        shared = [len(memory) for memory in constants.shared]
+        blocks = [image.arena_bytes, len(constants.own), *io_bytes, *shared, image.scratch_bytes * schedule.cores]
         self.starts: list[int] = []
         at = _GUARD_BYTES
         for nbytes in blocks:
             self.starts.append(at)
             at += -(-nbytes // _GUARD_BYTES) * _GUARD_BYTES + _GUARD_BYTES
         self.nbytes = at
-        self.arena, self.constants, *self.io, self.scratch = self.starts
+        self.arena, self.constants, *self.table, self.scratch = self.starts
+        self.io, self.shared = self.table[: len(io_bytes)], self.table[len(io_bytes) :]
         outputs = range(image.io_slots[Space.OUTPUT], image.io_slots[Space.STATE])
         io = [
             (start, start + n, slot not in outputs)
@@ -100,14 +103,17 @@ class _Layout:
     def named(self, byte: int) -> str:
         """A byte that belongs to no operand."""
         block = max((n for n, start in enumerate(self.starts) if start <= byte), default=0)
-        names = ["arena", "constants", *(f"io slot {n}" for n in range(len(self.io))), "scratch"]
+        names = ["arena", "constants", *(f"io slot {n}" for n in range(len(self.table))), "scratch"]
         return f"{names[block]}, byte {byte - self.starts[block]}"
 
-    def start(self, space: Space, slot: int) -> int:
-        """Where a space begins."""
+    def place(self, space: Space, slot: int, offset: int) -> int:
+        """Where a byte of a space is."""
         if space is Space.ARENA:
-            return self.arena
-        return self.constants if space is Space.CONSTANT else self.io[self.image.io_slots[space] + slot]
+            return self.arena + offset
+        if space is Space.CONSTANT:
+            block, offset = self.image.constants.places.find(offset)
+            return (self.constants if block is None else self.shared[block]) + offset
+        return self.io[self.image.io_slots[space] + slot] + offset
 
 
 class _Program:
@@ -148,7 +154,9 @@ class _Program:
         """One watched run on the arrays of the io table."""
         layout, memory = self.layout, self.window.memory
         memory[:] = 0
-        memory[layout.constants :][: len(self.image.constants)] = self.image.constants
+        constants = self.image.constants
+        for start, block in zip((layout.constants, *layout.shared), (constants.own, *constants.shared), strict=True):
+            memory[start:][: len(block)] = block
         places = [memory[start:][: array.nbytes] for start, array in zip(layout.io, io, strict=True)]
         for place, array in zip(places, io, strict=True):
             place[:] = _bytes(array)
@@ -195,7 +203,7 @@ class _Watch(Turns):
         self.window.clear()
         wait, call = WAIT_SLOW(self._wait), HOST_CALL(self._host_call)
         base, layout = self.window.memory.ctypes.data, self.layout
-        io = np.array([base + start for start in layout.io], np.uint64)
+        io = np.array([base + start for start in layout.table], np.uint64)
         contexts = [
             context_of(
                 arena=base + layout.arena,
@@ -284,23 +292,23 @@ class _Watch(Turns):
             self._next(lambda task: task.subop, index)
             for access in self.task.accesses if self.task else ():
                 self._mark(self.window.shadow, access, WRITTEN if access.write else READ)
-                start = self.layout.start(access.space, access.slot)
                 for region in access.regions:
-                    pages = slice((start + region.start) // PAGE_BYTES, (start + region.stop - 1) // PAGE_BYTES + 1)
+                    start = self.layout.place(access.space, access.slot, region.start)
+                    pages = slice(start // PAGE_BYTES, (start + region.stop - region.start - 1) // PAGE_BYTES + 1)
                     self.window.page_touched[pages] = 1
             self.end()
         operands = zip(self.schedule.addresses[index], sub.body.operands, strict=True)
         compute(sub.body, [self._array(address, operand.type) for address, operand in operands], sub.name)
 
     def _array(self, address: MemoryAddress, kind: TensorType) -> Array:
-        start = self.layout.start(address.space, address.slot) + address.offset
+        start = self.layout.place(address.space, address.slot, address.offset)
         return self.window.memory[start:][: kind.nbytes].view(kind.dtype.numpy)
 
     def _mark(self, mask: Array, access: MemoryAccess, bit: int) -> None:
-        start = self.layout.start(access.space, access.slot)
         for region in access.regions:
+            start = self.layout.place(access.space, access.slot, region.start)
             shape, strides = (region.count, region.length), (region.stride, 1)
-            np.lib.stride_tricks.as_strided(mask[start + region.start :], shape, strides)[...] |= bit
+            np.lib.stride_tricks.as_strided(mask[start:], shape, strides)[...] |= bit
 
     def _check(self, task: Task) -> None:
         """Hold what a task touched to its declaration and to what others touched, then keep it."""
@@ -334,9 +342,9 @@ class _Watch(Turns):
         declared[own:][: self.image.scratch_bytes] = 0
 
     def _clear(self, access: MemoryAccess) -> None:
-        start = self.layout.start(access.space, access.slot)
         for region in access.regions:
-            self.declared[start + region.start : start + region.stop] = 0
+            start = self.layout.place(access.space, access.slot, region.start)
+            self.declared[start : start + region.stop - region.start] = 0
 
     def _follow(self, task: Task, part: slice, given: bool, ordered: Array) -> None:
         """Conflicts of a task in a stretch of memory. `given`: what was there before the launch may be read."""
@@ -391,7 +399,7 @@ class _Watch(Turns):
         for k, (address, operand) in enumerate(
             zip(self.schedule.addresses[task.subop], sub.body.operands, strict=True)
         ):
-            offset = byte - self.layout.start(address.space, address.slot) - address.offset
+            offset = byte - self.layout.place(address.space, address.slot, address.offset)
             if 0 <= offset < operand.type.nbytes:
                 element = np.unravel_index(offset // operand.type.dtype.itemsize, operand.type.shape or (1,))
                 return f"{name}, operand {k} ({operand.role.value}), element {[int(i) for i in element]}"
