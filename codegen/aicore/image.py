@@ -37,7 +37,7 @@ from superkernel.scheduler.schedule import Space
 from superkernel.scheduler.symbols import made_from, symbol_of
 from superkernel.scheduler.tiling import pack_bytes
 from superkernel.sync.aicore.plan import AicorePlan, CoreKind
-from superkernel.target import launch_note, note
+from superkernel.target import certificate_note, launch_note, note
 from superkernel.target.aicore import AicoreTarget
 
 Progress = Callable[[str, int, int], None]
@@ -63,10 +63,12 @@ class AicoreImage:
         """The program as an ELF file: what the simulator and an emulator load."""
         return self.image.elf()
 
-    def whole_elf(self) -> bytes:
-        """The program and its data (constants, unit ranges) in one file. Inputs, outputs, arena are not in it."""
+    def whole_elf(self, certificate: bytes) -> bytes:
+        """The program and its data (constants, unit ranges) in one file, sealed with the note of its certificate.
+        Inputs, outputs, arena are not in it."""
         extra = tuple(ElfSegment(address, data.tobytes(), "rw-", len(data)) for address, data in self.data if len(data))
-        return replace(self.image, segments=(*self.image.segments, *extra)).elf()
+        notes = (*self.image.notes, (certificate_note.SECTION, certificate))
+        return certificate_note.sealed(replace(self.image, segments=(*self.image.segments, *extra), notes=notes).elf())
 
     @property
     def launches(self) -> int:

@@ -37,6 +37,7 @@ from superkernel.cli import sim_run as sim_command
 from superkernel.cli import sweep as cli_sweep
 from superkernel.cli import target as cli_target
 from superkernel.core.errors import InputError, InternalError, MachineError, SuperKernelError
+from superkernel.core.files import is_elf
 from superkernel.core.options import parse_options
 from superkernel.display.tracing import save_page
 
@@ -170,7 +171,7 @@ def _parser() -> argparse.ArgumentParser:
     shown = sub.add_mutually_exclusive_group()
     shown.add_argument("--stage", choices=STAGES, default="summary", help="what to show (default: summary)")
     shown.add_argument("--explain", metavar="NODE", help="kernel choice, grouping, tiling and sync of a node")
-    text = "Show what is proved of a model's compiled program, or of a saved kernel's, and its digests."
+    text = "Show what is proved of a model's compiled program, or of a saved kernel's or program's, and its digests."
     cli_analysis.add_verify_arguments(add("verify", _verify, text, optional=True))
     text = "Run a model on the reference, the host, the simulator and the emulator; exit status 0 where all agree."
     cli_analysis.add_crosscheck_arguments(add("crosscheck", _crosscheck, text))
@@ -391,6 +392,10 @@ def _verify(args: argparse.Namespace) -> int:
         return 0 if all(one.ok for one in found) else cli_analysis.WRONG
     if args.model is None:
         raise InputError("no model", hint="name one, or ask for --rates, which needs none")
+    if is_elf(args.model):
+        note = cli_analysis.certificate_of(args.model)
+        _print(args, asdict(note), lambda: f"{note.text}\nthe file is the one it was saved as: {note.sha256}")
+        return 0
     certificate = load_model(args).certificate
     _print(args, asdict(certificate), lambda: str(certificate))
     return 0

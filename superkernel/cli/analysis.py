@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from superkernel.display.tracing import Trace
     from superkernel.ir.graph import Graph
     from superkernel.runtime.kernel import Kernel
+    from superkernel.target.certificate_note import CertificateNote
 
 # Exit status where `bisect` finds a cause, where runs of `crosscheck` and `explore` disagree, where rates are too high.
 WRONG = 1
@@ -68,6 +69,14 @@ def add_explore_arguments(parser: argparse.ArgumentParser) -> None:
     text = "where the smallest graph that shows a difference goes (default: explored.json)"
     parser.add_argument("--out", default="explored.json", metavar="FILE.json", help=text)
     parser.add_argument("--no-shrink", action="store_true", help="do not look for a smaller graph")
+
+
+def certificate_of(program: str) -> CertificateNote:
+    """What a saved program says was proved of it. Raises FileFormatError where its bytes are others."""
+    from superkernel.sim.machine import read_program
+    from superkernel.target.certificate_note import checked_certificate
+
+    return checked_certificate(read_program(Path(program)), program)
 
 
 def add_verify_arguments(parser: argparse.ArgumentParser) -> None:

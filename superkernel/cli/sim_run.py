@@ -84,8 +84,12 @@ def run(args: argparse.Namespace, program: str) -> ProgramResult | AcceleratorRe
         return run_on_one_core(data, target, harts=plain.get("harts", 1), **limits)
     if target is not None:
         from superkernel.backends.aicore.compatibility import launches_of
+        from superkernel.target.certificate_note import checked_certificate
 
-        return run_launches(data, target, launches_of(data, program), delays=args.delays, **limits)
+        table = launches_of(data, program)
+        if table.names:  # what a kernel saved
+            checked_certificate(data, program)
+        return run_launches(data, target, table, delays=args.delays, **limits)
     if "icache" in plain:
         plain["icache"] = CacheGeometry.parse(plain["icache"])
     return run_program(program, **limits, **plain)

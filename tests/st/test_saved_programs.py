@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,10 @@ from superkernel.codegen.aicore.linking import ElfSegment, Image, Symbol
 from superkernel.codegen.aicore.memory_map import MemoryMap
 from superkernel.frontends.json_form import save_json
 from superkernel.sim.accelerator import AcceleratorResult, run_launches
-from superkernel.target import launch_note
+from superkernel.sync.aicore.verify import AicoreCertificate
+from superkernel.target import certificate_note, launch_note
 from superkernel.target.aicore import load_target
+from superkernel.target.certificate_note import checked_certificate
 from superkernel.target.launch_note import LaunchNote, noted_launches
 
 MINI = load_target("mini")
@@ -154,6 +157,78 @@ def test_numpy_between_launches_cannot_be_saved(tmp_path: Path) -> None:
     command = ["compile", "--target", "mini", "-o", str(tmp_path / "program.elf")]
     save_json(experts(), tmp_path / "experts.json")
     assert main([*command, str(tmp_path / "experts.json"), "--option", "tiling=host"]) == 3
+
+
+def test_the_certificate_travels_with_the_program(
+    saved: tuple[sk.Kernel, bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kernel, data = saved
+    note, certificate = checked_certificate(data), kernel.certificate
+    assert isinstance(certificate, AicoreCertificate)
+    assert note.text == str(certificate)
+    assert note.figures == asdict(certificate)
+    (path := tmp_path / "program.elf").write_bytes(data)
+    assert main(["verify", str(path)]) == 0
+    assert capsys.readouterr().out == f"{note.text}\nthe file is the one it was saved as: {note.sha256}\n"
+    assert main(["verify", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == asdict(note)
+
+
+def test_compiling_the_model_again_gives_the_certificate_of_the_file(tmp_path: Path) -> None:
+    kernels = [sk.compile(layer(), target="mini") for _ in range(2)]
+    kernels[0].save(tmp_path / "program.elf")
+    note = checked_certificate((tmp_path / "program.elf").read_bytes())
+    assert note.text == str(kernels[1].certificate)
+
+
+def changes(data: bytes) -> dict[str, bytes]:
+    """A file with something changed: in each part, a byte of it."""
+    file = ELFFile(io.BytesIO(data))
+    named = {section.name: section["sh_offset"] for section in file.iter_sections()}
+    places = {name: named[name] + 40 for name in (launch_note.SECTION, ".symtab")}
+    places |= {f"segment {n}": segment["p_offset"] for n, segment in enumerate(file.iter_segments("PT_LOAD"))}
+    places |= {"flags": 48, "last byte": len(data) - 1}
+    changed = {name: data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :] for name, at in places.items()}
+    note = checked_certificate(data)
+    digest = note.sha256.encode()
+    assert data.count(digest) == 1
+    changed["digest"] = data.replace(digest, digest[::-1])
+    changed["what was proved"] = data.replace(b"no deadlock", b"of deadlock")
+    changed["cut"], changed["longer"] = data[:-8], data + b"\0"
+    return changed
+
+
+def test_a_program_whose_bytes_differ_is_refused(
+    saved: tuple[sk.Kernel, bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, data = saved
+    for what, changed in changes(data).items():
+        if what != "cut":  # of what has lost its sections nothing can be read
+            with pytest.raises(sk.FileFormatError, match="not the program of its certificate"):
+                checked_certificate(changed)
+        (path := tmp_path / "program.elf").write_bytes(changed)
+        for command in (["verify"], ["sim", "run"]):
+            assert main([*command, str(path)]) == 2, (what, command)
+            assert capsys.readouterr().out == ""
+
+
+def test_a_certificate_that_cannot_be_read_is_refused(saved: tuple[sk.Kernel, bytes], tmp_path: Path) -> None:
+    _, data = saved
+    for old, new in ((b'"sha256": "', b'"sha265": "'), (b'{"sha256"', b'["sha256"'), (b'"sha256": "', b'"sha256" :"')):
+        assert data.count(old) == 1
+        with pytest.raises(sk.FileFormatError, match="certificate"):
+            checked_certificate(data.replace(old, new))
+
+
+def test_a_program_that_lost_its_certificate_is_refused(
+    saved: tuple[sk.Kernel, bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, data = saved
+    without = data.replace(certificate_note.SECTION.encode(), b".note.superkernel.certificat_")
+    (path := tmp_path / "program.elf").write_bytes(without)
+    for command in (["verify"], ["sim", "run"]):
+        assert main([*command, str(path)]) == 2
+        assert "a program without a certificate" in capsys.readouterr().err
 
 
 def test_a_table_that_is_not_the_functions_is_refused(saved: tuple[sk.Kernel, bytes]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from superkernel.backends.aicore.compiled import AicoreCompiled
 from superkernel.core.errors import UnsupportedError, Violation, raise_all
 from superkernel.core.files import file_name, replacing
 from superkernel.runtime.kernel import Array, Io, Kernel, Reconstructor, checked_count
+from superkernel.target import certificate_note
 
 if TYPE_CHECKING:
     from superkernel.backends.aicore.critical import CriticalReport
@@ -113,12 +114,14 @@ class AicoreKernel(Kernel):
         return explain_aicore(self._compiled, node)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """The program with its constants as one ELF file, which names its target and its launches: for `superkernel sim
-        run`, a disassembler, an emulator. Raises UnsupportedError where NumPy computes sub-operators between launches,
-        InputError on what is no file name, MachineError where the file cannot be written."""
+        """The program with its constants as one ELF file, which names its target and its launches and carries its
+        certificate: for `superkernel sim run`, a disassembler, an emulator. Raises UnsupportedError where NumPy
+        computes sub-operators between launches, InputError on what is no file name, MachineError where the file cannot
+        be written."""
         subops, image = self._compiled.schedule.subops, self._compiled.image
         raise_all(UnsupportedError, [_needs_numpy(subops[index]) for index in image.host_calls])
-        name, data = file_name(path), image.whole_elf()
+        name = file_name(path)
+        data = image.whole_elf(certificate_note.note_bytes(str(self.certificate), asdict(self.certificate)))
         with replacing(name, "the program") as file:
             file.write(data)
 
