@@ -20,7 +20,7 @@ from superkernel.core.version import __version__
 
 if TYPE_CHECKING:
     from superkernel._core import OversubscriptionWarning
-    from superkernel.api import compile, compile_dynamic, load
+    from superkernel.api import compile, compile_dynamic, from_pretrained, load
     from superkernel.backends.aicore.kernel import AicoreKernel
     from superkernel.backends.aicore.report import SimReport
     from superkernel.backends.host.bound import get_include
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from superkernel.display.tracing import Trace
     from superkernel.ir.graph import Graph, KernelType, Node
     from superkernel.machine import MachineWarning
+    from superkernel.runtime.causal import CausalLM
     from superkernel.runtime.dynamic import DynamicKernel
     from superkernel.runtime.kernel import Kernel
     from superkernel.target.aicore import load_target
@@ -67,6 +68,7 @@ _MODULES = {
     "OversubscriptionWarning": "_core",
     "compile": "api",
     "compile_dynamic": "api",
+    "from_pretrained": "api",
     "load": "api",
     "get_include": "backends.host.bound",
     "GraphBuilder": "builder",
@@ -94,6 +96,7 @@ _MODULES = {
     "Graph": "ir.graph",
     "KernelType": "ir.graph",
     "Node": "ir.graph",
+    "CausalLM": "runtime.causal",
     "DynamicKernel": "runtime.dynamic",
     "Kernel": "runtime.kernel",
     "AicoreKernel": "backends.aicore.kernel",
@@ -112,6 +115,7 @@ _MODULES = {
 __all__ = [
     "AicoreKernel",
     "CacheWarning",
+    "CausalLM",
     "DType",
     "DataError",
     "DeterminismError",
@@ -152,6 +156,7 @@ __all__ = [
     "__version__",
     "compile",
     "compile_dynamic",
+    "from_pretrained",
     "get_include",
     "load",
     "load_target",

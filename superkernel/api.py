@@ -1,4 +1,4 @@
-"""The entry points of the package: `compile`, `compile_dynamic` and `load`."""
+"""The entry points of the package: `compile`, `compile_dynamic`, `from_pretrained` and `load`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from superkernel.backends import all_backends, backend_of, kernel_of
 from superkernel.core.collection import paused
+from superkernel.core.dtypes import DType
 from superkernel.core.errors import InputError, UnsupportedError, Violation, raise_all
 from superkernel.core.option import HOST, did_you_mean
 from superkernel.core.options import Options
@@ -24,11 +25,17 @@ if TYPE_CHECKING:
     from superkernel.backends.aicore.kernel import AicoreKernel
     from superkernel.backends.host.kernel import HostKernel
     from superkernel.ir.graph import Graph
+    from superkernel.runtime.causal import CausalLM
     from superkernel.runtime.dynamic import DynamicKernel
     from superkernel.runtime.kernel import Kernel
     from superkernel.target.aicore import AicoreTarget
 
     Source = Graph | nx.DiGraph[Any] | str | PathLike[str] | Any
+
+CHUNKS = (1, 8, 64, 256)
+"""Numbers of tokens that one launch of a language model appends, unless others are asked for."""
+CONTEXT_MAX = 2048
+"""Of a context that nobody asked for: models that could hold more would need gigabytes of caches."""
 
 
 @overload
@@ -144,6 +151,54 @@ def compile_dynamic(
             return kernel_of(compile_graph(graph, found, chosen, backend, threads=count), states)
 
     return DynamicKernel(dynamic_source(model, _checked_ranges(dims), constants=constants), make)
+
+
+def from_pretrained(
+    source: str | PathLike[str] | Any,
+    target: str | PathLike[str] | Target = HOST,
+    threads: int | None = None,
+    options: Options | Mapping[str, Any] | None = None,
+    *,
+    context: int | None = None,
+    chunks: Sequence[int] = CHUNKS,
+    dtype: DType | str | None = None,
+) -> CausalLM:
+    """A published language model with its cache: `CausalLM`.
+
+    source: a folder with config.json and safetensors, as Hugging Face stores models; a .gguf file; or a module of
+        transformers. GPT-2, Llama, Mistral, Qwen 2 and 3, Mixtral and Qwen's mixtures of experts. Nothing is fetched.
+    target, threads, options: as of `compile`.
+    context: how many tokens there is room for: the size of the caches. Default: what the model was made for, at most
+        2048.
+    chunks: numbers of tokens that one launch appends; a kernel is made for each when it is first needed.
+    dtype: f32, f16 or bf16: what to compute in and what the caches hold. Default: the type of the stored weights; f32
+        for weights in blocks of codes, which are multiplied as they are.
+
+    Nothing is compiled yet. Raises InputError, FileFormatError, UnsupportedError, MachineError."""
+    from superkernel.compilation.pipeline import compile_graph
+    from superkernel.pretrained import read_decoder
+    from superkernel.runtime.causal import CausalLM
+
+    found, count, chosen = resolved(target), thread_count(threads), Options.of(options)
+    backend = backend_of(found)
+    raise_all(UnsupportedError, backend.refusals(found, chosen, threads))
+    sizes = _sizes(chunks)
+    if not sizes or 0 in sizes:
+        raise InputError("not numbers of tokens", location="chunks", expected="integers >= 1", found=repr(chunks))
+    decoder = read_decoder(source)
+    room = min(decoder.positions_max, CONTEXT_MAX) if context is None else _integer(context)
+    if room is None or not 1 <= room <= decoder.positions_max:
+        expected = f"1 to {decoder.positions_max}, for which the model was made"
+        raise InputError("not a number of tokens", location="context", expected=expected, found=repr(context))
+    kind = decoder.dtype if dtype is None else DType.of(dtype)
+    if kind not in (DType.F32, DType.F16, DType.BF16):
+        raise InputError("not a type to compute in", location="dtype", expected="f32, f16 or bf16", found=str(kind))
+
+    def make(graph: Graph, states: Mapping[str, NDArray[Any]]) -> Kernel:
+        with paused():
+            return kernel_of(compile_graph(graph, found, chosen, backend, threads=count), states)
+
+    return CausalLM(decoder, room, sizes, kind, make)
 
 
 def resolved(target: str | PathLike[str] | Target) -> Target:

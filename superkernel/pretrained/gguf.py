@@ -1,0 +1,350 @@
+"""Decoders from GGUF files, by way of the `gguf` package: metadata, names of tensors, blocks of codes.
+
+Types of tensors: F32, F16 and BF16 are used where they lie in the mapped file; Q8_0, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K
+and Q6_K become `Blocks`, without loss: what has 5 or 6 bits is kept in 8. Experts in blocks are decoded to f32.
+
+Layouts of blocks (those of ggml, as its documentation and the package's own decoder have them): each block of 32 or
+256 neighbours is a record of scales and codes; halves of bytes hold codes that lie half a block apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from superkernel.core.errors import FileFormatError, MachineError, UnsupportedError
+from superkernel.pretrained.decoder import Attention, Block, Decoder, Experts, FeedForward, Linear, Norm
+from superkernel.pretrained.factors import Blocks, Dense, Matrix
+from superkernel.pretrained.rotary import Rotary, rotary_of
+
+Array = NDArray[Any]
+
+ARCHITECTURES = ("gpt2", "llama", "qwen2", "qwen3", "qwen2moe", "qwen3moe")
+_INTERLEAVED = ("llama",)
+_SUPER = 256  # neighbours in a block of the K types
+_SUB = 32  # that share a scale in it
+
+
+def read_gguf(path: Path) -> Decoder:
+    """The decoder of a file. Raises FileFormatError on what does not read, UnsupportedError on architectures and types
+    of tensors that are not known, MachineError where the package `gguf` is missing."""
+    try:
+        from gguf import GGUFReader
+    except ImportError as error:
+        hint = "pip install 'superkernel-compiler[generation]'"
+        raise MachineError("GGUF files need the package gguf", location=str(path), hint=hint) from error
+    try:
+        reader = GGUFReader(path)
+        fields = {name: field.contents() for name, field in reader.fields.items() if not _is_vocabulary(name)}
+        tensors = {tensor.name: tensor for tensor in reader.tensors}
+    except (ValueError, KeyError, IndexError, OSError, TypeError, AttributeError, OverflowError) as error:
+        raise FileFormatError("not a GGUF file", location=str(path), found=str(error)) from error
+    return _Gguf(path, fields, tensors).read()
+
+
+def _is_vocabulary(name: str) -> bool:
+    return name.startswith(("tokenizer.", "GGUF."))
+
+
+class _Gguf:
+    def __init__(self, path: Path, fields: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
+        self.where, self.name = str(path), path.stem
+        self.fields, self.tensors = fields, tensors
+        self.kind = str(fields.get("general.architecture"))
+        self.used: set[str] = set()
+        if self.kind not in ARCHITECTURES:
+            expected = ", ".join(ARCHITECTURES)
+            raise UnsupportedError("architecture", location=self.where, expected=expected, found=repr(self.kind))
+
+    def read(self) -> Decoder:
+        embedding = self._matrix("token_embd.weight")
+        width = int(self._field("embedding_length"))
+        heads = int(self._field("attention.head_count"))
+        kv_heads = int(self._field("attention.head_count_kv", heads))
+        size = int(self._field("attention.key_length", width // heads))
+        epsilon = "attention.layer_norm_epsilon" if self.kind == "gpt2" else "attention.layer_norm_rms_epsilon"
+        self._check_shape("token_embd.weight", embedding, (embedding.shape[0], width))
+        decoder = Decoder(
+            name=self.name,
+            embedding=embedding,
+            blocks=tuple(
+                self._block(number, width, heads, kv_heads, size) for number in range(int(self._field("block_count")))
+            ),
+            final_norm=self._norm("output_norm"),
+            head=self._matrix("output.weight") if "output.weight" in self.tensors else embedding,
+            heads=heads,
+            kv_heads=kv_heads,
+            head_size=size,
+            positions_max=int(self._field("context_length")),
+            epsilon=float(self._field(epsilon)),
+            activation="gelu_tanh" if self.kind == "gpt2" else "silu",
+            rotary=None if self.kind == "gpt2" else self._rotary(size),
+            positions=self._floats("position_embd.weight") if self.kind == "gpt2" else None,
+        )
+        rest = sorted(name for name in self.tensors if name not in self.used)
+        if rest:
+            hint = "a variant of the architecture that is not supported"
+            raise FileFormatError("tensors that have no place", location=self.where, found=", ".join(rest), hint=hint)
+        return decoder
+
+    def _field(self, name: str, default: Any = None) -> Any:
+        found = self.fields.get(f"{self.kind}.{name}", default)
+        if found is None:
+            raise FileFormatError("the file lacks a field", location=self.where, expected=f"{self.kind}.{name}")
+        return found
+
+    def _rotary(self, size: int) -> Rotary:
+        given = {"rope_theta": self._field("rope.freq_base", 10000.0)}
+        scaling = str(self._field("rope.scaling.type", "none"))
+        if scaling != "none":
+            trained = self._field("rope.scaling.original_context_length", 0)
+            given |= {"rope_type": scaling, "factor": self._field("rope.scaling.factor", 1.0)}
+            given |= {"original_max_position_embeddings": trained}
+        rotated = int(self._field("rope.dimension_count", size))
+        interleaved = self.kind in _INTERLEAVED
+        rotary = rotary_of(given, rotated, int(self._field("context_length")), interleaved=interleaved)
+        if "rope_freqs.weight" in self.tensors:  # what each frequency is divided by
+            rotary = replace(rotary, frequencies=rotary.frequencies / self._floats("rope_freqs.weight"))
+        return rotary
+
+    def _block(self, number: int, width: int, heads: int, kv_heads: int, size: int) -> Block:
+        place = f"blk.{number}"
+        window = int(self._field("attention.sliding_window", 0)) or None
+        if self.kind == "gpt2":
+            joined = self._linear(f"{place}.attn_qkv", width, 3 * width)
+            assert joined.bias is not None
+            parts = zip(joined.matrix.parts(width, width, width), np.split(joined.bias, 3), strict=True)
+            query, key, value = (Linear(matrix, bias) for matrix, bias in parts)
+        else:
+            query = self._linear(f"{place}.attn_q", width, heads * size)
+            key = self._linear(f"{place}.attn_k", width, kv_heads * size)
+            value = self._linear(f"{place}.attn_v", width, kv_heads * size)
+        normed = self.kind.startswith("qwen3")
+        attention = Attention(
+            query,
+            key,
+            value,
+            self._linear(f"{place}.attn_output", heads * size, width),
+            self._norm(f"{place}.attn_q_norm") if normed else None,
+            self._norm(f"{place}.attn_k_norm") if normed else None,
+            window,
+        )
+        mixture = f"{place}.ffn_gate_inp.weight" in self.tensors
+        feed = (
+            self._experts(place, width)
+            if mixture
+            else self._feed(place, width, int(self._field("feed_forward_length")))
+        )
+        return Block(self._norm(f"{place}.attn_norm"), attention, self._norm(f"{place}.ffn_norm"), feed)
+
+    def _feed(self, place: str, width: int, inner: int, suffix: str = "") -> FeedForward:
+        up = self._linear(f"{place}.ffn_up{suffix}", width, inner)
+        down = self._linear(f"{place}.ffn_down{suffix}", inner, width)
+        gated = f"{place}.ffn_gate{suffix}.weight" in self.tensors
+        return FeedForward(up, down, self._linear(f"{place}.ffn_gate{suffix}", width, inner) if gated else None)
+
+    def _experts(self, place: str, width: int) -> Experts:
+        count, top = int(self._field("expert_count")), int(self._field("expert_used_count"))
+
+        def stacked(name: str) -> Array:
+            """[experts, inputs, outputs]."""
+            return np.ascontiguousarray(self._stack(f"{place}.{name}.weight", count).swapaxes(1, 2))
+
+        shared = shared_gate = None
+        if f"{place}.ffn_up_shexp.weight" in self.tensors:
+            inner = int(self.tensors[f"{place}.ffn_up_shexp.weight"].shape[1])
+            shared = self._feed(place, width, inner, "_shexp")
+            gate = f"{place}.ffn_gate_inp_shexp.weight"
+            if gate in self.tensors:
+                shared_gate = Linear(Dense(self._floats(gate).reshape(1, width)))
+        return Experts(
+            self._linear(f"{place}.ffn_gate_inp", width, count),
+            stacked("ffn_gate_exps"),
+            stacked("ffn_up_exps"),
+            stacked("ffn_down_exps"),
+            top,
+            renormalised=self.kind in ("llama", "qwen3moe"),
+            shared=shared,
+            shared_gate=shared_gate,
+        )
+
+    # Tensors ----------------------------------------------------------------------------------------------------------
+
+    def _tensor(self, name: str) -> Any:
+        found = self.tensors.get(name)
+        if found is None:
+            raise FileFormatError("the model lacks a tensor", location=self.where, expected=name)
+        self.used.add(name)
+        return found
+
+    def _check_shape(self, name: str, matrix: Matrix, shape: tuple[int, int]) -> None:
+        if matrix.shape != shape:
+            where = f"{self.where}, tensor {name!r}"
+            raise FileFormatError("wrong shape", location=where, expected=list(shape), found=list(matrix.shape))
+
+    def _norm(self, place: str) -> Norm:
+        bias = f"{place}.bias"
+        return Norm(self._floats(f"{place}.weight"), self._floats(bias) if bias in self.tensors else None)
+
+    def _linear(self, place: str, inputs: int, outputs: int) -> Linear:
+        name, bias = f"{place}.weight", f"{place}.bias"
+        matrix = self._matrix(name)
+        self._check_shape(name, matrix, (outputs, inputs))
+        return Linear(matrix, self._floats(bias) if bias in self.tensors else None)
+
+    def _floats(self, name: str, others: Iterable[str] = ()) -> Array:
+        """A tensor of plain floats, of the shape that it has. `others`: types that its caller would take as well."""
+        tensor = self._tensor(name)
+        kind = tensor.tensor_type.name
+        if kind == "BF16":
+            shape = tuple(int(d) for d in reversed(tensor.shape))
+            return np.asarray(tensor.data).view(ml_dtypes.bfloat16).reshape(shape)
+        if kind not in ("F32", "F16"):
+            where, expected = f"{self.where}, tensor {name!r}", ", ".join(("F32", "F16", "BF16", *others))
+            raise UnsupportedError("type of tensor", location=where, expected=expected, found=kind)
+        return np.asarray(tensor.data)
+
+    def _matrix(self, name: str) -> Matrix:
+        tensor = self._tensor(name)
+        decode = _BLOCKS.get(tensor.tensor_type.name)
+        return Dense(self._floats(name, _BLOCKS)) if decode is None else decode(np.asarray(tensor.data))
+
+    def _stack(self, name: str, count: int) -> Array:
+        """Matrices of experts, [experts, outputs, inputs], decoded where they are in blocks."""
+        tensor = self._tensor(name)
+        decode = _BLOCKS.get(tensor.tensor_type.name)
+        if decode is None:
+            found = self._floats(name, _BLOCKS)
+        else:
+            data = np.asarray(tensor.data)
+            found = np.stack([decode(data[e]).dense() for e in range(len(data))])
+        if found.ndim != 3 or found.shape[0] != count:
+            where = f"{self.where}, tensor {name!r}"
+            raise FileFormatError("wrong shape", location=where, expected=f"{count} matrices", found=list(found.shape))
+        return found
+
+
+# Blocks of codes ------------------------------------------------------------------------------------------------------
+
+
+def _records(data: Array, nbytes: int) -> Array:
+    """[outputs, blocks, bytes of a block]."""
+    return data.reshape(data.shape[0], -1, nbytes)
+
+
+def _half(records: Array, at: int) -> Array:
+    """The f16 at byte `at` of each record, as f32 [outputs, blocks]."""
+    return np.ascontiguousarray(records[..., at : at + 2]).view("<f2")[..., 0].astype(np.float32)
+
+
+def _nibbles(packed: Array) -> Array:
+    """Codes of records whose bytes hold in their lower halves the first half of the codes, [outputs, blocks, codes]."""
+    return np.concatenate([packed & 15, packed >> 4], axis=-1)
+
+
+def _paired(codes: Array) -> Array:
+    """4-bit codes [outputs, ...] as bytes [outputs, inputs / 2], the even input in the lower half."""
+    flat = codes.reshape(codes.shape[0], -1)
+    return np.ascontiguousarray(flat[:, ::2] | (flat[:, 1::2] << 4))
+
+
+def _flat(codes: Array) -> Array:
+    return np.ascontiguousarray(codes.reshape(codes.shape[0], -1).astype(np.int8))
+
+
+def _q8_0(data: Array) -> Blocks:
+    records = _records(data, 34)
+    return Blocks(_flat(records[..., 2:].view(np.int8)), _half(records, 0), None, 8, 32)
+
+
+def _q4_0(data: Array) -> Blocks:
+    records = _records(data, 18)
+    return Blocks(_paired(_nibbles(records[..., 2:])), _half(records, 0), None, 4, 32, 8)
+
+
+def _q4_1(data: Array) -> Blocks:
+    records = _records(data, 20)
+    return Blocks(_paired(_nibbles(records[..., 4:])), _half(records, 0), _half(records, 2), 4, 32)
+
+
+def _fifth_bits(records: Array, at: int) -> Array:
+    """[outputs, blocks, 32]: bit i of the u32 at byte `at`, as 16 or 0."""
+    words = np.ascontiguousarray(records[..., at : at + 4]).view("<u4")
+    return ((words >> np.arange(32, dtype=np.uint32)) & 1).astype(np.uint8) << 4
+
+
+def _q5_0(data: Array) -> Blocks:
+    records = _records(data, 22)
+    codes = (_nibbles(records[..., 6:]) | _fifth_bits(records, 2)).astype(np.int8) - np.int8(16)
+    return Blocks(_flat(codes), _half(records, 0), None, 8, 32)
+
+
+def _q5_1(data: Array) -> Blocks:
+    records = _records(data, 24)
+    codes = _nibbles(records[..., 8:]) | _fifth_bits(records, 4)
+    return Blocks(_flat(codes), _half(records, 0), _half(records, 2), 8, 32)
+
+
+def _six_bits(packed: Array) -> tuple[Array, Array]:
+    """Scales and minima of the 8 parts of a block of the K types from 12 bytes, [outputs, blocks, 8] each: those of
+    the first four are the low 6 bits of a byte each; the others have 4 bits in the last bytes and 2 above the first."""
+    scales, minima, rest = packed[..., 0:4], packed[..., 4:8], packed[..., 8:12]
+    high = (rest & 15) | ((scales >> 6) << 4), (rest >> 4) | ((minima >> 6) << 4)
+    return np.concatenate([scales & 63, high[0]], axis=-1), np.concatenate([minima & 63, high[1]], axis=-1)
+
+
+def _by_parts(records: Array) -> tuple[Array, Array]:
+    """Scale and offset of each 32 neighbours of the types Q4_K and Q5_K, f32 [outputs, inputs / 32]."""
+    scales, minima = _six_bits(records[..., 4:16])
+    scale, offset = _half(records, 0)[..., None] * scales, -_half(records, 2)[..., None] * minima
+    return scale.reshape(len(records), -1).astype(np.float32), offset.reshape(len(records), -1).astype(np.float32)
+
+
+def _in_parts(packed: Array) -> Array:
+    """Codes of blocks of 256 from 128 bytes: each 32 bytes hold 32 codes in their lower and the next 32 in their upper
+    halves."""
+    return _nibbles(packed.reshape(*packed.shape[:-1], _SUPER // (2 * _SUB), _SUB))
+
+
+def _q4_k(data: Array) -> Blocks:
+    records = _records(data, 144)
+    return Blocks(_paired(_in_parts(records[..., 16:])), *_by_parts(records), 4, _SUB)
+
+
+def _q5_k(data: Array) -> Blocks:
+    records = _records(data, 176)
+    high = records[..., 16:48]  # bit i of byte j: of code j of part i
+    fifth = ((high[..., None, :] >> np.arange(8, dtype=np.uint8)[:, None]) & 1) << 4
+    codes = _in_parts(records[..., 48:]).reshape(fifth.shape) | fifth
+    return Blocks(_flat(codes), *_by_parts(records), 8, _SUB)
+
+
+def _q6_k(data: Array) -> Blocks:
+    """A block of 256 is two of 128: 64 bytes of low halves, 32 bytes of two bits for each of four parts of 32; a
+    signed scale for every 16."""
+    records = _records(data, 210)
+    lows = records[..., :128].reshape(*records.shape[:2], 2, 64)
+    highs = records[..., 128:192].reshape(*records.shape[:2], 2, 1, _SUB)
+    low = np.concatenate([lows & 15, lows >> 4], axis=-1).reshape(*records.shape[:2], 2, 4, _SUB)
+    high = (highs >> np.array([0, 2, 4, 6], np.uint8)[:, None]) & 3
+    codes = (low | (high << 4)).astype(np.int8) - np.int8(32)
+    scale = _half(records, 208)[..., None] * records[..., 192:208].view(np.int8)
+    return Blocks(_flat(codes), scale.reshape(len(records), -1).astype(np.float32), None, 8, 16)
+
+
+_BLOCKS: Mapping[str, Callable[[Array], Blocks]] = {
+    "Q8_0": _q8_0,
+    "Q4_0": _q4_0,
+    "Q4_1": _q4_1,
+    "Q4_K": _q4_k,
+    "Q5_0": _q5_0,
+    "Q5_1": _q5_1,
+    "Q5_K": _q5_k,
+    "Q6_K": _q6_k,
+}

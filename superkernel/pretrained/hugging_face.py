@@ -1,0 +1,285 @@
+"""Decoders as Hugging Face stores them: `config.json` with safetensors beside it, or a module of transformers.
+
+Names of fields and tensors are those of transformers 4 and 5. What a configuration asks for and this reader does not
+know is refused, and so is a tensor that has no place: a model is read whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from superkernel.core.errors import FileFormatError, UnsupportedError, Violation, raise_all
+from superkernel.pretrained.decoder import (
+    ACTIVATIONS,
+    Attention,
+    Block,
+    Decoder,
+    Experts,
+    FeedForward,
+    Linear,
+    Norm,
+)
+from superkernel.pretrained.factors import Dense
+from superkernel.pretrained.rotary import Rotary, rotary_of
+from superkernel.pretrained.tensors import Tensors, mapped_safetensors
+
+Array = NDArray[Any]
+
+LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen2_moe", "qwen3_moe")
+ARCHITECTURES = ("gpt2", *LLAMA_LIKE)
+_LAYERS_OF_OWN_KIND = {"mixtral": "block_sparse_moe", "qwen2_moe": "mlp", "qwen3_moe": "mlp"}
+_BUFFERS = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias")
+"""What older checkpoints store and nobody reads."""
+
+
+def read_folder(folder: Path) -> Decoder:
+    """The decoder of a folder with config.json and safetensors. Raises FileFormatError, UnsupportedError."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise FileFormatError("no configuration", location=str(folder), expected="config.json")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(config, dict):
+            raise ValueError("not an object")
+    except ValueError as error:
+        raise FileFormatError("not a configuration", location=str(path), found=str(error)) from error
+    return read(config, mapped_safetensors(folder), folder.name)
+
+
+def read_module(module: Any) -> Decoder:
+    """The decoder of a module of transformers, whose parameters it uses where they lie."""
+    from superkernel.frontends.torch.types import tensor_array
+
+    where = type(module).__name__
+    state = {name: tensor_array(value, f"parameter {name!r}") for name, value in module.state_dict().items()}
+    return read(module.config.to_dict(), Tensors(state, where), where)
+
+
+def read(config: Mapping[str, Any], tensors: Tensors, name: str) -> Decoder:
+    """The decoder of a configuration and its tensors."""
+    kind = str(config.get("model_type"))
+    if kind not in ARCHITECTURES:
+        raise UnsupportedError(
+            "architecture", location=tensors.where, expected=", ".join(ARCHITECTURES), found=repr(kind)
+        )
+    try:
+        decoder = _gpt2(config, tensors, name) if kind == "gpt2" else _LlamaLike(kind, config, tensors).read(name)
+    except KeyError as error:
+        raise FileFormatError("the configuration lacks a field", location=tensors.where, expected=str(error)) from error
+    tensors.refuse_rest(_BUFFERS)
+    return decoder
+
+
+def _activation(config: Mapping[str, Any], field: str, where: str) -> str:
+    found = str(config[field])
+    if found not in ACTIVATIONS:
+        raise UnsupportedError("activation", location=where, expected=", ".join(ACTIVATIONS), found=repr(found))
+    return ACTIVATIONS[found]
+
+
+def _refuse_set(config: Mapping[str, Any], where: str, *fields: str) -> None:
+    """Raises UnsupportedError with all of these fields that are on."""
+    raise_all(
+        UnsupportedError,
+        [Violation(f"field {f!r}", where, "off", repr(config[f])) for f in fields if config.get(f)],
+    )
+
+
+def _gpt2(config: Mapping[str, Any], tensors: Tensors, name: str) -> Decoder:
+    """Linear layers are stored as [inputs, outputs]; queries, keys and values in one."""
+    _refuse_set(config, tensors.where, "scale_attn_by_inverse_layer_idx", "add_cross_attention")
+    if not config.get("scale_attn_weights", True):
+        raise UnsupportedError("field 'scale_attn_weights'", location=tensors.where, expected="on", found="off")
+    width, count = int(config["n_embd"]), int(config["n_head"])
+    inner, positions = int(config.get("n_inner") or 4 * width), int(config["n_positions"])
+    prefix = "transformer." if "transformer.wte.weight" in tensors else ""
+    embedding = Dense(tensors.shaped(f"{prefix}wte.weight", int(config["vocab_size"]), width))
+    tied = bool(config.get("tie_word_embeddings", True))
+
+    def norm(place: str) -> Norm:
+        return Norm(tensors.shaped(f"{place}.weight", width), tensors.shaped(f"{place}.bias", width))
+
+    def linear(place: str, inputs: int, outputs: int) -> Linear:
+        matrix = Dense(tensors.shaped(f"{place}.weight", inputs, outputs), transposed=True)
+        return Linear(matrix, tensors.shaped(f"{place}.bias", outputs))
+
+    def block(number: int) -> Block:
+        place = f"{prefix}h.{number}"
+        joined = linear(f"{place}.attn.c_attn", width, 3 * width)
+        assert joined.bias is not None
+        biases = np.split(joined.bias, 3)
+        parts = joined.matrix.parts(width, width, width)
+        query, key, value = (Linear(part, bias) for part, bias in zip(parts, biases, strict=True))
+        return Block(
+            norm(f"{place}.ln_1"),
+            Attention(query, key, value, linear(f"{place}.attn.c_proj", width, width)),
+            norm(f"{place}.ln_2"),
+            FeedForward(linear(f"{place}.mlp.c_fc", width, inner), linear(f"{place}.mlp.c_proj", inner, width)),
+        )
+
+    if "lm_head.weight" in tensors:
+        stored = tensors.shaped("lm_head.weight", *embedding.shape)
+        tied, head = False, Dense(stored)
+    else:
+        head = embedding
+    if not tied and head is embedding:
+        raise FileFormatError("the model lacks a tensor", location=tensors.where, expected="lm_head.weight")
+    return Decoder(
+        name=name,
+        embedding=embedding,
+        blocks=tuple(block(number) for number in range(int(config["n_layer"]))),
+        final_norm=norm(f"{prefix}ln_f"),
+        head=head,
+        heads=count,
+        kv_heads=count,
+        head_size=width // count,
+        positions_max=positions,
+        epsilon=float(config["layer_norm_epsilon"]),
+        activation=_activation(config, "activation_function", tensors.where),
+        positions=tensors.shaped(f"{prefix}wpe.weight", positions, width),
+    )
+
+
+class _LlamaLike:
+    """Llama and what differs from it in a few fields."""
+
+    def __init__(self, kind: str, config: Mapping[str, Any], tensors: Tensors) -> None:
+        self.kind, self.config, self.tensors = kind, config, tensors
+        self.width, self.inner = int(config["hidden_size"]), int(config["intermediate_size"])
+        self.heads = int(config["num_attention_heads"])
+        self.kv_heads = int(config.get("num_key_value_heads") or self.heads)
+        self.head_size = int(config.get("head_dim") or self.width // self.heads)
+        self.prefix = "model." if "model.embed_tokens.weight" in tensors else ""
+
+    def read(self, name: str) -> Decoder:
+        config, tensors = self.config, self.tensors
+        _refuse_set(config, tensors.where, "quantization_config")
+        embedding = Dense(tensors.shaped(f"{self.prefix}embed_tokens.weight", int(config["vocab_size"]), self.width))
+        if config.get("tie_word_embeddings", False):
+            head = embedding
+            if "lm_head.weight" in tensors:
+                tensors.shaped("lm_head.weight", *embedding.shape)
+        else:
+            head = Dense(tensors.shaped("lm_head.weight", *embedding.shape))
+        return Decoder(
+            name=name,
+            embedding=embedding,
+            blocks=tuple(self._block(number) for number in range(int(config["num_hidden_layers"]))),
+            final_norm=self._norm(f"{self.prefix}norm", self.width),
+            head=head,
+            heads=self.heads,
+            kv_heads=self.kv_heads,
+            head_size=self.head_size,
+            positions_max=int(config["max_position_embeddings"]),
+            epsilon=float(config["rms_norm_eps"]),
+            activation=_activation(config, "hidden_act", tensors.where),
+            rotary=self._rotary(),
+        )
+
+    def _rotary(self) -> Rotary:
+        config = self.config
+        given = config.get("rope_parameters") or config.get("rope_scaling") or {}
+        parameters = {"rope_theta": config.get("rope_theta", 10000.0), **given}
+        share = float(parameters.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0)
+        return rotary_of(parameters, int(self.head_size * share), int(config["max_position_embeddings"]))
+
+    def _window(self, number: int) -> int | None:
+        """Of a layer; models tell it in one of three ways."""
+        config = self.config
+        window = config.get("sliding_window")
+        if not window:
+            return None
+        kinds = config.get("layer_types")
+        if kinds:
+            return int(window) if kinds[number] == "sliding_attention" else None
+        if self.kind.startswith("qwen"):
+            slides = config.get("use_sliding_window") and number >= int(config.get("max_window_layers", 0))
+            return int(window) if slides else None
+        return int(window)
+
+    def _norm(self, place: str, size: int) -> Norm:
+        return Norm(self.tensors.shaped(f"{place}.weight", size))
+
+    def _linear(self, place: str, inputs: int, outputs: int) -> Linear:
+        bias = f"{place}.bias"
+        found = self.tensors.shaped(bias, outputs) if bias in self.tensors else None
+        return Linear(Dense(self.tensors.shaped(f"{place}.weight", outputs, inputs)), found)
+
+    def _block(self, number: int) -> Block:
+        place = f"{self.prefix}layers.{number}"
+        own, width, size = f"{place}.self_attn", self.width, self.head_size
+        normed = self.kind.startswith("qwen3")
+        attention = Attention(
+            self._linear(f"{own}.q_proj", width, self.heads * size),
+            self._linear(f"{own}.k_proj", width, self.kv_heads * size),
+            self._linear(f"{own}.v_proj", width, self.kv_heads * size),
+            self._linear(f"{own}.o_proj", self.heads * size, width),
+            self._norm(f"{own}.q_norm", size) if normed else None,
+            self._norm(f"{own}.k_norm", size) if normed else None,
+            self._window(number),
+        )
+        return Block(
+            self._norm(f"{place}.input_layernorm", width),
+            attention,
+            self._norm(f"{place}.post_attention_layernorm", width),
+            self._experts(place) if self._is_mixture(number) else self._feed(f"{place}.mlp", self.inner),
+        )
+
+    def _feed(self, place: str, inner: int) -> FeedForward:
+        return FeedForward(
+            self._linear(f"{place}.up_proj", self.width, inner),
+            self._linear(f"{place}.down_proj", inner, self.width),
+            self._linear(f"{place}.gate_proj", self.width, inner),
+        )
+
+    def _is_mixture(self, number: int) -> bool:
+        config = self.config
+        if self.kind not in _LAYERS_OF_OWN_KIND or number in (config.get("mlp_only_layers") or ()):
+            return False
+        return (number + 1) % int(config.get("decoder_sparse_step") or 1) == 0
+
+    def _experts(self, block: str) -> Experts:
+        config, width = self.config, self.width
+        count = int(config.get("num_local_experts") or config["num_experts"])
+        inner = int(config.get("moe_intermediate_size") or self.inner)
+        place = f"{block}.{_LAYERS_OF_OWN_KIND[self.kind]}"
+        if f"{place}.gate.weight" not in self.tensors:  # a module of transformers 5
+            place = f"{block}.mlp"
+        gate, up, down = self._stacked(f"{place}.experts", count, inner)
+        shared = shared_gate = None
+        if self.kind == "qwen2_moe":
+            shared = self._feed(f"{place}.shared_expert", int(config["shared_expert_intermediate_size"]))
+            shared_gate = self._linear(f"{place}.shared_expert_gate", width, 1)
+        return Experts(
+            self._linear(f"{place}.gate", width, count),
+            gate,
+            up,
+            down,
+            int(config["num_experts_per_tok"]),
+            self.kind == "mixtral" or bool(config.get("norm_topk_prob")),
+            shared,
+            shared_gate,
+        )
+
+    def _stacked(self, place: str, count: int, inner: int) -> tuple[Array, Array, Array]:
+        """Gates, ups and downs of all experts as [experts, inputs, outputs]: from a matrix per expert, or from the
+        joined ones of a module."""
+        tensors, width = self.tensors, self.width
+        if f"{place}.gate_up_proj" in tensors:
+            joined = tensors.shaped(f"{place}.gate_up_proj", count, 2 * inner, width).swapaxes(1, 2)
+            down = tensors.shaped(f"{place}.down_proj", count, width, inner).swapaxes(1, 2)
+            parts = (joined[..., :inner], joined[..., inner:], down)
+            return parts[0].copy(), parts[1].copy(), parts[2].copy()
+        names = ("w1", "w3", "w2") if self.kind == "mixtral" else ("gate_proj", "up_proj", "down_proj")
+
+        def stack(which: int, outputs: int, inputs: int) -> Array:
+            files = (f"{place}.{expert}.{names[which]}.weight" for expert in range(count))
+            return np.stack([tensors.shaped(name, outputs, inputs).T for name in files])
+
+        return stack(0, inner, width), stack(1, inner, width), stack(2, width, inner)

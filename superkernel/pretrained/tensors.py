@@ -1,0 +1,125 @@
+"""Named tensors of published models, looked up where they lie: files of safetensors, mapped, or a module's own.
+
+A safetensors file is a length (u64, little-endian), as many bytes of JSON (name -> dtype, shape, first and last byte of
+the data behind it), and the data.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from superkernel.core.errors import FileFormatError, Violation, raise_all
+
+Array = NDArray[Any]
+
+_DTYPES: Mapping[str, np.dtype[Any]] = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+}
+_HEAD_BYTES_MAX = 100 << 20
+INDEX = "model.safetensors.index.json"
+
+
+class Tensors(Mapping[str, Array]):
+    """Tensors by name, which remembers those that were asked for: what is left over belongs to a variant that its
+    reader does not know."""
+
+    def __init__(self, arrays: Mapping[str, Array], where: str) -> None:
+        self._arrays, self.where = arrays, where
+        self._used: set[str] = set()
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self._arrays:
+            raise FileFormatError("the model lacks a tensor", location=self.where, expected=name)
+        self._used.add(name)
+        return self._arrays[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._arrays
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def shaped(self, name: str, *shape: int) -> Array:
+        """The tensor of that name. Raises FileFormatError where there is none, or it has another shape."""
+        array = self[name]
+        if array.shape != shape:
+            where = f"{self.where}, tensor {name!r}"
+            raise FileFormatError("wrong shape", location=where, expected=list(shape), found=list(array.shape))
+        return array
+
+    def refuse_rest(self, ignored: tuple[str, ...] = ()) -> None:
+        """Raises FileFormatError where tensors are left that nobody asked for, but for those whose names end so."""
+        rest = [name for name in self._arrays if name not in self._used and not name.endswith(ignored)]
+        hint = "a variant of the architecture that is not supported"
+        raise_all(
+            FileFormatError, [Violation("a tensor that has no place", self.where, found=n, hint=hint) for n in rest]
+        )
+
+
+def mapped_safetensors(folder: Path) -> Tensors:
+    """The tensors of `model.safetensors`, or of the files that `model.safetensors.index.json` names, mapped into
+    memory. Raises FileFormatError."""
+    index, single = folder / INDEX, folder / "model.safetensors"
+    if index.is_file():
+        names = sorted(set(_index(index).values()))
+        outside = [n for n in names if Path(n).name != n]
+        raise_all(FileFormatError, [Violation("a file outside the folder", str(index), found=repr(n)) for n in outside])
+        files = [folder / name for name in names]
+    elif single.is_file():
+        files = [single]
+    else:
+        raise FileFormatError("no weights", location=str(folder), expected=f"{single.name} or {index.name}")
+    arrays: dict[str, Array] = {}
+    for file in files:
+        arrays |= _mapped(file)
+    return Tensors(arrays, str(folder))
+
+
+def _index(path: Path) -> Mapping[str, str]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        return {str(name): str(file) for name, file in found.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FileFormatError("not an index of weights", location=str(path), found=str(error)) from error
+
+
+def _mapped(path: Path) -> dict[str, Array]:
+    try:
+        with path.open("rb") as file:
+            nbytes = int.from_bytes(file.read(8), "little")
+            if nbytes > _HEAD_BYTES_MAX:
+                raise ValueError(f"a header of {nbytes} bytes")
+            head = json.loads(file.read(nbytes))
+        data = np.memmap(path, np.uint8, "r", offset=0)[8 + nbytes :]
+        return {name: _tensor(data, entry) for name, entry in head.items() if name != "__metadata__"}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FileFormatError("not a safetensors file", location=str(path), found=str(error)) from error
+
+
+def _tensor(data: Array, entry: Mapping[str, Any]) -> Array:
+    dtype = _DTYPES.get(entry["dtype"])
+    begin, end = entry["data_offsets"]
+    if dtype is None:  # whoever needs it says that it is missing by its name and bytes
+        return np.asarray(data[begin:end])
+    shape = tuple(int(d) for d in entry["shape"])
+    if not 0 <= begin <= end <= len(data) or end - begin != prod(shape) * dtype.itemsize:
+        raise ValueError(f"{shape} of {entry['dtype']} in bytes {begin} to {end} of {len(data)}")
+    part = data[begin:end]
+    if begin % dtype.itemsize:
+        part = part.copy()
+    array: Array = np.asarray(part).view(dtype).reshape(shape)
+    return array
