@@ -22,6 +22,7 @@ BENCH_VENV ?= .venv-bench
 BENCH_FLAGS ?=
 BENCH_PIP_FLAGS ?=
 TORCH ?= torch==2.13.0
+TRANSFORMERS ?= transformers>=5,<6
 TORCH_PIP_FLAGS ?=
 
 BIN := $(VENV)/bin
@@ -95,12 +96,12 @@ browser:
 # Tests of the torch frontend need torch, which elsewhere than in CI is only installed when asked for: it is large, and
 # on PyPI brings gigabytes for GPUs unless TORCH_PIP_FLAGS give an index that has its CPU build.
 $(VENV)/.torch-tools: $(VENV)/.test-tools
-	$(PIP) install $(TORCH_PIP_FLAGS) $(TORCH)
+	$(PIP) install $(TORCH_PIP_FLAGS) $(TORCH) '$(TRANSFORMERS)'
 	@touch $@
 
 test-torch: $(VENV)/.torch-tools $(VENV)/.built
 	SK_REQUIRE_TORCH=1 $(BIN)/python -m pytest -n $(TEST_JOBS) tests/ut/test_torch_operators.py tests/ut/test_torch_modules.py \
-	  tests/ut/test_torch_compile.py $(TEST_FLAGS)
+	  tests/ut/test_torch_compile.py tests/st/test_generation.py $(TEST_FLAGS)
 
 # Neither slow tests nor those of tests/not_quick.txt: for every small step.
 quick: check

@@ -1,8 +1,8 @@
 """Matrices of a model as they are stored: what a linear layer multiplies with, and what tokens are looked up in.
 
-Model: a matrix is [outputs, inputs]. *Dense* ones are arrays, perhaps mapped from a file; *blocks* are codes of 4 or 8
-bits with a scale, and perhaps an offset, per block of neighbours along the inputs. Either says how a graph multiplies
-with it and how it takes rows of it; nothing is converted ahead of that.
+Model: a matrix is [outputs, inputs]. *Dense* ones are arrays, perhaps mapped from a file; *coded* ones are codes of 4
+or 8 bits with a scale, and perhaps an offset, per block of neighbours along the inputs. Either says how a graph
+multiplies with it and how it takes rows of it; nothing is converted ahead of that.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Dense:
 
 
 @dataclass(frozen=True, eq=False)
-class Blocks:
+class Coded:
     """A matrix [outputs, inputs] in codes: (code - zero) * scale + offset, by blocks of `block` inputs.
 
     codes: i8 [outputs, inputs] of 8 bits; u8 [outputs, inputs / 2] of 4 bits, the even input in the lower half.
@@ -115,7 +115,7 @@ class Blocks:
         flat = values.reshape(tokens, inputs)
         return flat if dtype is DType.F32 else b.cast(flat, dtype)
 
-    def parts(self, *sizes: int) -> list[Blocks]:
+    def parts(self, *sizes: int) -> list[Coded]:
         """The matrix cut along its outputs."""
         offset = self.offset
         return [
@@ -134,7 +134,7 @@ class Blocks:
         return values.reshape(self.shape)
 
 
-Matrix: TypeAlias = Dense | Blocks
+Matrix: TypeAlias = Dense | Coded
 
 
 def constant(b: GraphBuilder, array: Array, dtype: DType) -> Tensor:

@@ -1,7 +1,7 @@
 """Decoders from GGUF files, by way of the `gguf` package: metadata, names of tensors, blocks of codes.
 
 Types of tensors: F32, F16 and BF16 are used where they lie in the mapped file; Q8_0, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K
-and Q6_K become `Blocks`, without loss: what has 5 or 6 bits is kept in 8. Experts in blocks are decoded to f32.
+and Q6_K become `Coded`, without loss: what has 5 or 6 bits is kept in 8. Experts in blocks are decoded to f32.
 
 Layouts of blocks (those of ggml, as its documentation and the package's own decoder have them): each block of 32 or
 256 neighbours is a record of scales and codes; halves of bytes hold codes that lie half a block apart.
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from superkernel.core.errors import FileFormatError, MachineError, UnsupportedError
 from superkernel.pretrained.decoder import Attention, Block, Decoder, Experts, FeedForward, Linear, Norm
-from superkernel.pretrained.factors import Blocks, Dense, Matrix
+from superkernel.pretrained.factors import Coded, Dense, Matrix
 from superkernel.pretrained.rotary import Rotary, rotary_of
 
 Array = NDArray[Any]
@@ -119,8 +119,7 @@ class _Gguf:
         if self.kind == "gpt2":
             joined = self._linear(f"{place}.attn_qkv", width, 3 * width)
             assert joined.bias is not None
-            parts = zip(joined.matrix.parts(width, width, width), np.split(joined.bias, 3), strict=True)
-            query, key, value = (Linear(matrix, bias) for matrix, bias in parts)
+            query, key, value = map(Linear, joined.matrix.parts(width, width, width), np.split(joined.bias, 3))
         else:
             query = self._linear(f"{place}.attn_q", width, heads * size)
             key = self._linear(f"{place}.attn_k", width, kv_heads * size)
@@ -204,7 +203,8 @@ class _Gguf:
         kind = tensor.tensor_type.name
         if kind == "BF16":
             shape = tuple(int(d) for d in reversed(tensor.shape))
-            return np.asarray(tensor.data).view(ml_dtypes.bfloat16).reshape(shape)
+            words: Array = np.asarray(tensor.data).view(ml_dtypes.bfloat16)
+            return words.reshape(shape)
         if kind not in ("F32", "F16"):
             where, expected = f"{self.where}, tensor {name!r}", ", ".join(("F32", "F16", "BF16", *others))
             raise UnsupportedError("type of tensor", location=where, expected=expected, found=kind)
@@ -258,19 +258,19 @@ def _flat(codes: Array) -> Array:
     return np.ascontiguousarray(codes.reshape(codes.shape[0], -1).astype(np.int8))
 
 
-def _q8_0(data: Array) -> Blocks:
+def _q8_0(data: Array) -> Coded:
     records = _records(data, 34)
-    return Blocks(_flat(records[..., 2:].view(np.int8)), _half(records, 0), None, 8, 32)
+    return Coded(_flat(records[..., 2:].view(np.int8)), _half(records, 0), None, 8, 32)
 
 
-def _q4_0(data: Array) -> Blocks:
+def _q4_0(data: Array) -> Coded:
     records = _records(data, 18)
-    return Blocks(_paired(_nibbles(records[..., 2:])), _half(records, 0), None, 4, 32, 8)
+    return Coded(_paired(_nibbles(records[..., 2:])), _half(records, 0), None, 4, 32, 8)
 
 
-def _q4_1(data: Array) -> Blocks:
+def _q4_1(data: Array) -> Coded:
     records = _records(data, 20)
-    return Blocks(_paired(_nibbles(records[..., 4:])), _half(records, 0), _half(records, 2), 4, 32)
+    return Coded(_paired(_nibbles(records[..., 4:])), _half(records, 0), _half(records, 2), 4, 32)
 
 
 def _fifth_bits(records: Array, at: int) -> Array:
@@ -279,16 +279,16 @@ def _fifth_bits(records: Array, at: int) -> Array:
     return ((words >> np.arange(32, dtype=np.uint32)) & 1).astype(np.uint8) << 4
 
 
-def _q5_0(data: Array) -> Blocks:
+def _q5_0(data: Array) -> Coded:
     records = _records(data, 22)
     codes = (_nibbles(records[..., 6:]) | _fifth_bits(records, 2)).astype(np.int8) - np.int8(16)
-    return Blocks(_flat(codes), _half(records, 0), None, 8, 32)
+    return Coded(_flat(codes), _half(records, 0), None, 8, 32)
 
 
-def _q5_1(data: Array) -> Blocks:
+def _q5_1(data: Array) -> Coded:
     records = _records(data, 24)
     codes = _nibbles(records[..., 8:]) | _fifth_bits(records, 4)
-    return Blocks(_flat(codes), _half(records, 0), _half(records, 2), 8, 32)
+    return Coded(_flat(codes), _half(records, 0), _half(records, 2), 8, 32)
 
 
 def _six_bits(packed: Array) -> tuple[Array, Array]:
@@ -312,20 +312,20 @@ def _in_parts(packed: Array) -> Array:
     return _nibbles(packed.reshape(*packed.shape[:-1], _SUPER // (2 * _SUB), _SUB))
 
 
-def _q4_k(data: Array) -> Blocks:
+def _q4_k(data: Array) -> Coded:
     records = _records(data, 144)
-    return Blocks(_paired(_in_parts(records[..., 16:])), *_by_parts(records), 4, _SUB)
+    return Coded(_paired(_in_parts(records[..., 16:])), *_by_parts(records), 4, _SUB)
 
 
-def _q5_k(data: Array) -> Blocks:
+def _q5_k(data: Array) -> Coded:
     records = _records(data, 176)
     high = records[..., 16:48]  # bit i of byte j: of code j of part i
     fifth = ((high[..., None, :] >> np.arange(8, dtype=np.uint8)[:, None]) & 1) << 4
     codes = _in_parts(records[..., 48:]).reshape(fifth.shape) | fifth
-    return Blocks(_flat(codes), *_by_parts(records), 8, _SUB)
+    return Coded(_flat(codes), *_by_parts(records), 8, _SUB)
 
 
-def _q6_k(data: Array) -> Blocks:
+def _q6_k(data: Array) -> Coded:
     """A block of 256 is two of 128: 64 bytes of low halves, 32 bytes of two bits for each of four parts of 32; a
     signed scale for every 16."""
     records = _records(data, 210)
@@ -335,10 +335,10 @@ def _q6_k(data: Array) -> Blocks:
     high = (highs >> np.array([0, 2, 4, 6], np.uint8)[:, None]) & 3
     codes = (low | (high << 4)).astype(np.int8) - np.int8(32)
     scale = _half(records, 208)[..., None] * records[..., 192:208].view(np.int8)
-    return Blocks(_flat(codes), scale.reshape(len(records), -1).astype(np.float32), None, 8, 16)
+    return Coded(_flat(codes), scale.reshape(len(records), -1).astype(np.float32), None, 8, 16)
 
 
-_BLOCKS: Mapping[str, Callable[[Array], Blocks]] = {
+_BLOCKS: Mapping[str, Callable[[Array], Coded]] = {
     "Q8_0": _q8_0,
     "Q4_0": _q4_0,
     "Q4_1": _q4_1,

@@ -115,7 +115,7 @@ def _gpt2(config: Mapping[str, Any], tensors: Tensors, name: str) -> Decoder:
         assert joined.bias is not None
         biases = np.split(joined.bias, 3)
         parts = joined.matrix.parts(width, width, width)
-        query, key, value = (Linear(part, bias) for part, bias in zip(parts, biases, strict=True))
+        query, key, value = map(Linear, parts, biases)
         return Block(
             norm(f"{place}.ln_1"),
             Attention(query, key, value, linear(f"{place}.attn.c_proj", width, width)),

@@ -83,7 +83,8 @@ def _yarn(plain: Array, theta: float, factor: float, parameters: Mapping[str, An
         low, high = np.floor(low), np.ceil(high)
     low, high = max(low, 0), min(high, 2 * pairs - 1)
     divided = np.clip((np.arange(pairs) - low) / max(high - low, 0.001), 0.0, 1.0)
-    return plain * (1 - divided + divided / factor)
+    frequencies: Array = plain * (1 - divided + divided / factor)
+    return frequencies
 
 
 def _yarn_scale(factor: float, parameters: Mapping[str, Any]) -> float:

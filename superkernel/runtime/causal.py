@@ -90,7 +90,8 @@ class CausalLM:
             self.kernel(size)
 
     def __call__(self, tokens: Tokens | int) -> Array:
-        return self._append(self._checked(tokens), every=False)[-1]
+        logits: Array = self._append(self._checked(tokens), every=False)[-1]
+        return logits
 
     def score(self, tokens: Tokens | int) -> Array:
         """Append the tokens and return the logits behind each of them, f32 [tokens, vocabulary]: to check a draft of

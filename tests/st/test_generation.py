@@ -1,0 +1,318 @@
+"""Language models read from files, against transformers: the same tokens, the same logits but for rounding."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+if os.environ.get("SK_REQUIRE_TORCH") != "1":
+    pytest.importorskip("torch", reason="torch is not installed (SK_REQUIRE_TORCH=1 makes this a failure)")
+    pytest.importorskip("transformers", reason="transformers is not installed (see SK_REQUIRE_TORCH)")
+
+import gguf
+import torch
+import transformers
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+import superkernel as sk
+from superkernel.core.errors import FileFormatError, InputError, UnsupportedError
+from superkernel.pretrained.rotary import rotary_of
+
+pytestmark = pytest.mark.slow
+
+VOCABULARY, WIDTH = 160, 64
+PROMPT = np.random.default_rng(3).integers(0, VOCABULARY, 13)
+_COMMON = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": WIDTH,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}
+_MIXTURE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("Llama", _COMMON),
+    "llama3-tied": (
+        "Llama",
+        {
+            **_COMMON,
+            "tie_word_embeddings": True,
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 5e5,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 32,
+            },
+        },
+    ),
+    "mistral-window": ("Mistral", {**_COMMON, "sliding_window": 6}),
+    "qwen2": ("Qwen2", _COMMON),
+    "qwen3": ("Qwen3", {**_COMMON, "head_dim": 16}),
+    "gpt2": ("GPT2", {"vocab_size": VOCABULARY, "n_embd": WIDTH, "n_layer": 2, "n_head": 4, "n_positions": 64}),
+    "mixtral": ("Mixtral", {**_COMMON, "num_local_experts": 4}),
+    "qwen2-moe": ("Qwen2Moe", {**_COMMON, **_MIXTURE, "shared_expert_intermediate_size": 48}),
+    "qwen3-moe": ("Qwen3Moe", {**_COMMON, **_MIXTURE, "head_dim": 16, "norm_topk_prob": True}),
+}
+
+
+def made(name: str, **changed: Any) -> Any:
+    """A model of random weights, with biases and norms that are not the trivial ones."""
+    kind, fields = MODELS[name]
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{kind}Config")(
+        **{**fields, **changed}, bos_token_id=None, eos_token_id=None, pad_token_id=None
+    )
+    model = getattr(transformers, f"{kind}LMHeadModel" if kind == "GPT2" else f"{kind}ForCausalLM")(config)
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, mean=1.0 if weight.ndim == 1 else 0.0, std=0.2 if weight.ndim == 1 else 0.08)
+    return model.eval()
+
+
+def continued(model: Any, count: int) -> list[int]:
+    ids = torch.tensor(PROMPT)[None]
+    with torch.no_grad():
+        found = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=False)
+    return found[0, len(PROMPT) :].tolist()
+
+
+def logits_of(model: Any, tokens: np.ndarray) -> np.ndarray:
+    with torch.no_grad():
+        return model(torch.tensor(tokens)[None]).logits[0].float().numpy()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_greedy_tokens_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    model = made(name)
+    model.save_pretrained(tmp_path)
+    ours = sk.from_pretrained(tmp_path, threads=2, chunks=(1, 8))
+    assert list(ours.generate(PROMPT, 12)) == continued(model, 12)
+    assert ours.position == len(PROMPT) + 11
+    ours.rewind()
+    np.testing.assert_allclose(ours.score(PROMPT[:8]), logits_of(model, PROMPT[:8]), rtol=0, atol=2e-5)
+
+
+def test_a_module_is_read_where_it_lies() -> None:
+    for name in ("qwen2-moe", "gpt2"):
+        model = made(name)
+        ours = sk.from_pretrained(model, threads=1, chunks=(8,), context=32)
+        np.testing.assert_allclose(ours.score(PROMPT[:8]), logits_of(model, PROMPT[:8]), rtol=0, atol=2e-5)
+
+
+def test_half_precision_is_computed_in(tmp_path: Path) -> None:
+    model = made("llama").to(torch.bfloat16)
+    model.save_pretrained(tmp_path)
+    ours = sk.from_pretrained(tmp_path, threads=2, chunks=(1,))
+    assert ours.dtype is sk.DType.BF16
+    got = np.stack([ours(token) for token in PROMPT[:6]])
+    exact = logits_of(model.float(), PROMPT[:6])
+    theirs = np.abs(logits_of(model.to(torch.bfloat16), PROMPT[:6]) - exact).max()
+    assert np.abs(got - exact).max() <= 1.5 * theirs  # rounded no more often than there
+    wide = sk.from_pretrained(tmp_path, threads=2, chunks=(1,), dtype="f32")
+    np.testing.assert_allclose(wide(PROMPT[:1]), exact[0], rtol=0, atol=2e-5)
+
+
+@pytest.fixture(scope="module")
+def llama() -> sk.CausalLM:
+    return sk.from_pretrained(made("llama"), threads=2, chunks=(1, 8), context=24)
+
+
+def test_any_way_of_appending_gives_the_same_logits(llama: sk.CausalLM) -> None:
+    llama.rewind()
+    one_by_one = np.stack([llama(token) for token in PROMPT])
+    llama.rewind()
+    padded = llama(PROMPT)  # 8 and, filled up, 5
+    np.testing.assert_allclose(padded, one_by_one[-1], rtol=0, atol=1e-5)
+    llama.rewind(9)
+    assert llama.position == 9
+    np.testing.assert_allclose(llama.score(PROMPT[9:]), one_by_one[9:], rtol=0, atol=1e-5)
+    llama.rewind(3)  # what filled up lies behind, and counts for nothing
+    np.testing.assert_allclose(llama(PROMPT[3]), one_by_one[3], rtol=0, atol=1e-5)
+
+
+def test_the_context_can_be_filled_to_the_last_token(llama: sk.CausalLM) -> None:
+    llama.rewind()
+    assert len(list(llama.generate(PROMPT))) == 24 - len(PROMPT) + 1
+    assert llama.position == 24
+    with pytest.raises(InputError, match="the context is full"):
+        llama(1)
+    assert llama.position == 24
+
+
+def test_generation_stops_where_it_is_told_to(llama: sk.CausalLM) -> None:
+    llama.rewind()
+    found = list(llama.generate(PROMPT, 5, choose=lambda logits: int(np.argsort(logits)[-2])))
+    llama.rewind()
+    assert (
+        list(llama.generate(PROMPT, 5, choose=lambda logits: int(np.argsort(logits)[-2]), stop=found[1:2]))
+        == (found[: found.index(found[1]) + 1])
+    )
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [[], [1.5], [-1], [VOCABULARY], [[1, 2]], "text"],
+    ids=["none", "float", "negative", "large", "matrix", "text"],
+)
+def test_what_are_no_tokens_is_refused(llama: sk.CausalLM, tokens: Any) -> None:
+    before = llama.position
+    with pytest.raises(InputError):
+        llama(tokens)
+    assert llama.position == before
+
+
+def test_positions_that_are_none_are_refused(llama: sk.CausalLM) -> None:
+    for position in (-1, 25, 1.5):
+        with pytest.raises(InputError, match="not a position"):
+            llama.rewind(position)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="no such chunk"):
+        llama.kernel(3)
+
+
+# Files ----------------------------------------------------------------------------------------------------------------
+
+
+def test_sharded_weights_are_found_by_their_index(tmp_path: Path) -> None:
+    model = made("llama")
+    model.save_pretrained(tmp_path, max_shard_size="60KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    ours = sk.from_pretrained(tmp_path, threads=1, chunks=(1,))
+    np.testing.assert_allclose(ours(PROMPT[0]), logits_of(model, PROMPT[:1])[0], rtol=0, atol=2e-5)
+
+
+def changed_config(folder: Path, **fields: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def test_what_cannot_be_read_is_refused_with_its_place(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file or folder"):
+        sk.from_pretrained(tmp_path / "nowhere")
+    with pytest.raises(FileFormatError, match=r"config\.json"):
+        sk.from_pretrained(tmp_path)
+    with pytest.raises(InputError, match="not a language model"):
+        sk.from_pretrained(object())
+    made("llama").save_pretrained(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    data = weights.read_bytes()
+    for damaged in (data[:100], data[: len(data) // 2], b"\xff" * 64, b""):
+        weights.write_bytes(damaged)
+        with pytest.raises(FileFormatError, match="safetensors"):
+            sk.from_pretrained(tmp_path)
+    weights.write_bytes(data)
+    with pytest.raises(InputError, match="context"):
+        sk.from_pretrained(tmp_path, context=65)
+    for fields, error in (
+        ({"model_type": "mamba"}, UnsupportedError),
+        ({"hidden_act": "tanhshrink"}, UnsupportedError),
+        ({"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}, UnsupportedError),
+        ({"num_hidden_layers": 3}, FileFormatError),  # a tensor is missing
+        ({"num_hidden_layers": 1}, FileFormatError),  # one has no place
+        ({"intermediate_size": 95}, FileFormatError),
+    ):
+        kept = (tmp_path / "config.json").read_text()
+        changed_config(tmp_path, **fields)
+        with pytest.raises(error):
+            sk.from_pretrained(tmp_path)
+        (tmp_path / "config.json").write_text(kept)
+
+
+@pytest.mark.parametrize("kind", ["linear", "llama3", "yarn"])
+def test_scaled_positions_have_the_frequencies_of_transformers(kind: str) -> None:
+    parameters = {
+        "rope_type": kind,
+        "rope_theta": 1e4,
+        "factor": 4.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 256,
+    }
+    config = transformers.LlamaConfig(**{**_COMMON, "head_dim": 32, "max_position_embeddings": 1024})
+    config.rope_parameters = parameters
+    expected, scale = ROPE_INIT_FUNCTIONS[kind](config, "cpu")
+    found = rotary_of(parameters, 32, 1024)
+    np.testing.assert_allclose(found.frequencies, expected.numpy(), rtol=1e-6)
+    assert found.scale == pytest.approx(scale)
+
+
+# GGUF -----------------------------------------------------------------------------------------------------------------
+
+
+def write_gguf(path: Path, model: Any, kind: gguf.GGMLQuantizationType) -> None:
+    """A Llama as converters write it: rows of queries and keys so that pairs are neighbours, matrices in `kind`. The
+    model's own weights become what the file holds."""
+    config = model.config
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    names = {
+        "model.embed_tokens": "token_embd",
+        "model.norm": "output_norm",
+        "lm_head": "output",
+        "self_attn.q_proj": "attn_q",
+        "self_attn.k_proj": "attn_k",
+        "self_attn.v_proj": "attn_v",
+        "self_attn.o_proj": "attn_output",
+        "mlp.gate_proj": "ffn_gate",
+        "mlp.up_proj": "ffn_up",
+        "mlp.down_proj": "ffn_down",
+        "input_layernorm": "attn_norm",
+        "post_attention_layernorm": "ffn_norm",
+    }
+    for name, parameter in model.named_parameters():
+        own = name.removesuffix(".weight").replace("model.layers", "blk")
+        for theirs, written in names.items():
+            own = own.replace(theirs, written)
+        array = parameter.detach().float().numpy()
+        if parameter.ndim == 1:
+            writer.add_tensor(f"{own}.weight", array)
+            continue
+        heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}.get(own.split(".")[-1])
+        order = np.arange(len(array))
+        if heads:
+            order = order.reshape(heads, 2, -1).swapaxes(1, 2).ravel()
+        packed = gguf.quants.quantize(array[order], kind)
+        writer.add_tensor(f"{own}.weight", packed, raw_dtype=kind)
+        held = gguf.quants.dequantize(packed, kind)
+        with torch.no_grad():
+            parameter[torch.tensor(order)] = torch.tensor(np.asarray(held, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@pytest.mark.parametrize("kind", ["F32", "Q8_0", "Q4_0", "Q4_1", "BF16"])
+def test_gguf_files_give_the_tokens_of_the_weights_that_they_hold(kind: str, tmp_path: Path) -> None:
+    model = made("llama")
+    path = tmp_path / "llama.gguf"
+    write_gguf(path, model, gguf.GGMLQuantizationType[kind])
+    ours = sk.from_pretrained(path, threads=2, chunks=(1, 8), dtype="f32")
+    assert list(ours.generate(PROMPT, 12)) == continued(model, 12)
+    ours.rewind()
+    np.testing.assert_allclose(ours.score(PROMPT[:8]), logits_of(model, PROMPT[:8]), rtol=0, atol=5e-5)
+
+
+def test_damaged_gguf_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "llama.gguf"
+    write_gguf(path, made("llama"), gguf.GGMLQuantizationType.Q8_0)
+    data = path.read_bytes()
+    for damaged in (data[:64], data[: len(data) // 2], b"GGUF" + b"\xff" * 64, b""):
+        path.write_bytes(damaged)
+        with pytest.raises(FileFormatError):
+            sk.from_pretrained(path)
