@@ -1,10 +1,11 @@
 """Code for products with weights quantised in blocks (the model is scheduler/families/blocks.py's).
 
 Model: loops, copies of rows and epilogue are those of matrix products. From the stream, a step of the depth loop reads
-a word of eight codes per column, brings each code to the low bits of its lane by a shift and turns it into the f32
-number (code - zero): through a table of sixteen in a register where the CPU looks lanes up (which ignores higher bits),
-else by a mask and a conversion. The sums of a block are kept apart; behind it they are multiplied by the scales and
-added to the sums of all blocks, offsets times the sum of the block's x as well.
+a word of eight codes per column and turns each code into the f32 number (code - zero): by a shift and a table of
+sixteen in a register where the CPU looks lanes up (which ignores higher bits), else in the mantissa of a power of two
+whose last bits count as units, off which that power and the zero are taken, exactly. The sums of a block are kept
+apart; behind it they are multiplied by the scales and added to the sums of all blocks, offsets times the sum of the
+block's x as well.
 
 Scratch: [tile][left copy][right panel as f32][sums of x: rows x blocks].
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 from llvmlite import ir
 
 from superkernel.codegen.host.builder import I8, I32, Index, KernelBuilder
@@ -28,6 +30,8 @@ from superkernel.scheduler.families.matmul import COPY
 
 _UNROLLED_STEPS = {4: 4, 8: 16}  # of a block, by bits of a code
 _LINE_BYTES = 64
+_MANTISSA_BITS = 23
+_CODES_IN_PLACE = 5  # codes of 4 bits that lie in the mantissa as they are
 
 
 class BlockEmitter(MatmulEmitter):
@@ -38,15 +42,6 @@ class BlockEmitter(MatmulEmitter):
     def __init__(self, kb: KernelBuilder, body: Body, tiling: BlockTiling) -> None:
         super().__init__(kb, body, tiling)
         self.sums = kb.offset(kb.scratch, tiling.scratch_bytes - tiling.sums_bytes)
-        self.table = self._table() if tiling.bits == 4 and self._looks_up else None
-
-    @property
-    def _looks_up(self) -> bool:
-        """Whether the CPU takes lanes out of a register of sixteen."""
-        return self.kb.cpu.tier == "avx512"
-
-    def _table(self) -> ir.Value:
-        return ir.Constant(ir.VectorType(ir.FloatType(), 16), [float(code - self.t.zero) for code in range(16)])
 
     # Weights --------------------------------------------------------------------------------------------------------
 
@@ -58,11 +53,6 @@ class BlockEmitter(MatmulEmitter):
             self._unpack_panel()
             return Panel(self.right_copy, t.panel, True)
         return Panel(self.codes, t.panel, False)
-
-    def _steps_of(self, items: int) -> list[int]:
-        """Codes of each step of a run of so many."""
-        step = self.t.step
-        return [min(step, items - at) for at in range(0, items, step)]
 
     def _numbers(self, step: Index, count: int) -> Iterator[Values]:
         """(code - zero) as f32, vector by vector of the panel, of each of the `count` codes of a step."""
@@ -77,12 +67,18 @@ class BlockEmitter(MatmulEmitter):
         if t.bits == 8:
             wide = (b.sext if t.signed else b.zext)(word, _vector(I32, t.lanes))
             return self._float(wide)
-        low = b.lshr(word, kb.const(4 * code, DType.I32, t.lanes)) if code else word
-        if self.table is not None:
-            kind = self.table.type
+        if kb.cpu.tier == "avx512":
+            low, kind = b.lshr(word, kb.const(4 * code, DType.I32, t.lanes)), ir.VectorType(ir.FloatType(), 16)
+            table = ir.Constant(kind, [float(number - t.zero) for number in range(16)])
             look_up = kb.intrinsic("llvm.x86.avx512.permvar.sf.512", kind, [kind, low.type])
-            return b.call(look_up, [self.table, low])
-        return self._float(b.and_(low, kb.const(15, DType.I32, t.lanes)))
+            return b.call(look_up, [table, low])
+        if code >= _CODES_IN_PLACE:
+            word, code = b.lshr(word, kb.const(4 * _CODES_IN_PLACE, DType.I32, t.lanes)), code - _CODES_IN_PLACE
+        one = 2.0 ** (_MANTISSA_BITS - 4 * code)  # the number whose mantissa counts these bits as units
+        bits = int(np.float32(one).view(np.uint32))
+        low = b.and_(word, kb.const(15 << 4 * code, DType.I32, t.lanes))
+        number = b.bitcast(b.or_(low, kb.const(bits, DType.I32, t.lanes)), _vector(ir.FloatType(), t.lanes))
+        return b.fsub(number, kb.const(one + t.zero, DType.F32, t.lanes))
 
     def _float(self, code: ir.Value) -> ir.Value:
         kb, t = self.kb, self.t

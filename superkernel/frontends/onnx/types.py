@@ -27,6 +27,8 @@ _ELEMENT: dict[int, DType] = {
     onnx.TensorProto.UINT8: DType.U8,
     onnx.TensorProto.BOOL: DType.BOOL,
 }
+_HELD_AS: dict[int, DType] = {onnx.TensorProto.INT4: DType.I8, onnx.TensorProto.UINT4: DType.U8}
+"""Types of constants that are held as wider ones: nothing but `DequantizeLinear` and moves take them."""
 ONNX_OF = {dtype: code for code, dtype in _ELEMENT.items()}
 
 
@@ -65,7 +67,7 @@ def _value_type(info: onnx.ValueInfoProto) -> onnx.TypeProto:
 
 def tensor_array(tensor: onnx.TensorProto, where: str) -> NDArray[Any]:
     """The contents of a TensorProto. Raises FileFormatError where the data do not fit the declared shape."""
-    dtype = element_type(tensor.data_type, where)
+    dtype = _HELD_AS.get(tensor.data_type) or element_type(tensor.data_type, where)
     try:
         array = numpy_helper.to_array(tensor)
     except Exception as error:  # onnx raises ValueError, TypeError, RuntimeError or its own checker errors here

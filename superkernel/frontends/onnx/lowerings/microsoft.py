@@ -9,6 +9,7 @@ from superkernel.core.dtypes import DType
 from superkernel.frontends.onnx.call import OnnxCall
 from superkernel.frontends.onnx.lowerings.attention import join_heads, split_heads
 from superkernel.frontends.onnx.lowerings.conv import emit_conv
+from superkernel.frontends.onnx.lowerings.matmul import block_product
 from superkernel.frontends.onnx.registry import MICROSOFT, lowers
 
 
@@ -169,3 +170,26 @@ def dynamic_quantize_matmul(call: OnnxCall) -> Tensor:
     product = call.emit("matmul_integer", quantised, b, zero_a, zero_b)
     real = call.emit("mul", call.cast(product, DType.F32), call.emit("mul", scale, scale_b))
     return call.emit("add", real, call.input(4)) if call.has(4) else real
+
+
+@lowers("MatMulNBits", domain=MICROSOFT)
+def matmul_nbits(call: OnnxCall) -> Tensor:
+    """Weights [N, blocks, bytes] in blocks along K; zero points are packed as the codes are, or of the scales' type.
+    `accuracy_level` allows x to be rounded, which the options of a compilation decide here."""
+    depth, columns, block = (call.required(name) for name in ("K", "N", "block_size"))
+    bits, blocks = call.attr("bits", 4), -(-depth // block)
+    if bits not in (4, 8):
+        raise call.unsupported("codes of so many bits are not supported", expected="4 or 8", found=str(bits))
+    if call.has(4):
+        raise call.unsupported("g_idx is not supported", hint="reorder the weights: groups must be neighbours")
+    codes = call.static(1).reshape(columns, blocks * block * bits // 8)[:, : -(-depth * bits // 8)]
+    zeros = None
+    if call.has(3):
+        given = call.static(3)
+        if given.dtype == np.uint8:
+            rows = given.reshape(columns, -(-blocks * bits // 8))
+            given = rows if bits == 8 else np.stack([rows & 15, rows >> 4], axis=-1).reshape(columns, -1)[:, :blocks]
+        zeros = given.reshape(columns, blocks).astype(np.float32)
+    scale, middle = call.static(2).reshape(columns, blocks), 0 if call.has(3) else 1 << (bits - 1)
+    y = block_product(call, call.input(0), codes, scale, zeros, bits=bits, block=block, middle=middle)
+    return call.emit("add", y, call.input(5)) if call.has(5) else y

@@ -20,7 +20,6 @@ _NAMES = {
     "InstanceNormalization": "instance_norm",
     "LRN": "lrn",
     "LpNormalization": "lp_norm",
-    "MatMul": "matmul",
     "RMSNormalization": "rms_norm",
     "Scatter": "scatter_elements",
     "ScatterElements": "scatter_elements",

@@ -49,13 +49,31 @@ def quantize_linear(call: OnnxCall) -> Tensor:
     return quantize(call, x, scale, spread(call, zero, x), dtype)
 
 
+def by_blocks(call: OnnxCall, x: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor | None:
+    """Values that share scales in blocks along an axis: dequantised with that axis taken apart, so that scales need no
+    copies. None where blocks do not divide it."""
+    block = call.attr("block_size", 0)
+    axis = call.axis(call.attr("axis", 1), x.rank) if block else 0
+    if not block or x.shape[axis] != block * scale.shape[axis]:
+        return None
+    apart = (*x.shape[:axis], scale.shape[axis], block, *x.shape[axis + 1 :])
+
+    def once(parameter: Tensor) -> Tensor:
+        return call.reshape(parameter, (*parameter.shape[: axis + 1], 1, *parameter.shape[axis + 1 :]))
+
+    y = call.emit("dequantize", call.reshape(x, apart), once(scale), None if zero is None else once(zero))
+    return call.emit("reshape", y, shape=x.shape)
+
+
 @lowers("DequantizeLinear")
 def dequantize_linear(call: OnnxCall) -> Tensor:
     x, zero = call.input(0), call.optional(2)
-    scale = spread(call, call.input(1), x)
-    assert scale is not None
     wanted = call.attr("output_dtype", 0)
-    y = call.emit("dequantize", x, scale, spread(call, zero, x))
+    y = by_blocks(call, x, call.input(1), zero)
+    if y is None:
+        scale = spread(call, call.input(1), x)
+        assert scale is not None
+        y = call.emit("dequantize", x, scale, spread(call, zero, x))
     return call.cast(y, element_type(wanted, call.where)) if wanted else y
 
 
