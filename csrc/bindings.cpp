@@ -110,6 +110,7 @@ PYBIND11_MODULE(_core, m) {
   m.def("tsc_now", sk::ticks);
   m.def("available_cpus", [] { return sk::allowed_cpus().size(); });
   m.def("allowed_cpus", sk::allowed_cpus);
+  m.def("may_use_tiles", sk::may_use_tiles);
   m.def("abi_layout", abi_layout);
   m.def("set_option", set_option, py::arg("name"), py::arg("value"));
   m.def("pool_info", pool_info);

@@ -315,6 +315,9 @@ def tsc_now() -> int:
 def available_cpus() -> int:
     """CPUs the calling thread may use."""
 
+def may_use_tiles() -> bool:
+    """Whether this process may use AMX's tiles; the first call asks the system for it."""
+
 def allowed_cpus() -> list[int]:
     """Their numbers, in the order in which workers take them."""
 

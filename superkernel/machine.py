@@ -6,7 +6,8 @@ hypervisor and of its kernel: nothing that changes with a restart, or that names
 that profile is taken, with "default" what is believed of any machine.
 
 Until then one thing is found out by the first compilation, in some 20 ms, and kept: how many dot products of reduced
-precision a core does per f32 multiply-add, to the nearest power of two. CPUs differ fourfold there.
+precision, and products of tiles, a core does per f32 multiply-add, to the nearest power of two. CPUs differ fourfold
+there.
 
 Invariants: beyond that compiling measures nothing, for whoever compiles may do so beside other work, and figures of a
 busy machine make worse plans than the defaults do; they are not kept either. What was measured stays until
@@ -50,13 +51,18 @@ _RATES = {
 }  # fmt: skip
 
 
-_DOTS = {"bf16_dot": 2, "int8_dot": 4}  # numbers of a word
+_DOTS = {"bf16_dot": 2, "int8_dot": 4, "bf16_tiles": 16, "int8_tiles": 32}  # multiply-adds in the time of one of f32
 _DOT_TRIALS = 3
 _SHARES = (0.125, 0.25, 0.5, 1.0, 2.0)
 
 
 class MachineWarning(UserWarning):
     """The machine's profile could not be kept or read."""
+
+
+def may_use_tiles() -> bool:
+    """Whether the CPU has AMX's tiles and the system lets this process use them; it is asked once, for all threads."""
+    return _core.may_use_tiles()
 
 
 @cache
@@ -82,13 +88,14 @@ def _unmeasured() -> MachineProfile:
     """The defaults, with the sizes of a core's own caches, which need no measuring, and its dot products."""
     caches = _caches(_core.allowed_cpus()[0])
     l1, l2 = (caches.get(level, (size, ""))[0] for level, size in ((1, DEFAULT.l1_bytes), (2, DEFAULT.l2_bytes)))
-    dots = {field: share * _DOTS[field] * (DEFAULT.f32_avx512 or 0.0) for field, share in _dot_shares().items()}
-    return replace(DEFAULT, l1_bytes=l1, l2_bytes=l2, bf16_dot=dots.get("bf16_dot"), int8_dot=dots.get("int8_dot"))
+    rate = DEFAULT.f32_avx512 or 0.0
+    dots: dict[str, Any] = {field: share * _DOTS[field] * rate for field, share in _dot_shares().items()}
+    return replace(DEFAULT, l1_bytes=l1, l2_bytes=l2, **dots)
 
 
 def _dot_shares() -> dict[str, float]:
-    """By field of a profile, vectors of dot products per vector of f32 multiply-adds, as kept or as measured now; none
-    where the CPU has none, or where others disturb."""
+    """By field of a profile, vectors of dot products per vector of f32 multiply-adds (of tiles: of so many as AMX does
+    at best), as kept or as measured now; none where the CPU has none, or where others disturb."""
     kept = profile_path()
     path = None if kept is None else kept.with_suffix(".dots")
     try:

@@ -21,6 +21,7 @@ from llvmlite import ir
 
 from superkernel.codegen.host.builder import I8, I16, I32, I64, Index, KernelBuilder, vector_type
 from superkernel.codegen.host.gemm_core import Tile, Values, fold, load_again, multiply_add, vectors_kept, zero
+from superkernel.codegen.host.tiles import flushed
 from superkernel.core.dtypes import DType
 from superkernel.core.formats import NumberFormat
 
@@ -141,6 +142,8 @@ class Bf16Arithmetic(Arithmetic):
         """The bits of bf16, or f32 that are bf16 in value."""
         if not self.format.native:
             return self.kb.widen(self.kb.narrow(value, DType.BF16), DType.BF16)
+        if not self.kb.cpu.has("avx512bf16"):  # tiles are emulated: what that instruction would do
+            return self.kb.narrow(flushed(self.kb, value), DType.BF16)
         lanes = value.type.count if isinstance(value.type, ir.VectorType) else 1
         return self.kb.b.bitcast(self.kb.b.fptrunc(value, vector_type(BFloat(), lanes)), vector_type(I16, lanes))
 

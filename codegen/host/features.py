@@ -15,13 +15,14 @@ import llvmlite
 from superkernel.codegen.cache import ObjectCache
 from superkernel.core.errors import InputError, MachineError
 from superkernel.core.version import __version__
-from superkernel.machine import machine_profile
-from superkernel.target.cpu import AVX2, AVX512, TIERS, CpuTarget, cpu_target
+from superkernel.machine import machine_profile, may_use_tiles
+from superkernel.target.cpu import AVX2, AVX512, EMULATED_TILES, TIERS, TILES, CpuTarget, cpu_target
 
 
 def detect_cpu(tier: str | None = None) -> CpuTarget:
-    """The machine at hand, limited to `tier` (default: the environment's SK_CPU, else the best it has). Raises
-    InputError on an unknown tier, MachineError where the machine lacks it."""
+    """The machine at hand, limited to `tier` (default: the environment's SK_CPU, else the best it has); with
+    `+emulated-tiles` behind it, AMX is emulated. Raises InputError on an unknown tier, MachineError where the machine
+    lacks it."""
     return _detect(tier or os.environ.get("SK_CPU", ""))
 
 
@@ -58,7 +59,8 @@ def recalled(told: Mapping[str, Any]) -> CpuTarget | None:
     if fields.pop("mark", "") != _mark() or not _mark():
         return None
     triple, tier, features = (str(fields.pop(name)) for name in ("triple", "tier", "features"))
-    return cpu_target(triple, tier, features.replace("+", "").split(","), machine_profile())
+    found = cpu_target(triple, tier, features.replace("+", "").split(","), machine_profile())
+    return found if found.emulates_tiles or not found.has("amx-tile") or may_use_tiles() else None
 
 
 def _mark() -> str:
@@ -79,16 +81,20 @@ def _mark_of(wanted: str) -> str:
 
 
 @cache
-def _detect(wanted: str) -> CpuTarget:
+def _detect(text: str) -> CpuTarget:
     import llvmlite.binding as llvm
 
     from superkernel.codegen.llvm import initialize_llvm
 
     initialize_llvm()
     available = {name for name, on in llvm.get_host_cpu_features().items() if on}
-    if wanted and wanted not in TIERS:
-        raise InputError("unknown CPU tier", location="SK_CPU", expected=", ".join(TIERS), found=wanted)
+    wanted, plus, extra = text.partition("+")
+    if (wanted and wanted not in TIERS) or (plus and (extra != EMULATED_TILES or wanted == "plain")):
+        expected = f"{', '.join(TIERS)}, but of the last with +{EMULATED_TILES} behind it"
+        raise InputError("unknown CPU tier", location="SK_CPU", expected=expected, found=text)
     best = "avx512" if available.issuperset(AVX2 + AVX512) else "avx2" if available.issuperset(AVX2) else "plain"
     if wanted and TIERS.index(wanted) < TIERS.index(best):
         raise MachineError(f"this CPU has no {wanted}", location="SK_CPU", expected=f"{best} or below", found=wanted)
-    return cpu_target(llvm.get_process_triple(), wanted or best, available, machine_profile())
+    if "amx-tile" in available and not (extra or may_use_tiles()):
+        available.difference_update(TILES)
+    return cpu_target(llvm.get_process_triple(), wanted or best, {*available, extra}, machine_profile())

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from superkernel.codegen.llvm import LlvmTarget, compile_text, optimised
-from superkernel.target.cpu import CpuTarget
+from superkernel.target.cpu import EMULATED_TILES, TILES, CpuTarget
 
 
 def machine_of(cpu: CpuTarget, level: int = 2) -> LlvmTarget:
     """LLVM's words for the CPU target (features decide, not the CPU's name). `level`: of optimisation, 0 to 2."""
-    features = cpu.features + (",-prefer-256-bit" if cpu.tier == "avx512" else "")
+    words = cpu.extensions().difference((EMULATED_TILES, *TILES) if cpu.emulates_tiles else ())
+    features = ",".join([*sorted(f"+{word}" for word in words), *(["-prefer-256-bit"] if cpu.tier == "avx512" else [])])
     name = "x86-64" if cpu.triple.startswith("x86_64") else "generic"
-    return LlvmTarget(cpu.triple, name, features.lstrip(","), "pic", "default", loaded_here=True, level=level)
+    return LlvmTarget(cpu.triple, name, features, "pic", "default", loaded_here=True, level=level)
 
 
 def compile_ir(text: str, cpu: CpuTarget, level: int = 2) -> bytes:

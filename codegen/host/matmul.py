@@ -16,6 +16,8 @@ words (`arithmetic`):
 - bytes: rows are unsigned, 0 of a row is its zero point. The sum of products is exact in 32 bits; what the zero point
   adds is known from the sum of the weights, and taken off before the two scales are put on.
 - 16 bits in two bytes: two such sums, of high and of low bytes.
+- in tiles (`tiles`): the CPU multiplies 16 rows by 16 columns of so many words at a time, and leaves the sums of all
+  rows and columns of a register tile in scratch; scales are put on there.
 - bytes as weights only: the column's scale is put on the finished sum.
 
 Scratch: [tile, or those of a group of panels][left copy: rows x pitch][right panel: depth x panel][f32 row that is
@@ -42,7 +44,9 @@ from superkernel.codegen.host.panels import copy_panel
 from superkernel.codegen.host.program import ProgramEmitter, load_per_column
 from superkernel.codegen.host.quantise import codes_of, put_codes
 from superkernel.codegen.host.streaming import Panel
+from superkernel.codegen.host.tiles import TILE_REGISTERS, Tiles, tiles_of
 from superkernel.core.dtypes import DType
+from superkernel.core.formats import TILE_BYTES, TILE_ROWS
 from superkernel.ir.body import Body, PointwiseProgram, View
 from superkernel.scheduler.families.matmul import COPY, PACKED, ROWS, MatmulTiling, packed_batch_strides
 from superkernel.scheduler.families.matmul_form import Factor, MatmulForm, form_of, view_of
@@ -75,11 +79,20 @@ class MatmulEmitter:
         self.epilogue = ProgramEmitter(kb, body.epilogue)
         self.arithmetic = arithmetic_of(kb, tiling.format)
         self.arithmetic.signed = self.form.left.dtype is DType.I8
+        self.tiles = _TileProduct(kb, tiling) if tiling.format.tiled else None
 
     # Loops ----------------------------------------------------------------------------------------------------------
 
     def emit(self) -> None:
         """The whole function."""
+        if self.tiles is None:
+            self._batches()
+            return
+        self.tiles.registers.configure()
+        self._batches()
+        self.tiles.registers.release()
+
+    def _batches(self) -> None:
         kb, per = self.kb, self.t.per_batch
         if self.t.batch == 1:
             self._batch([0] * len(self.form.batch_dims), 0, kb.begin, kb.end)
@@ -115,9 +128,30 @@ class MatmulEmitter:
         with kb.loop(*rows, name="tile") as row_tile:
             part = streaming.part_of_next(kb, t, self.form, source, kb.sub(row_tile, rows[0]))
             lines = self._lines(batch, rows[0], row_tile)
-            results = self._results(lines, part, zeros)
-            store_tile(kb, self.tile, results, kb.scratch, t.panel)
+            if self.tiles is not None:
+                self._in_tiles(self.tiles, lines, part)
+            else:
+                store_tile(kb, self.tile, self._results(lines, part, zeros), kb.scratch, t.panel)
             self._finish_tile(batch, lines, panel, kb.scratch)
+
+    def _in_tiles(self, tiles: _TileProduct, lines: Lines, source: Panel) -> None:
+        """The results of a tile, parked in scratch."""
+        kb, t = self.kb, self.t
+        ahead = streaming.prefetch(kb, t, source, TILE_ROWS * t.step_bytes(self.form))
+        tiles.sums(lines.origin, source.base, kb.scratch, ahead)
+        if not (t.format.is_integral or t.format.scales_weights):
+            return
+        behind = kb.offset(source.base, t.words * t.panel * t.format.word_bytes)
+        tile = replace(self.tile, rows=1, acc=DType.I32)
+        with kb.loop(lines.skip, lines.stop, name="row") as row:
+            sums = kb.at(kb.scratch, kb.mul(row, t.panel), DType.I32)
+            results = load_tile(kb, tile, sums, t.panel)
+            if t.format.is_integral:
+                results = self._centred(results, behind)
+            else:
+                own = kb.at(lines.origin, kb.mul(row, lines.line), t.acc)
+                results = [self._scaled(results, own, behind)]
+            store_tile(kb, replace(tile, acc=t.acc), results, sums, t.panel)
 
     def _in_pieces(self, batch: list[Index], rows: Range, panels: Range) -> None:
         """The row tiles of a group of panels, piece of the depth after piece."""
@@ -392,8 +426,9 @@ class MatmulEmitter:
         t = self.t
         if t.staged:
             self._quantise_row(self.kb.at(self.left_copy, row, DType.F32))
-        elif t.depth % t.format.step and not t.format.is_integral:
-            self._keep(ir.Constant(ir.FloatType(), 0.0), row, t.depth)
+        elif not t.format.is_integral:  # bytes may be any: their weights are 0
+            gap = t.words * t.format.step - t.depth
+            strips(self.kb, gap, t.lanes, lambda k, n: self._keep(zero(DType.F32, n), row, self.kb.add(k, t.depth)))
 
     def _quantise_row(self, row: ir.Value) -> None:
         """The row in `self.row` as unsigned bytes: 0 is always one of the numbers, so that padding adds nothing."""
@@ -478,6 +513,44 @@ class MatmulEmitter:
             return
         with kb.when(kb.compare("==", panel, last)):
             store(last * t.panel + whole, whole, rest)
+
+
+class _TileProduct:
+    """The sums of a register tile as a grid of the CPU's tiles: the registers of the sums come first, then those of
+    rows, then those of weights."""
+
+    def __init__(self, kb: KernelBuilder, tiling: MatmulTiling) -> None:
+        self.kb, self.t = kb, tiling
+        self.heights = [min(TILE_ROWS, tiling.tile_rows - at) for at in range(0, tiling.tile_rows, TILE_ROWS)]
+        self.columns = tiling.panel // TILE_ROWS
+        self.first_row = len(self.heights) * self.columns
+        self.first_weights = self.first_row + len(self.heights)
+        self.loaded = min(self.columns, TILE_REGISTERS - self.first_weights)  # weights in registers at a time
+        rows = [height for height in self.heights for _ in range(self.columns)]
+        self.registers: Tiles = tiles_of(kb, [*rows, *self.heights, *[TILE_ROWS] * self.loaded])
+
+    def sums(self, rows: ir.Value, weights: ir.Value, results: ir.Value, ahead: streaming.Step | None) -> None:
+        """The sums over the whole depth, left at `results`. `ahead`: what each step of it fetches."""
+        kb, t, registers = self.kb, self.t, self.registers
+        pitch, panel = t.left_pitch * t.acc.itemsize, t.panel * 4  # bytes between rows, between words
+        for register in range(self.first_row):
+            registers.clear(register)
+        with kb.loop(0, t.words // TILE_ROWS, name="k") as k:
+            if ahead is not None:
+                ahead(k)
+            for i in range(len(self.heights)):
+                at = kb.add(kb.mul(k, TILE_BYTES), i * TILE_ROWS * pitch)
+                registers.load(self.first_row + i, kb.offset(rows, at), pitch)
+            for j in range(self.columns):
+                register = self.first_weights + j % self.loaded
+                at = kb.add(kb.mul(k, TILE_ROWS * panel), j * TILE_BYTES)
+                registers.load(register, kb.offset(weights, at), panel)
+                for i in range(len(self.heights)):
+                    registers.multiply_add(t.format, i * self.columns + j, self.first_row + i, register)
+        for i in range(len(self.heights)):
+            for j in range(self.columns):
+                at = i * TILE_ROWS * panel + j * TILE_BYTES
+                registers.store(i * self.columns + j, kb.offset(results, at), panel)
 
 
 def _split(kb: KernelBuilder, index: Index, dims: tuple[int, ...]) -> list[Index]:

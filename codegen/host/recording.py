@@ -71,6 +71,12 @@ class MemoryWindow:
             yield first * PAGE_BYTES, min(last * PAGE_BYTES, self.nbytes)
 
 
+def recordable(cpu: CpuTarget) -> CpuTarget:
+    """The CPU that code which is to be recorded is emitted for: with AMX's tiles emulated, whose loads and stores are
+    plain ones."""
+    return cpu.emulating_tiles()
+
+
 def compile_recorded(text: str, cpu: CpuTarget, window: MemoryWindow) -> bytes:
     """As `lower.compile_ir`: object code that records in `window` what it touches there."""
     machine = machine_of(cpu)

@@ -12,7 +12,7 @@ from superkernel.codegen.host.constants import aligned_bytes
 from superkernel.codegen.host.emitters import emit_ir
 from superkernel.codegen.host.loader import LoadedCode
 from superkernel.codegen.host.lower import compile_ir
-from superkernel.codegen.host.recording import MemoryWindow, compile_recorded
+from superkernel.codegen.host.recording import MemoryWindow, compile_recorded, recordable
 from superkernel.ir.body import Body, Role
 from superkernel.scheduler.tiling import Tiling, pack_bytes
 from superkernel.target.cpu import CpuTarget
@@ -26,7 +26,7 @@ class StandaloneKernel:
         self, kernel: str, body: Body, tiling: Tiling, cpu: CpuTarget, window: MemoryWindow | None = None
     ) -> None:
         self.body, self.tiling = body, tiling
-        text = emit_ir(kernel, body, tiling, cpu)
+        text = emit_ir(kernel, body, tiling, cpu if window is None else recordable(cpu))
         self.object = compile_ir(text, cpu) if window is None else compile_recorded(text, cpu, window)
         self._code = LoadedCode([self.object])
         kinds = [ctypes.c_void_p] * (len(body.operands) + 1) + [ctypes.c_int64] * 2

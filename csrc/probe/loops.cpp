@@ -3,11 +3,11 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <immintrin.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
 #endif
+
+#include "runtime/cpu.h"
 
 namespace sk {
 
@@ -174,14 +174,10 @@ __attribute__((target("amx-tile,amx-int8"))) void tiles_int8(std::int64_t steps)
   _tile_release();
 }
 
-// CPUID 7.0 EDX. Tiles hold 8 KB of state: Linux lets a process use them once it has asked.
+// Whether tiles can be multiplied as the bit of CPUID 7.0 EDX says.
 bool has_tiles(int bit) {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  constexpr int kTiles = 24;
-  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
-  if (((edx >> bit) & (edx >> kTiles) & 1u) == 0) return false;
-  constexpr long kAskForState = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-  return syscall(SYS_arch_prctl, kAskForState, kTileData) == 0;
+  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && ((edx >> bit) & 1u) != 0 && may_use_tiles();
 }
 
 #endif

@@ -1,6 +1,11 @@
 #include "runtime/cpu.h"
 
 #include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include <algorithm>
 #include <cstdio>
@@ -59,6 +64,21 @@ std::vector<int> allowed_cpus() {
   std::vector<int> order;
   for (const auto& [rank, cpu] : ranked) order.push_back(cpu);
   return order;
+}
+
+bool may_use_tiles() noexcept {
+#if defined(__x86_64__)
+  static const bool granted = [] {
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+    constexpr unsigned kTiles = 1u << 24;  // CPUID 7.0 EDX
+    if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0 || (edx & kTiles) == 0) return false;
+    constexpr long kAskForState = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    return syscall(SYS_arch_prctl, kAskForState, kTileData) == 0;
+  }();
+  return granted;
+#else
+  return false;
+#endif
 }
 
 }  // namespace sk

@@ -14,6 +14,11 @@ namespace sk {
 // siblings, each group ascending, so that N workers sit on N physical cores as long as there are so many. Never empty.
 std::vector<int> allowed_cpus();
 
+// Whether the CPU has AMX's tiles and the system lets this process use them. Tiles are 8 KB of state that every
+// signal's frame then has room for: Linux wants to be asked, once, for all threads, those to come included; a child of
+// a fork has what its parent had.
+bool may_use_tiles() noexcept;
+
 // Tells the core that it is in a spin loop.
 inline void cpu_relax() noexcept {
 #if defined(__x86_64__)

@@ -122,13 +122,13 @@ class PackTaps(Pack):
         runs = taps.reshape(*taps.shape[:2], -1, self.run * self.depth[0], self.rows)
         if self.format.is_integral:
             codes = runs.astype(self.format.weights.numpy)
-            blocks = [words_of(codes, self.format.step), codes.sum(axis=(2, 3), dtype=np.int32)]
+            blocks = [words_of(codes, self.format), codes.sum(axis=(2, 3), dtype=np.int32)]
             return np.concatenate([bytes_of(block, 2) for block in blocks], axis=2)
         if not self.format.scales_weights:
             return encoded(runs, self.format)
         codes, scale = signed_bytes(runs, axis=(2, 3))
         sums = codes.reshape(*taps.shape[:2], self._lines, -1, self.rows).sum(axis=3, dtype=np.int32)
-        blocks = [words_of(codes, self.format.step), sums, scale]
+        blocks = [words_of(codes, self.format), sums, scale]
         return np.concatenate([bytes_of(block, 2) for block in blocks], axis=2)
 
     def packed_bytes(self, kind: TensorType | None) -> int:

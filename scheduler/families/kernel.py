@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from superkernel.core.dtypes import DType
 from superkernel.core.formats import F32, NumberFormat, choose
 from superkernel.ops.opdef import BYTES
-from superkernel.registry.names import NAME_DTYPES, TIER_TOKENS, KernelName, format_name, make_params
+from superkernel.registry.names import FEATURE_TOKENS, NAME_DTYPES, TIER_TOKENS, KernelName, format_name, make_params
 from superkernel.registry.predicates import Clause, Reason, one_of, within
 from superkernel.registry.records import Capability, NumericClass, Transform
 from superkernel.registry.rounding import EXACT, Rounding, accumulator_of
@@ -128,13 +128,8 @@ class ReducedKernelDef(HostKernelDef):
     def _variant(self, tier: str, *, native: bool) -> Capability:
         number, own, base = self.family.numbers[0], self.family.numbers[-1], self._row(tier, DType.F32)
         kinds = [*(["qd8"] if own.scales_rows else ()), "qc8w" if own.scales_weights else own.weights.value]
-        words = [
-            TIER_TOKENS[tier],
-            *self.modifier.split("_"),
-            number.feature.removeprefix("avx512") + "dot" if native else "",
-        ]
         params = make_params(self.micro, dict(base.tile)) if base.tile else None
-        target = tuple(word for word in words if word)
+        target = _target_words(tier, self.modifier, number.feature if native else "")
         return replace(
             base,
             id="/".join([base.id, *([number.feature] if native else [])]),
@@ -145,6 +140,23 @@ class ReducedKernelDef(HostKernelDef):
             numeric=NumericClass.ACCUMULATED,
             error_ulps=number.error_ulps * self.magnified,
         )
+
+
+def _target_words(tier: str, modifier: str, feature: str) -> tuple[str, ...]:
+    """What a name says of where a kernel runs."""
+    if feature in FEATURE_TOKENS:
+        words = [FEATURE_TOKENS[feature], *modifier.split("_")]
+    else:
+        words = [TIER_TOKENS[tier], *modifier.split("_"), feature.removeprefix("avx512") + "dot" if feature else ""]
+    return tuple(word for word in words if word)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TileKernelDef(ReducedKernelDef):
+    """A kernel of reduced precision on the tiles of the CPU's matrix unit: one row."""
+
+    def rows(self) -> Iterable[Capability]:
+        yield self._variant("avx512", native=True)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -172,17 +184,13 @@ class ByteKernelDef(HostKernelDef):
     def _variant(self, tier: str, feature: str) -> Capability:
         base = self._row(tier, None)
         tile = self._tile(tier, DType.I32)
-        target = (
-            TIER_TOKENS[tier],
-            *self.modifier.split("_"),
-            feature.removeprefix("avx512") + "dot" if feature else "",
-        )
+        target = _target_words(tier, self.modifier, feature)
         params = make_params(self.micro, dict(tile)) if tile else None
         words = ("xx", "q8", "qc8w", "s32")
         return replace(
             base,
             id="/".join([base.id, *([feature] if feature else [])]),
-            name=format_name(KernelName("sk", words, self.micro, tuple(w for w in target if w), params=params)),
+            name=format_name(KernelName("sk", words, self.micro, target, params=params)),
             accumulator=DType.I32,
             tile=tile,
             features=base.features | ({feature} if feature else frozenset()),

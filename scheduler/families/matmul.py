@@ -12,6 +12,10 @@ holds words, [words][parts][panel] of them, and behind these per column an f32 s
 the format has them; rows are copied as words, those of integers with a scale and a zero point of their own. With few
 rows, int8 weights stream past in a quarter of the time: rows of 16 bits then, or f32, cost nothing and hardly an error.
 
+A format in tiles has register tiles of up to four of the CPU's tiles of results: 32 x 32, or 16 x 64 of few rows.
+Packed panels are the same words, up to a multiple of 16 of them per column, so that 16 words of 16 columns are a tile
+of weights; what a row's copy is filled up with is multiplied by weights of 0.
+
 Where a block of rows is too deep to stay in the second-level cache beside the panels, the depth is walked in *pieces*:
 a group of panels takes its piece of all rows of the block, the sums of all their tiles are parked meanwhile.
 
@@ -31,7 +35,7 @@ import numpy as np
 from superkernel.core import formats
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
-from superkernel.core.formats import NumberFormat
+from superkernel.core.formats import TILE_ROWS, NumberFormat
 from superkernel.core.tensor import Box, TensorType, regions_of_box, strided_view
 from superkernel.ir.body import Body, Role, View
 from superkernel.ir.collapse import runs_of_range
@@ -50,6 +54,7 @@ from superkernel.scheduler.families.kernel import (
     HostKernelDef,
     HostTiling,
     ReducedKernelDef,
+    TileKernelDef,
 )
 from superkernel.scheduler.families.matmul_form import Factor, MatmulForm, form_of, pixel_stride
 from superkernel.scheduler.families.packing import bytes_of, encoded, signed_bytes, words_of
@@ -110,7 +115,7 @@ class PackPanels(Pack):
             codes = self._panels(array)
             if not codes.size:
                 return np.zeros(0, np.uint8)
-            blocks = [words_of(codes, self.format.step), codes.sum(axis=2, dtype=np.int32)]
+            blocks = [words_of(codes, self.format), codes.sum(axis=2, dtype=np.int32)]
             return np.concatenate([bytes_of(block, 2) for block in blocks], axis=2)
         panels = self._panels(np.asarray(array, np.float32))
         if not panels.size:
@@ -118,7 +123,7 @@ class PackPanels(Pack):
         if not self.format.scales_weights:
             return encoded(panels, self.format)
         codes, scale = signed_bytes(panels, axis=2)
-        blocks = [words_of(codes, self.format.step), scale]
+        blocks = [words_of(codes, self.format), scale]
         if self.format.scales_rows:
             blocks.append(codes.sum(axis=2, dtype=np.int32))
         return np.concatenate([bytes_of(block, 2) for block in blocks], axis=2)
@@ -221,7 +226,7 @@ class MatmulTiling(HostTiling):
     def staged(self) -> int:
         """f32 elements of the row that is being turned into integers, in whole vectors of words."""
         vector = self.format.step * self.lanes
-        return -(-self.depth // vector) * vector if self.format.scales_rows else 0
+        return -(-self.words * self.format.step // vector) * vector if self.format.scales_rows else 0
 
     @property
     def tile_bytes(self) -> int:
@@ -345,7 +350,10 @@ class MatmulTiling(HostTiling):
         rows = self.row_tiles * self.tile_rows
         speed = target.flops_per_ns * self.format.speed
         fill = min(1.0, self.tile_rows * self.vectors * self.phases / 8)
-        compute = 2.0 * self.batch * rows * self.panels * self.panel * self.depth / (speed * fill * 0.97)
+        depth = self.depth
+        if self.format.tiled:  # whole tiles; with fewer rows than a tile has, loads of the others take the time
+            depth, fill = self.words * self.format.step, min(1.0, self.tile_rows / TILE_ROWS)
+        compute = 2.0 * self.batch * rows * self.panels * self.panel * depth / (speed * fill * 0.97)
         tiles = self.batch * self.row_tiles * self.panels * _TILE_NS * (1 + self.tile_rows * self.vectors / 16)
         work = self._beside_stream(share * compute, share, self._stream_ns(form, target))
         return _CALL_NS + work + share * tiles + self._copy_ns(form, share, target)
@@ -448,7 +456,7 @@ def make_tiling(
     phases = 1
     while phases < 8 and tile_rows * vectors * phases * 2 <= (16 if target.vector_registers >= 32 else 8):
         phases *= 2
-    if number.words(form.depth) < 4 * phases:
+    if number.tiled or number.words(form.depth) < 4 * phases:
         phases = 1
     panels = -(-form.columns // (vectors * lanes))
     row_bytes = max(1, form.depth) * form.acc.itemsize * tile_rows
@@ -544,8 +552,14 @@ class MatmulFamily(FormatFamily):
             )
         if number is not None and number.is_integral:
             _require_bytes(kernel, body, form)
+        if number is not None and number.tiled and not number.native:
+            raise UnsupportedError(
+                "this CPU has no tiles", location=f"kernel {kernel!r}", expected=number.feature, found=target.features
+            )
         tall = tall_shape(form, target) if right == PACKED and number is None else None
         shapes = [tall] if tall is not None else tile_shapes(form, right, target)
+        if number is not None and number.tiled:
+            shapes = [_shape_in_tiles(form, target)]
         found = [
             make_tiling(body, axis, rows, vectors, right, target, number)
             for rows, vectors in shapes
@@ -557,6 +571,14 @@ class MatmulFamily(FormatFamily):
             found = [t for t in found if t.axis == ROWS] or [by_rows]
         everything = max(1, min(t.units for t in found))
         return sorted(found, key=lambda t: (t.cost_ns(body, 0, t.units, target), everything))
+
+
+def _shape_in_tiles(form: MatmulForm, target: CpuTarget) -> tuple[int, int]:
+    """Rows and vectors of the results that four of the CPU's tiles hold: two by two, or one row of them where there are
+    no more rows."""
+    rows, most = (TILE_ROWS, 4) if form.rows <= TILE_ROWS else (2 * TILE_ROWS, 2)
+    columns = TILE_ROWS * max(1, min(most, -(-form.columns // TILE_ROWS)))
+    return rows, columns * form.acc.itemsize // target.vector_bytes
 
 
 def _require_bytes(kernel: str, body: Body, form: MatmulForm) -> None:
@@ -661,6 +683,16 @@ _BF16 = ReducedKernelDef(
     tiles=GEMM_TILES,
     code_bytes=12288,
 )
+_BF16_TILES = TileKernelDef(
+    id="host.matmul.bf16_tiles",
+    ops=("matmul",),
+    family=MatmulFamily(formats.BF16_TILES),
+    emitter="matmul",
+    micro="gemm",
+    limits=(_MANY_ROWS,),
+    tiles={"avx512": (2 * TILE_ROWS, 2)},
+    code_bytes=4096,
+)
 _PIXELS_BF16 = replace(
     _BF16,
     id="host.conv.bf16",
@@ -704,6 +736,7 @@ KERNELS = (
         tiles=_STREAM_TILES,
         code_bytes=6144,
     ),
+    _BF16_TILES,
     replace(_BF16, id="host.matmul.tf32", family=MatmulFamily(formats.BF16X3), modifier="x3"),
     replace(_BF16, id="host.matmul.int8", family=MatmulFamily(formats.INT8), limits=(_MANY_ROWS, INT8_DEPTHS)),
     replace(

@@ -9,17 +9,17 @@ from superkernel.core.formats import NumberFormat
 from superkernel.ops.opdef import Array
 
 
-def words_of(values: Array, step: int) -> Array:
+def words_of(values: Array, number: NumberFormat) -> Array:
     """[..., depth, columns] as [..., words, columns, step], zeros behind the depth."""
     *outer, depth, columns = values.shape
-    if depth % step:
-        values = np.concatenate([values, np.zeros((*outer, -depth % step, columns), values.dtype)], axis=-2)
-    return values.reshape(*outer, -1, step, columns).swapaxes(-1, -2)
+    if gap := -depth % number.grain:
+        values = np.concatenate([values, np.zeros((*outer, gap, columns), values.dtype)], axis=-2)
+    return values.reshape(*outer, -1, number.step, columns).swapaxes(-1, -2)
 
 
 def encoded(values: Array, number: NumberFormat) -> Array:
     """f32 [..., depth, columns] as words of floats: bytes [..., words, parts, columns, bytes of a word]."""
-    wide = words_of(values, number.step)
+    wide = words_of(values, number)
     parts = []
     for _ in range(number.weight_parts):
         parts.append(wide.astype(number.weights.numpy))

@@ -5,11 +5,15 @@ four bytes), and so many weights of one column stand side by side. Where a value
 rounded value and what that left out; int8x2: high and low bytes) rows or weights have *parts*. A step of the depth loop
 multiplies one word of a row by a vector of words of weights.
 
+A format in *tiles* is multiplied by a matrix unit (AMX): rows and weights lie as words all the same, in tiles of up to
+`TILE_ROWS` rows of `TILE_BYTES` bytes, and a step of the depth loop takes `TILE_ROWS` words of both.
+
 Kernels take a format as a value of their tilings: block sizes, packing, copies of rows and costs follow from its
 fields, the code from `codegen/host/arithmetic.py`. A new format is one value here and its arithmetic there.
 
 Rates are multiply-adds per f32 multiply-add of the same CPU, measured on register tiles that hide all latencies; those
-of native formats on a CPU that makes a dot product in the time of a multiply-add (`paced` tells of others).
+of native formats on a CPU that makes a dot product in the time of a multiply-add, and, in tiles, 16 of bf16 or 32 of
+bytes as Intel documents it (`paced` tells of others).
 """
 
 from __future__ import annotations
@@ -20,6 +24,8 @@ from dataclasses import dataclass, replace
 from superkernel.core.dtypes import DType
 
 _WORD_BYTES = 4
+TILE_ROWS, TILE_BYTES = 16, 64
+"""Of a tile of the CPU's matrix unit: rows, and bytes of each. One of weights holds 16 words of 16 columns."""
 
 REDUCED = ("bf16", "int8", "tf32-like")
 """Precisions that a policy may allow on the host."""
@@ -48,6 +54,7 @@ class NumberFormat:
     precision: str = "f32"  # the policy's word for it
     error_ulps: float = 0.0  # of f32, relative to the largest sum of |x| |w|; docs/numerics.md has the bounds
     native: bool = False
+    tiled: bool = False  # multiplied tile by tile
 
     def __repr__(self) -> str:
         return f"{self.name}+{self.feature}" if self.native else self.name
@@ -88,6 +95,11 @@ class NumberFormat:
         return max(1, _WORD_BYTES // self.rows.itemsize)
 
     @property
+    def grain(self) -> int:
+        """Neighbours along the depth that rows and weights are filled up to, with zeros among the weights."""
+        return self.step * (TILE_ROWS if self.tiled else 1)
+
+    @property
     def item(self) -> DType:
         """As what copies of rows are stored: numbers that the CPU does not multiply itself wait as f32."""
         return self.rows if self.native or not self.rows.is_float else self.results
@@ -120,8 +132,8 @@ class NumberFormat:
         return self.native_word if self.native else self.step / self.rate
 
     def words(self, depth: int) -> int:
-        """Steps of the depth loop."""
-        return -(-depth // self.step)
+        """Of a row or column of so many elements, those that it is filled up with included."""
+        return -(-depth // self.grain) * (self.grain // self.step)
 
     def panel_bytes(self, depth: int, columns: int) -> int:
         """Size of so many packed columns."""
@@ -170,6 +182,17 @@ INT8X2 = NumberFormat(
 BYTES = NumberFormat(
     "bytes", "8-bit rows and weights as they come, sums in i32", DType.U8, DType.I8, DType.I32, DType.I32,
     feature="avx512vnni", rate=0.8, native_rate=3.6, native_word=1.05, copied_per_ns=24.0, precision="any",
+)  # fmt: skip
+BF16_TILES = replace(
+    BF16, title="bf16 in tiles, sums in f32", feature="amx-bf16", native_rate=16.0, native_word=0.125, tiled=True
+)
+INT8_TILES = replace(
+    INT8, title="8-bit rows and weights in tiles, sums in i32", feature="amx-int8", native_rate=32.0,
+    native_word=0.125, tiled=True,
+)  # fmt: skip
+BYTES_TILES = replace(
+    BYTES, title="8-bit rows and weights as they come, in tiles, sums in i32", feature="amx-int8", native_rate=32.0,
+    native_word=0.125, tiled=True,
 )  # fmt: skip
 WEIGHTS8 = NumberFormat("weights8", "f32 rows, 8-bit weights, sums in f32", DType.F32, DType.I8, DType.F32, rate=0.4)
 

@@ -6,7 +6,8 @@ SK_CACHE_DIR  where compiled objects and plans are kept (default: the user's cac
               of the user's own among the temporary files); "off" keeps nothing
 SK_MACHINE    a profile file (docs/machine.md) to go by in place of the measured one; "default": the documented defaults
 SK_CRASH_REPORTS  "off": a process that a kernel ends says nothing of it (by default a line on stderr)
-SK_CPU        avx512 | avx2 | plain: generate code for at most this tier (read by codegen.host.features)
+SK_CPU        avx512 | avx2 | plain: generate code for at most this tier; with +emulated-tiles behind it, AMX emulated
+              (read by codegen.host.features)
 """
 
 from __future__ import annotations

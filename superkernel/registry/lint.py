@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from superkernel.core.errors import UserError, Violation
-from superkernel.registry.names import CORE_TOKENS, NAME_DTYPES, TIER_TOKENS, KernelName, parse_name
+from superkernel.registry.names import CORE_TOKENS, FEATURE_TOKENS, NAME_DTYPES, TIER_TOKENS, KernelName, parse_name
 from superkernel.registry.records import Capability
 
 
@@ -45,6 +45,7 @@ def _differences(row: Capability, name: KernelName) -> Iterable[tuple[str, str, 
         if name.target[: len(tokens)] != tokens:
             yield "the name's core type is not the row's", "_".join(tokens), "_".join(name.target)
         return
-    token = "scalar" if row.tier is None else TIER_TOKENS.get(row.tier, row.tier)
+    own = next((FEATURE_TOKENS[name] for name in row.features if name in FEATURE_TOKENS), None)
+    token = own or ("scalar" if row.tier is None else TIER_TOKENS.get(row.tier, row.tier))
     if name.instruction_set != token:
         yield "the name's instruction set is not the row's tier", token, str(name.instruction_set)

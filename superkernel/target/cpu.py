@@ -20,12 +20,15 @@ THREADS_MAX = 64
 
 AVX2 = ("avx2", "fma", "f16c", "avx", "bmi", "bmi2", "sse4.2", "popcnt", "lzcnt", "movbe")
 AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd")
+TILES = ("amx-tile", "amx-bf16", "amx-int8")
+EMULATED_TILES = "emulated-tiles"
+"""No feature of a CPU: code for tiles is lowered to vectors that do the same, on any CPU with FMA."""
 _OPTIONAL = ("avx512vnni", "avx512bf16", "avx512vbmi", "avx512vbmi2", "avx512bitalg", "avx512vpopcntdq", "avx512ifma")
 
 
 @dataclass(frozen=True)
 class CpuTarget(Target):
-    """What code is generated for. `features` is the sorted LLVM feature string."""
+    """What code is generated for. `features` is LLVM's sorted feature string, with `EMULATED_TILES` where tiles are."""
 
     kind: ClassVar[str] = "cpu"
     image_layouts: ClassVar[tuple[str, ...]] = ("row_major", "channels_last")
@@ -42,6 +45,8 @@ class CpuTarget(Target):
     flops_per_ns: float = 100.0  # f32 multiply-add peak of one core, 2 flops each
     bf16_dots: float = 1.0  # dot products per f32 multiply-add, both of whole vectors
     int8_dots: float = 1.0
+    bf16_tiles: float = 1.0  # products of tiles, of the 16 or 32 multiply-adds that one f32 multiply-add takes at best
+    int8_tiles: float = 1.0
     # Bytes that a core reads per ns, while as many read as `reading` says: of its own, and of what all of them read.
     l2_bytes_per_ns: float = DEFAULT.l2_bytes_per_ns
     l3_bytes_per_ns: float = DEFAULT.l3_own[0]
@@ -75,8 +80,25 @@ class CpuTarget(Target):
         return f"+{feature}" in self.features.split(",")
 
     def dots_of(self, feature: str) -> float:
-        """Dot products of an LLVM feature per f32 multiply-add, both of whole vectors."""
-        return {"avx512bf16": self.bf16_dots, "avx512vnni": self.int8_dots}.get(feature, 1.0)
+        """Dot products of an LLVM feature per f32 multiply-add, both of whole vectors; of tiles, see `bf16_tiles`."""
+        dots = {
+            "avx512bf16": self.bf16_dots,
+            "avx512vnni": self.int8_dots,
+            "amx-bf16": self.bf16_tiles,
+            "amx-int8": self.int8_tiles,
+        }
+        return dots.get(feature, 1.0)
+
+    @property
+    def emulates_tiles(self) -> bool:
+        """Whether instructions on tiles are emulated."""
+        return self.has(EMULATED_TILES)
+
+    def emulating_tiles(self) -> CpuTarget:
+        """The same CPU with its tiles, if it has any, emulated."""
+        if not self.has(TILES[0]) or self.emulates_tiles:
+            return self
+        return replace(self, features=",".join(sorted([*self.features.split(","), "+" + EMULATED_TILES])))
 
     def identity(self) -> tuple[str, str, str]:
         return self.triple, self.tier, self.features
@@ -89,12 +111,17 @@ class CpuTarget(Target):
 
 
 def cpu_target(triple: str, tier: str, available: Collection[str], profile: MachineProfile = DEFAULT) -> CpuTarget:
-    """The target of a tier on a machine with the `available` LLVM features."""
+    """The target of a tier on a machine with the `available` LLVM features; `EMULATED_TILES` among them: with tiles,
+    but on the plain tier, which has no FMA."""
     names: tuple[str, ...] = ()
     if tier != "plain":
         names = AVX2
     if tier == "avx512":
         names += AVX512 + tuple(n for n in _OPTIONAL if n in available)
+    if EMULATED_TILES in available and tier != "plain":
+        names += (*TILES, EMULATED_TILES)
+    elif tier == "avx512" and {"avx512bf16", *TILES}.issubset(available):  # rows become bf16 by AVX-512
+        names += TILES
     x86 = triple.startswith("x86_64")
     features = ",".join(sorted("+" + n for n in names))
     width, registers = {"avx512": (64, 32), "avx2": (32, 16), "plain": (16, 16 if x86 else 32)}[tier]
@@ -111,6 +138,8 @@ def cpu_target(triple: str, tier: str, available: Collection[str], profile: Mach
         flops_per_ns=flops,
         bf16_dots=(profile.bf16_dot or 2 * flops) / (2 * flops),
         int8_dots=(profile.int8_dot or 4 * flops) / (4 * flops),
+        bf16_tiles=(profile.bf16_tiles or 16 * flops) / (16 * flops),
+        int8_tiles=(profile.int8_tiles or 32 * flops) / (32 * flops),
         l2_bytes_per_ns=profile.l2_bytes_per_ns,
         l3_bytes_per_ns=profile.reading("l3_own", 1),
         dram_bytes_per_ns=profile.reading("memory_own", 1),

@@ -93,7 +93,7 @@ def reduced_products() -> list[Case]:
     found = []
     families = {kernel: found.family for kernel, found in HOST_KERNELS.kernels.items()}
     matrices = {k: f.numbers[-1] for k, f in families.items() if isinstance(f, MatmulFamily) and f.numbers}
-    reduced = {k: number for k, number in matrices.items() if not number.is_integral}
+    reduced = {k: number for k, number in matrices.items() if not (number.is_integral or number.tiled)}
     for kernel in ("host.conv.bf16", "host.conv.int8"):
         image, w = numbers(2, 37, 1, 5), numbers(12, 37, 1, 1)
         name, body, arrays, expected = case(kernel, "conv", [image, w], [1])
@@ -129,6 +129,19 @@ def reduced_products() -> list[Case]:
         x, w = numbers(3 if "gemv" in kernel else 19, 37), numbers(37, 45)
         name, body, arrays, expected = case(kernel, "matmul", [x, w], [1])
         found.append((name, body, arrays, dict.fromkeys(expected, expected_product(x, w, form))))
+    return found
+
+
+def on_tiles() -> list[Case]:
+    """Products on AMX's tiles, which no CPU of another kind has."""
+    found = []
+    for kernel, declared in HOST_KERNELS.kernels.items():
+        family = declared.family
+        if not isinstance(family, MatmulFamily) or not family.numbers or not family.numbers[0].tiled:
+            continue
+        x, w = numbers(19, 37), numbers(37, 45)
+        name, body, arrays, expected = case(kernel, "matmul", [x, w], [1])
+        found.append((name, body, arrays, dict.fromkeys(expected, expected_product(x, w, family.numbers[0]))))
     return found
 
 

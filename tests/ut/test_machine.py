@@ -122,7 +122,7 @@ def test_caches_need_no_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class FakeProbe:
-    """A core whose dot products take four times as long as multiply-adds, or has none."""
+    """A core with some rates; the others are 0."""
 
     made = 0
     trials = 100
@@ -131,7 +131,7 @@ class FakeProbe:
         self.rates, self.disturbed = rates, disturbed
 
     def rate(self, kind: str) -> float:
-        return self.rates[kind]
+        return self.rates.get(kind, 0.0)
 
     def __call__(self, cpus: list[int]) -> FakeProbe:
         FakeProbe.made += 1
@@ -144,10 +144,16 @@ class FakeProbe:
     [
         ({"avx512": 170.0, "bf16": 88.0, "int8": 650.0}, 5, {"bf16_dot": 0.25, "int8_dot": 1.0}, True),
         ({"avx512": 170.0, "bf16": 0.0, "int8": 700.0}, 0, {"int8_dot": 1.0}, True),
+        (
+            {"avx512": 220.0, "bf16": 230.0, "int8": 830.0, "amx_bf16": 3150.0, "amx_int8": 3300.0},
+            0,
+            {"bf16_dot": 0.5, "int8_dot": 1.0, "bf16_tiles": 1.0, "int8_tiles": 0.5},
+            True,
+        ),
         ({"avx512": 170.0, "bf16": 88.0, "int8": 650.0}, 6, {}, False),
         ({"avx512": 0.0, "bf16": 0.0, "int8": 0.0}, 0, {}, False),
     ],
-    ids=["slow bf16", "no bf16", "disturbed", "no AVX-512"],
+    ids=["slow bf16", "no bf16", "AMX", "disturbed", "no AVX-512"],
 )
 def test_dot_products_are_timed_once(
     rates: dict[str, float],
@@ -164,8 +170,9 @@ def test_dot_products_are_timed_once(
     assert machine._dot_shares() == expected
     assert FakeProbe.made == (1 if kept else 2)
     profile = machine._unmeasured()
-    dots = [getattr(cpu_target("x86_64", "avx512", (), profile), name) for name in ("bf16_dots", "int8_dots")]
-    assert dots == [expected.get(field, 1.0) for field in ("bf16_dot", "int8_dot")]
+    cpu, fields = cpu_target("x86_64", "avx512", (), profile), ("bf16_dot", "int8_dot", "bf16_tiles", "int8_tiles")
+    dots = [cpu.bf16_dots, cpu.int8_dots, cpu.bf16_tiles, cpu.int8_tiles]
+    assert dots == [expected.get(field, 1.0) for field in fields]
     for broken in (b"no JSON", b"[]", b'{"bf16_dot": 3, "int8_dot": 1}'):
         for path in tmp_path.rglob("*.dots"):
             path.write_bytes(broken)

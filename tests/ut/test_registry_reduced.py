@@ -21,16 +21,18 @@ from superkernel.registry.records import Capability, Policy, Requirement
 from superkernel.registry.requirement import parse_requirement, requirement_of
 from superkernel.scheduler.families import HOST_KERNELS, family_of
 from superkernel.scheduler.tiling import pack_bytes
-from superkernel.target.cpu import AVX2, AVX512, CpuTarget, cpu_target
+from superkernel.target.cpu import AVX2, AVX512, TILES, CpuTarget, cpu_target
 
 ROWS = [row for row in HOST_KERNELS.registry.rows if any(c.reason is Reason.PRECISION for c in row.limits)]
 NATIVE = ("avx512bf16", "avx512vnni")
+AMX = (*NATIVE, *TILES)
 
 
 def target_of(row: Capability) -> CpuTarget:
     """A CPU with the row's features, and no others of the narrow formats."""
     assert row.tier is not None
-    found = cpu_target(TRIPLE, row.tier, {*AVX2, *AVX512, *(n for n in NATIVE if n in row.features)})
+    names = {*NATIVE, *TILES} if row.features & {*TILES} else row.features.intersection(NATIVE)
+    found = cpu_target(TRIPLE, row.tier, {*AVX2, *AVX512, *names})
     return replace(found, l1_bytes=32 << 10, l2_bytes=1 << 20, l3_bytes=32 << 20)
 
 
@@ -101,6 +103,9 @@ def test_names_agree_with_fields() -> None:
         (128, NATIVE, "int8", "host.matmul.int8"),
         (128, NATIVE, "tf32-like", "host.matmul.packed"),
         (128, NATIVE, "f32", "host.matmul.packed"),
+        (128, AMX, "bf16", "host.matmul.bf16_tiles"),
+        (128, AMX, "f32", "host.matmul.packed"),
+        (1, AMX, "bf16", "host.matmul.gemv_bf16"),
         (1, NATIVE, "bf16", "host.matmul.gemv_bf16"),
         (1, NATIVE, "int8", "host.matmul.gemv_int8"),
         (128, (), "bf16", "host.matmul.packed"),

@@ -38,7 +38,15 @@ from superkernel.codegen.host import abi
 from superkernel.codegen.host.emitters import emit_ir
 from superkernel.codegen.host.image import HostImage
 from superkernel.codegen.host.loader import LoadedCode
-from superkernel.codegen.host.recording import PAGE_BYTES, READ, SPANNED, WRITTEN, MemoryWindow, compile_recorded
+from superkernel.codegen.host.recording import (
+    PAGE_BYTES,
+    READ,
+    SPANNED,
+    WRITTEN,
+    MemoryWindow,
+    compile_recorded,
+    recordable,
+)
 from superkernel.core.errors import RaceError, Violation
 from superkernel.core.tensor import TensorType
 from superkernel.scheduler.schedule import MemoryAccess, MemoryAddress, Schedule, Space, Task
@@ -133,7 +141,10 @@ class _Program:
         }
         self.symbols = list(kernels)
         self.begin, self.end = TOLD(self._begin), TOLD(self._end)
-        texts = [emit_ir(sub.kernel, sub.body, t, cpu, f"{symbol}.recorded") for symbol, (sub, t) in kernels.items()]
+        texts = [
+            emit_ir(sub.kernel, sub.body, t, recordable(cpu), f"{symbol}.recorded")
+            for symbol, (sub, t) in kernels.items()
+        ]
         self.recorded = LoadedCode([compile_recorded(text, cpu, self.window) for text in texts])
         hooked = {
             symbol: (self.recorded.address(f"{symbol}.recorded"), len(sub.body.operands))

@@ -1,0 +1,302 @@
+"""AMX: emulated tiles held to the manual's words, the real instructions in the code that is made, products of both.
+
+On a machine with AMX the real instructions run beside the emulated ones; for others they are compiled and looked at.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from pathlib import Path
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+import pytest
+from anchor_bodies import AnchorCase, anchor_case
+from kernel_check import check_body, tiers, undefined_symbols
+from llvmlite import ir
+from narrow_model import expected_product
+from numpy.typing import NDArray
+from registry_cases import TRIPLE
+from tile_model import matmul_bf16, product_of_bf16, product_of_bytes
+
+from superkernel.codegen.host import features
+from superkernel.codegen.host.builder import KernelBuilder
+from superkernel.codegen.host.constants import aligned_bytes
+from superkernel.codegen.host.emitters import emit_ir
+from superkernel.codegen.host.features import detect_cpu
+from superkernel.codegen.host.loader import LoadedCode
+from superkernel.codegen.host.lower import assembly, compile_ir
+from superkernel.codegen.host.recording import recordable
+from superkernel.codegen.host.standalone import StandaloneKernel
+from superkernel.codegen.host.tiles import configuration, tiles_of
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InputError, UnsupportedError
+from superkernel.core.formats import BF16_TILES, INT8_TILES, NumberFormat
+from superkernel.ir.body import Role
+from superkernel.machine import may_use_tiles
+from superkernel.scheduler.families import family_of
+from superkernel.scheduler.families.matmul import MatmulTiling
+from superkernel.target.cpu import AVX2, AVX512, EMULATED_TILES, TILES, CpuTarget, cpu_target
+
+Array = NDArray[Any]
+HAS_AMX = " amx_tile" in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+EMULATED = [f"{tier}+{EMULATED_TILES}" for tier in tiers() if tier != "plain"]
+REAL = [detect_cpu("").tier] if detect_cpu("").has(TILES[0]) else []
+F32 = DType.F32
+XEON = cpu_target(TRIPLE, "avx512", {*AVX2, *AVX512, *TILES, "avx512bf16", "avx512vnni"})
+TILE_RELEASE = bytes.fromhex("c4e27849c0")
+
+pytestmark = pytest.mark.skipif(not EMULATED, reason="emulated tiles need FMA")
+
+
+# Instructions ---------------------------------------------------------------------------------------------------------
+
+
+def run_product(cpu: CpuTarget, number: NumberFormat, sums: Array, rows: Array, words: Array) -> Array:
+    """sums + rows * words by one product of tiles, of rows of 64 bytes each."""
+    module = ir.Module(name="tiles")
+    kb = KernelBuilder(module, "kernel", 3, cpu)
+    tiles = tiles_of(kb, [len(sums), len(rows), len(words)])
+    tiles.configure()
+    for tile, operand in enumerate(kb.operands):
+        tiles.load(tile, operand, 128)
+    tiles.multiply_add(number, 0, 1, 2)
+    tiles.store(0, kb.operands[0], 128)
+    tiles.release()
+    kb.finish()
+    code = LoadedCode([compile_ir(str(module), cpu)])
+    buffers = []
+    for array in (sums, rows, words):
+        buffer = aligned_bytes(128 * len(array)).reshape(-1, 128)
+        buffer[:] = 0xA5
+        buffer[:, :64] = array.view(np.uint8)
+        buffers.append(buffer)
+    call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4, *[ctypes.c_int64] * 2)(code.address("kernel"))
+    call(*(b.ctypes.data for b in buffers), 0, 0, 0)
+    assert all((b[:, 64:] == 0xA5).all() for b in buffers), "written beside the rows"
+    return np.ascontiguousarray(buffers[0][:, :64]).view(sums.dtype)
+
+
+def f32_bits(rng: np.random.Generator, shape: tuple[int, ...], low: int, high: int) -> Array:
+    """f32 of any sign and fraction, their exponents in a range of fields, as bits."""
+    sign, fraction = rng.integers(0, 2, shape) << 31, rng.integers(0, 1 << 23, shape)
+    return (sign | rng.integers(low, high, shape) << 23 | fraction).astype(np.uint32)
+
+
+@pytest.mark.parametrize("tier", [*EMULATED, *REAL])
+@pytest.mark.parametrize("rows", [16, 5, 1])
+@pytest.mark.parametrize(
+    "exponents",
+    [(120, 134), (60, 68), (0, 70), (180, 255), (0, 256)],
+    ids=["ordinary", "results near the smallest", "small", "overflow", "any, NaN too"],
+)
+def test_a_product_of_bf16_is_the_manuals(exponents: tuple[int, int], rows: int, tier: str) -> None:
+    rng = np.random.default_rng(exponents[0] + rows)
+    left, right = (f32_bits(rng, (n, 32), *exponents) >> 16 for n in (rows, 16))
+    left[:, ::7] &= 0x8000
+    sums = f32_bits(rng, (rows, 16), 0, exponents[1])
+    got = run_product(detect_cpu(tier), BF16_TILES, sums, left.astype(np.uint16), right.astype(np.uint16))
+    want = product_of_bf16(sums, left, right)
+    is_nan = np.isnan(want.view(np.float32))
+    np.testing.assert_array_equal(np.isnan(got.view(np.float32)), is_nan)
+    np.testing.assert_array_equal(got[~is_nan], want[~is_nan])
+
+
+@pytest.mark.parametrize("tier", [*EMULATED, *REAL])
+def test_what_rounding_would_make_normal_is_a_zero(tier: str) -> None:
+    """A sum of 1 - 2^-24 of the smallest normal number, which a unit that keeps denormal numbers rounds to that."""
+    left, right = np.zeros((1, 32), np.float32), np.zeros((16, 32), np.float32)
+    left[0, 0], right[0] = 2.0**-63, 2.0**-63  # the product: the smallest normal number
+    left[0, 2], right[1] = -(2.0**-75), 2.0**-75  # less by 2^-24 of it
+    sums = np.zeros((1, 16), np.uint32)
+    bits = [(x.view(np.uint32) >> 16).astype(np.uint16) for x in (left, right)]
+    want = product_of_bf16(sums, *bits)
+    assert not want.any()
+    assert np.float32(2.0**-126) + np.float32(-(2.0**-150)) == np.float32(2.0**-126)
+    np.testing.assert_array_equal(run_product(detect_cpu(tier), BF16_TILES, sums, *bits), want)
+
+
+@pytest.mark.parametrize("tier", [*EMULATED, *REAL])
+@pytest.mark.parametrize("rows", [16, 3])
+def test_a_product_of_bytes_is_the_manuals(rows: int, tier: str) -> None:
+    rng = np.random.default_rng(rows)
+    sums = rng.integers(-(2**31), 2**31, (rows, 16)).astype(np.int32)
+    left = rng.integers(0, 256, (rows, 64)).astype(np.uint8)
+    right = rng.integers(-128, 128, (16, 64)).astype(np.int8)
+    got = run_product(detect_cpu(tier), INT8_TILES, sums, left, right)
+    np.testing.assert_array_equal(got, product_of_bytes(sums, left, right))
+
+
+def test_a_configuration_says_rows_and_bytes_per_tile() -> None:
+    made = configuration([16, 5, 1])
+    assert made.nbytes == 64
+    assert made[0] == 1, "palette"
+    assert made[16:32].view(np.uint16).tolist() == [64, 64, 64, 0, 0, 0, 0, 0]
+    assert made[48:56].tolist() == [16, 5, 1, 0, 0, 0, 0, 0]
+    assert not made[1:16].any()
+    assert not made[32:48].any()
+
+
+def test_more_tiles_or_rows_than_there_are_are_refused() -> None:
+    kb = KernelBuilder(ir.Module(name="tiles"), "kernel", 0, XEON)
+    for rows in ([16] * 9, [17], [0]):
+        with pytest.raises(AssertionError):
+            tiles_of(kb, rows)
+
+
+# Products -------------------------------------------------------------------------------------------------------------
+
+KERNELS = {"host.matmul.bf16_tiles": BF16_TILES}
+SHAPES = [
+    ((37, 70), (70, 45)),
+    ((9, 33), (33, 130)),
+    ((70, 130), (130, 100)),
+    ((16, 31), (31, 16)),
+    ((17, 64), (64, 3)),
+    ((2, 20, 40), (2, 40, 33)),
+    ((2, 1, 8, 35), (1, 3, 35, 30)),
+    ((300, 600), (600, 20)),
+]
+
+
+def product_case(a: tuple[int, ...], b: tuple[int, ...], **attrs: bool) -> tuple[AnchorCase, Array, Array]:
+    rng = np.random.default_rng(len(a) + a[-1])
+    x, w = rng.standard_normal(a).astype(np.float32), rng.standard_normal(b).astype(np.float32)
+    return anchor_case("matmul", attrs, [x, w], constants=[1]), x, w
+
+
+def tilings_of(kernel: str, case: AnchorCase, cpu: CpuTarget) -> list[MatmulTiling]:
+    found = family_of(kernel).tilings(kernel, case.body, cpu)
+    return [t for t in found if isinstance(t, MatmulTiling)]
+
+
+def output_of(case: AnchorCase) -> int:
+    return next(i for i, o in enumerate(case.body.operands) if o.role is Role.OUTPUT)
+
+
+@pytest.mark.parametrize("tier", [*EMULATED, *REAL])
+@pytest.mark.parametrize(("a", "b"), SHAPES, ids=str)
+def test_products_of_bf16_have_the_models_bits(a: tuple[int, ...], b: tuple[int, ...], tier: str) -> None:
+    """Of all tilings, whatever the cut, against declared accesses."""
+    case, x, w = product_case(a, b)
+    want = matmul_bf16(x.astype(DType.BF16.numpy).astype(float), w.astype(DType.BF16.numpy).astype(float))
+    check_body("host.matmul.bf16_tiles", case.body, case.arrays, {output_of(case): want}, tol=0, tier=tier, splits=2)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(
+    ("a", "b", "attrs"),
+    [((9, 33), (65, 33), {"trans_b": True}), ((33, 9), (33, 65), {"trans_a": True})],
+    ids=str,
+)
+def test_turned_factors(kernel: str, a: tuple[int, ...], b: tuple[int, ...], attrs: dict[str, bool]) -> None:
+    case, x, w = product_case(a, b, **attrs)
+    left, right = (m.swapaxes(-1, -2) if attrs.get(t) else m for m, t in ((x, "trans_a"), (w, "trans_b")))
+    want = expected_product(left.astype(float), right.astype(float), KERNELS[kernel])
+    output = output_of(case)
+    check_body(kernel, case.body, case.arrays, {output: want}, tol=2e-4, tier=EMULATED[0], splits=2)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("store", ["mixed", "sliced"])
+def test_prologues_and_epilogues(kernel: str, store: str) -> None:
+    """Held to the exact product: a tolerance as wide as the format's error, accesses and splits as strict as ever."""
+    case = anchor_case("matmul", {}, [((2, 9, 24), F32), ((24, 37), F32)], constants=[1], prologue=0, epilogue=store)
+    check_body(kernel, case.body, case.arrays, case.expected, tol=0.15, tier=EMULATED[0], splits=2)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_what_is_no_number_stays_in_its_row(kernel: str) -> None:
+    _, x, w = product_case((20, 40), (40, 30))
+    want = expected_product(x.astype(float), w.astype(float), KERNELS[kernel])
+    x[3, 7], x[5, 1] = np.nan, np.inf
+    cpu = detect_cpu(EMULATED[0])
+    rows = [i for i in range(20) if i not in (3, 5)]
+    case = anchor_case("matmul", {}, [x, w], constants=[1])
+    out = np.zeros((20, 30), np.float32)
+    arrays = [out if a is None else a for a in case.arrays]
+    StandaloneKernel(kernel, case.body, tilings_of(kernel, case, cpu)[0], cpu).run(arrays)
+    assert not np.isfinite(out[[3, 5]]).any()
+    np.testing.assert_allclose(out[rows], want[rows], rtol=1e-4, atol=1e-3)
+
+
+# Code -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(("rows", "products"), [(70, 4), (12, 4), (7, 4)])
+def test_the_real_instructions_stand_in_the_object(kernel: str, rows: int, products: int) -> None:
+    case, _, _ = product_case((rows, 130), (130, 100))
+    text = emit_ir(kernel, case.body, tilings_of(kernel, case, XEON)[0], XEON)
+    name = "tdpbf16ps" if KERNELS[kernel].rows is DType.BF16 else "tdpbusd"
+    words = [line.split()[0] for line in assembly(text, XEON).splitlines() if line.startswith("\t")]
+    assert words.count(name) == words.count("tilezero") == words.count("tilestored") == products
+    assert words.index("ldtilecfg") < words.index("tilezero") < words.index(name) < words.index("tilestored")
+    assert words.count("tilerelease") == words.count("ldtilecfg") == words.count("retq") == 1
+    data = compile_ir(text, XEON)
+    assert data.count(TILE_RELEASE) == 1
+    assert not undefined_symbols(data)
+
+
+def test_emulated_code_has_none_of_them() -> None:
+    case, _, _ = product_case((70, 130), (130, 100))
+    for cpu in (detect_cpu(EMULATED[0]), recordable(XEON)):
+        tiling = tilings_of("host.matmul.bf16_tiles", case, cpu)[0]
+        text = assembly(emit_ir("host.matmul.bf16_tiles", case.body, tiling, cpu), cpu)
+        assert "tdpbf16ps" not in text
+        assert "tmm" not in text
+        assert "vfmadd" in text
+
+
+# Who has them ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_system_is_asked_for_tiles() -> None:
+    """It may refuse them where the CPU has them, and never gives them where it has none."""
+    assert may_use_tiles() <= HAS_AMX
+    assert may_use_tiles() == may_use_tiles()
+
+
+def test_tiles_that_the_system_refuses_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    had = dict.fromkeys((*AVX2, *AVX512, *TILES, "avx512bf16"), True)
+    monkeypatch.setattr(llvm, "get_host_cpu_features", lambda: had)
+    for granted in (True, False):
+        features._detect.cache_clear()
+        monkeypatch.setattr(features, "may_use_tiles", lambda granted=granted: granted)
+        found = features.detect_cpu("avx512")
+        assert {found.has(name) for name in TILES} == {granted}
+        assert not found.emulates_tiles
+    features._detect.cache_clear()
+
+
+def test_a_record_with_tiles_holds_only_where_they_are_granted(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = {"mark": features._mark(), "triple": TRIPLE, "tier": "avx512", "features": XEON.features}
+    for granted in (True, False):
+        monkeypatch.setattr(features, "may_use_tiles", lambda granted=granted: granted)
+        found = features.recalled(json.loads(json.dumps(record)))
+        assert (found is not None) == granted
+        assert found is None or found.identity() == XEON.identity()
+
+
+@pytest.mark.parametrize("text", [f"plain+{EMULATED_TILES}", "avx2+tiles", "avx2+", "amx"])
+def test_other_words_behind_a_tier_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match="unknown CPU tier"):
+        detect_cpu(text)
+
+
+def test_emulated_tiles_are_told_apart_and_stay() -> None:
+    cpu = detect_cpu(EMULATED[0])
+    assert cpu.emulates_tiles
+    assert cpu.identity() != detect_cpu(cpu.tier).identity()
+    assert cpu_target(cpu.triple, cpu.tier, cpu.extensions()).features == cpu.features
+    assert recordable(XEON).emulates_tiles
+    assert recordable(XEON).emulating_tiles() == recordable(XEON)
+    assert not recordable(detect_cpu("plain")).emulates_tiles
+
+
+def test_without_tiles_there_is_no_tiling() -> None:
+    case, _, _ = product_case((70, 130), (130, 100))
+    with pytest.raises(UnsupportedError, match="no tiles"):
+        tilings_of("host.matmul.bf16_tiles", case, cpu_target(TRIPLE, "avx512", {*AVX2, *AVX512, "avx512bf16"}))
