@@ -30,6 +30,7 @@ from superkernel.runtime.kernel import Array, Kernel
 from superkernel.runtime.result import RunReport, RunResult
 
 KERNELS_MAX = 16
+MET_MAX = 4096  # shapes of calls that are remembered; then anew
 Make = Callable[[Graph, Mapping[str, Array]], Kernel]
 """What compiles a graph, with states in given arrays; those that are not given are new."""
 
@@ -48,6 +49,7 @@ class DynamicKernel:
         self._lock = Lock()  # of the kernels that there are
         self._making = Lock()
         self._background: ThreadPoolExecutor | None = None
+        self._met: dict[tuple[Any, ...] | None, tuple[int, ...]] = {}  # sizes by the shapes of a call
         self._constants: Mapping[str, Array] = {}  # of the latest graph
         self._initial: Mapping[str, Array] | None = None  # of states, by the first graph
         self._reset: Mapping[str, Array] = {}  # the same, by the first kernel
@@ -153,10 +155,17 @@ class DynamicKernel:
             array[...] = self._reset[name]
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        bound = bind_arguments(self.inputs, args, named)
-        kernel = self._for(bound)
+        shapes = None if named else _shapes(args)
+        sizes = self._met.get(shapes)
+        if sizes is None:
+            bound = bind_arguments(self.inputs, args, named)
+            args = tuple([bound[name] for name in self.inputs])
+            sizes = self._sizes(bound)
+            if shapes is not None:
+                self._met = {**self._met, shapes: sizes} if len(self._met) < MET_MAX else {shapes: sizes}
+        kernel = self._at(sizes)
         with self._turn:
-            return kernel(**bound)
+            return kernel(*args)
 
     def run(self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, **named: Any) -> RunResult[RunReport]:
         """Run once and return outputs by name: `Kernel.run` of the kernel for the inputs' shapes. Inputs: a mapping, a
@@ -166,7 +175,7 @@ class DynamicKernel:
             bound = bind_arguments(self.inputs, (), given)
         else:
             bound = bind_arguments(self.inputs, given or (), {})
-        kernel = self._for(bound)
+        kernel = self._at(self._sizes(bound))
         with self._turn:
             return kernel.run(bound)
 
@@ -174,9 +183,10 @@ class DynamicKernel:
         ranges = ", ".join(f"{name} {low} to {high}" for name, (low, high) in self.dims.items())
         return f"<DynamicKernel: {ranges}; {len(self._kernels)} compiled>"
 
-    def _for(self, bound: Mapping[str, Any]) -> Kernel:
+    def _sizes(self, bound: Mapping[str, Any]) -> tuple[int, ...]:
+        """What the shapes of inputs tell. Raises InputError."""
         sizes = sizes_of(self._source, {name: np.shape(value) for name, value in bound.items()})
-        return self._at(tuple(sizes[name] for name in self.dims))
+        return tuple(sizes[name] for name in self.dims)
 
     def _at(self, sizes: tuple[int, ...]) -> Kernel:
         found = self._found(sizes)
@@ -241,6 +251,12 @@ class DynamicKernel:
         for kernel in self._kernels.values():
             held |= kernel.held()
         return sum(held.values())
+
+
+def _shapes(values: Sequence[Any]) -> tuple[tuple[int, ...], ...] | None:
+    """The shapes of arrays; None where not all are."""
+    shapes = [shape for value in values if isinstance(shape := getattr(value, "shape", None), tuple)]
+    return tuple(shapes) if len(shapes) == len(values) else None
 
 
 def _type(array: Array | None) -> str:

@@ -14,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 import superkernel as sk
+from superkernel.api import resolved
 from superkernel.backends import backend_of, kernel_of
 from superkernel.compilation.pipeline import compile_graph
 from superkernel.core.errors import GraphError, InputError, UnsupportedError
@@ -75,6 +76,27 @@ def test_sizes_that_were_met_compile_nothing(monkeypatch: pytest.MonkeyPatch) ->
     np.testing.assert_array_equal(kernel(**given(1, 3)), first)
     np.testing.assert_array_equal(kernel(given(1, 3)["x"], given(1, 3)["bias"]), first)
     assert kernel.at(batch=1, seq=3) is made
+
+
+def test_shapes_that_were_met_are_checked_as_ever() -> None:
+    kernel = dynamic()
+    inputs = given(1, 3)
+    for _ in range(2):
+        first = kernel(*inputs.values())
+    np.testing.assert_array_equal(kernel(inputs["x"].tolist(), inputs["bias"]), first)
+    with pytest.raises(InputError, match="missing"):
+        kernel(inputs["x"])
+    with pytest.raises(InputError, match="wrong element type"):
+        kernel(inputs["x"].astype(np.float64), inputs["bias"])
+    with pytest.raises(InputError, match="two sizes"):
+        kernel(inputs["x"], given(1, 4)["bias"])
+
+    class Odd:
+        def __init__(self) -> None:
+            self.shape = [1, 3, 8]
+
+    with pytest.raises(InputError):
+        kernel(Odd(), inputs["bias"])
 
 
 def test_those_not_used_for_longest_go() -> None:
@@ -304,7 +326,7 @@ def test_states_that_depend_on_sizes_are_refused(source: Any, said: str) -> None
     kernel = sk.DynamicKernel(
         DynamicSource({"rows": (1, 9)}, {}, lambda _: load_graph(source(next(sizes)))),
         lambda graph, states: kernel_of(
-            compile_graph(graph, sk.api.resolved("host"), sk.Options(), backend_of("cpu"), threads=1), states
+            compile_graph(graph, resolved("host"), sk.Options(), backend_of("cpu"), threads=1), states
         ),
     )
     kernel.at(rows=1)
