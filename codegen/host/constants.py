@@ -6,8 +6,9 @@ the image's *own* block has what is smaller than SHARED_BYTES_MIN, in order and 
 each is a block by itself. Emitted code finds the own block in the context and the others behind the io table, so that a
 launch does the same wherever they lie.
 
-A block that is shared is known by what it was made from: type, `Pack`, and contents, which are compared with those of
-the array that was packed, as long as that lives, too. It lives as long as an image uses it; nothing else holds it. The
+A block that is shared is known by what it was made from: type, `Pack`, and contents. These are compared with those of
+the array that was packed, as long as it lives and is immutable; else what packing gives is compared with the block
+itself. A block lives as long as an image uses it; nothing else holds it. The
 blocks that one image is the first to need lie together in *slabs*, large enough for huge pages, and a slab is given
 back as a whole.
 
@@ -26,7 +27,7 @@ from weakref import WeakValueDictionary, ref
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.core.arrays import same_contents
+from superkernel.core.arrays import is_immutable, same_contents, samples
 from superkernel.core.errors import InternalError
 from superkernel.scheduler.schedule import ConstantSlot, PackedConstants
 from superkernel.scheduler.tiling import pack_bytes
@@ -38,8 +39,6 @@ SPARE_BYTES = 64  # behind the last constant: vectors that begin in it may end t
 SHARED_BYTES_MIN = 1 << 16
 SLAB_BYTES = 1 << 24  # a slab that has as much is not added to
 
-_SAMPLES = 256  # bytes of an array that tell it from most others
-
 
 class SharedBlock:
     """A packed constant, and the array that it was packed from."""
@@ -47,11 +46,11 @@ class SharedBlock:
     __slots__ = ("__weakref__", "_source", "memory")
 
     def __init__(self, memory: Bytes, source: NDArray[Any]) -> None:
-        self.memory, self._source = memory, ref(source)
+        self.memory, self._source = memory, ref(source) if is_immutable(source) else None
 
     def is_of(self, array: NDArray[Any]) -> bool:
-        """Whether packing the array would give the same bytes; False as well where nobody knows any more."""
-        source = self._source()
+        """Whether it is known, without packing, that the array was packed so."""
+        source = self._source() if self._source is not None else None
         return source is not None and same_contents(source, array)
 
 
@@ -157,8 +156,10 @@ def _found_or_packed(slots: Sequence[ConstantSlot], values: Mapping[str, NDArray
     with _lock:  # two kernels of one model that are compiled at the same time pack once
         keys = [_key(values[slot.value], slot) for slot in slots]
         for key, slot in zip(keys, slots, strict=True):
-            block = _shared.get(key)
-            found.append(block if block is not None and block.is_of(values[slot.value]) else None)
+            block, array = _shared.get(key), values[slot.value]
+            if block is not None and not block.is_of(array):
+                block = block if same_contents(block.memory, pack_bytes(slot.pack, array)) else None
+            found.append(block)
         for slab in _slabs([slot for slot, block in zip(slots, found, strict=True) if block is None]):
             at, memory = 0, aligned_bytes(sum(map(_room, slab)))
             for slot in slab:
@@ -173,9 +174,7 @@ def _found_or_packed(slots: Sequence[ConstantSlot], values: Mapping[str, NDArray
 
 def _key(array: NDArray[Any], slot: ConstantSlot) -> tuple[object, ...]:
     """What equal blocks have in common, and few others."""
-    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    samples = flat[:: max(1, len(flat) // _SAMPLES) | 1].tobytes()
-    return array.dtype, array.shape, slot.pack, samples
+    return array.dtype, array.shape, slot.pack, samples(array)
 
 
 def _slabs(slots: Iterable[ConstantSlot]) -> Iterator[list[ConstantSlot]]:

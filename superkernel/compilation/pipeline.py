@@ -9,6 +9,7 @@ Each stage asks the target's backend. Each stage's data prints as text: SK_DUMP 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from superkernel.codegen.cache import ObjectCache
@@ -18,6 +19,7 @@ from superkernel.compilation.planned import PlanForm, PlanStore
 from superkernel.compilation.scoping import with_scopes
 from superkernel.compilation.stages import CacheFactory, Stages, report_fallbacks
 from superkernel.core import settings
+from superkernel.core.arrays import interned
 from superkernel.core.options import Options
 from superkernel.ir.graph import Graph
 
@@ -39,12 +41,19 @@ def compile_graph(
     """One kernel from one graph. Raises UnsupportedError, MachineError, VerificationError."""
     run = Stages(settings.dump_stages())
     scoped = with_scopes(source, options.scopes)  # checked everywhere, in force where there is more than one entry
-    source = scoped if target.separates_scopes else source
+    source = _with_known_arrays(scoped if target.separates_scopes else source)
     job = Job(source, target, backend.cores(target, threads), options)
     cache = cache_factory(settings.cache_directory() if options.cache else None)
     run.dump("graph", source)
     planned, chooser = _planned(run, job, backend, cache)
     return complete(run, job, backend, planned, cache, chooser)
+
+
+def _with_known_arrays(graph: Graph) -> Graph:
+    """The graph with the arrays of others that are compiled already, where they are equal: whoever knows them by
+    identity (digests, packed constants) has nothing to do, and memory holds them once."""
+    constants, states = ({n: interned(a) for n, a in part.items()} for part in (graph.constants, graph.states))
+    return replace(graph, constants=constants, states=states)
 
 
 def complete(

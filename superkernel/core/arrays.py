@@ -35,6 +35,9 @@ _NUMBERS = "fiub"
 
 _memcmp = ctypes.CDLL(None).memcmp
 _memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+_SAMPLES = 256
+INTERNED_BYTES_MIN = 1 << 14
+_interned: weakref.WeakValueDictionary[tuple[object, ...], NDArray[Any]] = weakref.WeakValueDictionary()
 _digests: dict[int, tuple[weakref.ref[NDArray[Any]], bytes]] = {}  # by id, gone with the array
 
 COPIED_BYTES_MAX = 256 << 20  # of a graph's constants; with more, only small ones are copied
@@ -168,14 +171,45 @@ def owners(arrays: Iterable[NDArray[Any]]) -> dict[Hashable, int]:
     return {array.ctypes.data: array.nbytes for array in found}
 
 
+def is_immutable(array: NDArray[Any]) -> bool:
+    """Whether an array's contents will stay what they are: it and all that it is a view of is read-only, and in the end
+    NumPy's own memory, or bytes. Others (a tensor's memory, a mapped file) may be written to by ways that are not seen
+    here."""
+    holder: Any = array
+    while isinstance(holder, np.ndarray):
+        if holder.flags.writeable:
+            return False
+        holder = holder.base
+    return holder is None or isinstance(holder, bytes)
+
+
+def interned(array: NDArray[Any]) -> NDArray[Any]:
+    """An immutable array of the same contents that somebody has already, where one is known; else the array itself,
+    known from now on if it is immutable. Small ones are not worth it."""
+    if array.nbytes <= INTERNED_BYTES_MIN:
+        return array
+    key = array.dtype, array.shape, samples(array)
+    found = _interned.get(key)
+    if found is not None and same_contents(found, array):
+        return found
+    if is_immutable(array):
+        _interned[key] = array
+    return array
+
+
+def samples(array: NDArray[Any]) -> bytes:
+    """Some of an array's bytes, which tell it from most others of its type."""
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return flat[:: max(1, len(flat) // _SAMPLES) | 1].tobytes()
+
+
 def contents_digest(array: NDArray[Any]) -> bytes:
-    """SHA-256 of an array's elements in C order. That of an array that nobody may write to is remembered as long as it
-    lives."""
+    """SHA-256 of an array's elements in C order. That of an immutable array is remembered as long as it lives."""
     known = _digests.get(id(array))
     if known is not None:
         return known[1]
     digest = hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).digest()
-    if _is_frozen(array):
+    if is_immutable(array):
         at = id(array)
         _digests[at] = weakref.ref(array, lambda _: _digests.pop(at, None)), digest
     return digest

@@ -1,9 +1,9 @@
 """`DynamicKernel`: kernels of one source for whatever sizes arrive, made when they are first needed.
 
 Every kernel is planned and proved for its sizes as any other, and computes the same bits as one that was compiled for
-them alone. The machine code of sub-operators that do not change with the sizes is found in the cache. Constants that
-the sources of several sizes have in common are one array each, and what kernels pack in the same way they share. What
-is kept is bounded by number (`kernels_max`) and, where that is asked for, by bytes (`bytes_max`).
+them alone. The machine code of sub-operators that do not change with the sizes is found in the cache, and constants
+are shared, as given and as packed. What is kept is bounded by number (`kernels_max`) and, where that is asked for, by
+bytes (`bytes_max`).
 
 States (a KV cache) belong to the object: all its kernels work on the same arrays, one at a time, so that what they hold
 survives a change of sizes. So no state's type or initial contents may depend on the sizes.
@@ -15,7 +15,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import replace
 from threading import Lock, RLock
 from typing import Any
 
@@ -50,7 +49,6 @@ class DynamicKernel:
         self._making = Lock()
         self._background: ThreadPoolExecutor | None = None
         self._met: dict[tuple[Any, ...] | None, tuple[int, ...]] = {}  # sizes by the shapes of a call
-        self._constants: Mapping[str, Array] = {}  # of the latest graph
         self._initial: Mapping[str, Array] | None = None  # of states, by the first graph
         self._reset: Mapping[str, Array] = {}  # the same, by the first kernel
         self._states: dict[str, Array] = {}
@@ -196,7 +194,8 @@ class DynamicKernel:
             found = self._found(sizes)
             if found is not None:
                 return found
-            graph = self._loaded(sizes)
+            graph = self._source.load(dict(zip(self.dims, sizes, strict=True)))
+            self._check_states(graph)
             kernel = self._make(graph, self._states)
             if self._initial is None:
                 self._initial, self._reset = graph.states, kernel.initial_states
@@ -213,18 +212,6 @@ class DynamicKernel:
             if kernel is not None:
                 self._kernels.move_to_end(sizes)
             return kernel
-
-    def _loaded(self, sizes: tuple[int, ...]) -> Graph:
-        """The graph for sizes, with the arrays of the latest one where they are equal: whoever knows them by identity
-        (digests, packed constants) has nothing to do. Raises UnsupportedError where its states are not all kernels'."""
-        graph = self._source.load(dict(zip(self.dims, sizes, strict=True)))
-        self._check_states(graph)
-        known = self._constants
-        self._constants = {
-            name: known[name] if name in known and same_contents(known[name], array) else array
-            for name, array in graph.constants.items()
-        }
-        return replace(graph, constants=self._constants, states=self._initial or graph.states)
 
     def _check_states(self, graph: Graph) -> None:
         """Raises UnsupportedError where the graph's states are not those that the other kernels share."""

@@ -19,7 +19,7 @@ from superkernel.codegen.host import constants
 from superkernel.codegen.host.constants import SHARED_BYTES_MIN, ConstantPlaces, HostConstants
 from superkernel.codegen.host.entry_spec import BasePointer, EntrySpec, Location
 from superkernel.codegen.host.image import ImageBuilder
-from superkernel.core.arrays import contents_digest, same_contents
+from superkernel.core.arrays import contents_digest, interned, is_immutable, same_contents
 from superkernel.core.errors import InputError, InternalError, VerificationError
 from superkernel.scheduler.schedule import ConstantSlot, PackedConstants
 
@@ -57,11 +57,9 @@ def test_kernels_of_one_model_share() -> None:
         assert left is right
         assert not left.flags.writeable
     assert len(blocks(one).shared) == 2
-    packed = sum(block.nbytes for block in blocks(one).shared)
-    alone, both = (sum(held.values()) for held in (one._compiled.held(), one._compiled.held() | other._compiled.held()))
-    assert packed + sum(factor.nbytes for factor in FACTORS) < alone
-    assert alone + sum(factor.nbytes for factor in FACTORS) < both, "each graph has its own arrays"
-    assert both < alone + sum(factor.nbytes for factor in FACTORS) + packed
+    packed, given = sum(block.nbytes for block in blocks(one).shared), sum(factor.nbytes for factor in FACTORS)
+    alone, both = (sum(held.values()) for held in (one.held(), one.held() | other.held()))
+    assert packed + given < alone < both < alone + given
     for kernel, count in ((one, 3), (other, 4)):
         want = rows_of(count)
         for factor in FACTORS:
@@ -106,14 +104,56 @@ def test_they_go_with_the_last_kernel() -> None:
     assert len(constants._shared) == before
 
 
-def test_a_source_that_is_gone_is_not_compared() -> None:
+def test_a_source_that_is_gone_is_not_missed() -> None:
     array = RNG.standard_normal((WIDTH, WIDTH), dtype=np.float32)
     slots = (ConstantSlot("w", None, 0, array.nbytes),)
     one = HostConstants(slots, {"w": array})
-    assert HostConstants(slots, {"w": array.copy()}).shared[0] is one.shared[0]
     equal = array.copy()
     del array
-    assert HostConstants(slots, {"w": equal}).shared[0] is not one.shared[0]
+    assert HostConstants(slots, {"w": equal}).shared[0] is one.shared[0]
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_an_array_that_was_written_to_is_packed_anew(frozen: bool) -> None:
+    owner = RNG.standard_normal((WIDTH, WIDTH), dtype=np.float32)
+    view = owner.view()
+    view.flags.writeable = not frozen
+    slots = (ConstantSlot("w", None, 0, owner.nbytes),)
+    one = HostConstants(slots, {"w": view})
+    owner.reshape(-1).view(np.uint8)[7] ^= 1  # none of the bytes that are looked at first
+    other = HostConstants(slots, {"w": view})
+    assert other.shared[0] is not one.shared[0]
+    assert other.shared[0].tobytes() == owner.tobytes() != one.shared[0].tobytes()
+
+
+def test_equal_arrays_are_one_where_nobody_may_write_to_them() -> None:
+    one, other = (FACTORS[0].copy() for _ in range(2))
+    assert interned(one) is one
+    assert interned(other) is other, "somebody may write to the first"
+    one.flags.writeable = False
+    assert interned(one) is one
+    assert interned(other) is one
+    assert interned(FACTORS[1]) is FACTORS[1]
+    changed = one.copy()
+    changed.reshape(-1).view(np.uint8)[7] ^= 1
+    changed.flags.writeable = False
+    assert interned(changed) is changed
+    small = np.zeros(4)
+    small.flags.writeable = False
+    assert interned(small.copy()) is not small
+
+
+def test_what_is_immutable() -> None:
+    array = np.zeros(4)
+    view = array[1:]
+    view.flags.writeable = False
+    assert not is_immutable(array)
+    assert not is_immutable(view)
+    array.flags.writeable = False
+    assert is_immutable(array)
+    assert is_immutable(view)
+    assert is_immutable(np.frombuffer(bytes(8)))
+    assert not is_immutable(np.frombuffer(memoryview(bytearray(8)).toreadonly()))
 
 
 def test_places() -> None:

@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from superkernel import dynamo
+from superkernel.core import arrays
 from superkernel.core.errors import InputError, UnsupportedError
 
 ROOT = Path(__file__).parents[2]
@@ -128,6 +129,29 @@ class Counting(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.count += x.sum(0)
         return x * self.count
+
+
+def test_changing_sizes_share_constants(made: list[Any]) -> None:
+    model = nn.Linear(160, 160)
+    run = torch.compile(model, backend=dynamo.backend, options={"threads": 2}, dynamic=True)
+    for rows in (3, 5):
+        x = torch.randn(rows, 160)
+        same(run(x), model(x))
+    (one,), (other,) = (variant._kernel._compiled.image.constants.shared for variant in made)
+    assert one is other
+    weights = [max(v._kernel._compiled.source.constants.values(), key=lambda a: a.nbytes) for v in made]
+    assert weights[0] is weights[1]
+
+
+@pytest.mark.parametrize("copied", [True, False])
+def test_large_parameters_that_are_written_to_are_packed_anew(copied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrays, "COPIED_BYTES_MAX", (1 << 28) if copied else 0)
+    model = nn.Linear(600, 600)  # more than is always copied
+    run = compiled(model)
+    x = torch.randn(3, 600)
+    same(run(x), model(x))
+    model.weight[1, 1] += 1000.0
+    same(run(x), model(x))
 
 
 def test_buffers_that_are_written_to(made: list[Any]) -> None:
