@@ -1,4 +1,4 @@
-"""What each optimisation gives on a model: `superkernel ablate`.
+"""What each optimisation gives on a model, on an accelerator: `superkernel ablate`; `ablate_host.py` is the host's.
 
 Model: `STEPS` are the optimisations that options declare, in their order. The first row launches the sub-operators one
 by one; the second is the fused kernel with all of them off (a barrier of all cores behind a drain between any two
@@ -31,7 +31,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from superkernel.analysis.ablate_figures import (
     Figures,
@@ -52,7 +52,9 @@ from superkernel.backends.aicore.timeline import Activity, Timeline, summed
 from superkernel.backends.aicore.variants import with_other_code
 from superkernel.compilation.pipeline import compile_graph
 from superkernel.core.errors import InputError, UnsupportedError
+from superkernel.core.option import ACCELERATOR
 from superkernel.core.options import OPTIONS, Options
+from superkernel.display.charts import Bars, StackedBar
 from superkernel.ops.grouped import TILINGS
 from superkernel.scheduler.aicore.streams import AS_GIVEN
 
@@ -147,11 +149,19 @@ _PREDICTIONS: Mapping[str, Prediction] = {
     "locality": _predict_sync,
 }
 _NEEDS = {"tiling": TILINGS}
-STEPS: tuple[Step, ...] = tuple(
-    Step(name, {o.name: o.off}, {o.name: on}, _PREDICTIONS[o.name], _NEEDS.get(o.name, ()))
-    for o in OPTIONS.values()
-    for name, on in o.steps.items()
-)
+
+
+def steps_on(kind: str) -> tuple[Step, ...]:
+    """The steps that do something on a kind of target, in the order of the options."""
+    return tuple(
+        Step(name, {o.name: o.off}, {o.name: on}, _PREDICTIONS.get(o.name), _NEEDS.get(o.name, ()))
+        for o in OPTIONS.values()
+        for name, on in o.steps.items()
+        if kind not in o.idle and on not in o.refused.get(kind, {})
+    )
+
+
+STEPS = steps_on(ACCELERATOR)
 _SCHEDULING = frozenset(o.name for o in OPTIONS.values() if o.stage == "schedule")  # they need another schedule
 
 
@@ -226,6 +236,35 @@ class Ablation:
 
     def __str__(self) -> str:
         return self.text()
+
+    def chart(self) -> Bars:
+        """The rows as bars."""
+        return ablation_chart(self.rows)
+
+
+class ChartRow(Protocol):
+    """What a row's bar needs."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def us(self) -> float: ...
+    @property
+    def gain(self) -> float | None: ...
+    @property
+    def verdict(self) -> str: ...
+    @property
+    def split(self) -> Mapping[str, float]: ...
+
+
+def ablation_chart(rows: Sequence[ChartRow]) -> Bars:
+    """A bar per row, with what it gains on the row above."""
+
+    def said(row: ChartRow) -> str:
+        return row.verdict or ("" if row.gain is None else f"{-100 * row.gain:+.1f} %")
+
+    bars = tuple(StackedBar(row.name, row.us, tuple(row.split.items()), said(row)) for row in rows)
+    return Bars("What each optimisation gives", bars, "Each on top of those above it; percent of the row above.")
 
 
 def ablate(
@@ -375,11 +414,11 @@ class _Ablation:
 
 
 def ablation_target(target: str | Any) -> AicoreTarget:
-    """The accelerator of a name or file. Raises UnsupportedError for the host, whose kernels `report` compares."""
+    """The accelerator of a name or file. Raises UnsupportedError for other kinds of targets."""
     device = resolved(target)
     if backend_of(device) is not BACKEND:
-        hint = "`superkernel report` compares the host's fused kernel with its sub-operators one by one"
-        raise UnsupportedError("only an accelerator's program can be taken apart", found="host", hint=hint)
+        hint = "on the host `superkernel.analysis.ablate_host` measures what each optimisation gives"
+        raise UnsupportedError("no program of an accelerator", expected="an accelerator", found="host", hint=hint)
     return cast("AicoreTarget", device)
 
 

@@ -161,6 +161,7 @@ def _parser() -> argparse.ArgumentParser:
     _input_arguments(sub)
     sub.add_argument("--rounds", type=int, default=100, help="alternating pairs of the comparison (default 100)")
     sub.add_argument("--html", metavar="FILE", help="write the report with its timeline here too, as one page")
+    sub.add_argument("--ablate", action="store_true", help="with --html: what each optimisation gives, too")
     text = "on an accelerator: the second of two runs, with L2 as the first one left it"
     sub.add_argument("--warm", action="store_true", help=text)
     text = "on an accelerator: the critical path, and what each boundary's synchronisation costs"
@@ -175,7 +176,7 @@ def _parser() -> argparse.ArgumentParser:
     cli_analysis.add_verify_arguments(add("verify", _verify, text, optional=True))
     text = "Run a model on the reference, the host, the simulator and the emulator; exit status 0 where all agree."
     cli_analysis.add_crosscheck_arguments(add("crosscheck", _crosscheck, text))
-    text = "What each optimisation gives on an accelerator, one after the other and alone."
+    text = "What each optimisation gives, one after the other: simulated on an accelerator, measured on the host."
     cli_analysis.add_ablate_arguments(add("ablate", _ablate, text))
     text = "Keep what a model does: its kernels, memory, outputs and time, for `canary`."
     sub = add("snapshot", _snapshot, text)
@@ -355,6 +356,8 @@ def _statistics(array: Any) -> dict[str, float | int]:
 
 
 def _report(args: argparse.Namespace) -> int:
+    if args.ablate and args.html is None:
+        raise InputError("--ablate without --html", hint="`superkernel ablate` prints what each optimisation gives")
     kernel = load_model(args)
     inputs = _inputs(args, kernel)
     if args.critical:
@@ -364,7 +367,8 @@ def _report(args: argparse.Namespace) -> int:
     else:
         report = kernel.report(inputs, rounds=args.rounds, warm=args.warm)
         if args.html is not None:
-            save_page(args.html, report.html())
+            more = [cli_analysis.ablation_chart(kernel, inputs)] if args.ablate else []
+            save_page(args.html, report.html(*more))
     _print(args, report.to_json(), report.text)
     return 0
 

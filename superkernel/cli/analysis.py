@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from superkernel.analysis.ablate import Ablation
+    from superkernel.analysis.ablation import AnyAblation
     from superkernel.analysis.bisection import Bisection
     from superkernel.analysis.crosscheck import CrossCheck
     from superkernel.analysis.exploration import DelaySearch
     from superkernel.analysis.rates import TargetRates
+    from superkernel.display.charts import Chart
     from superkernel.display.tracing import Trace
     from superkernel.ir.graph import Graph
     from superkernel.runtime.kernel import Kernel
@@ -30,6 +31,9 @@ def add_ablate_arguments(parser: argparse.ArgumentParser) -> None:
     _add_inputs(parser)
     text = "also vary the uncertain figures of the target, and say which conclusions depend on them"
     parser.add_argument("--sensitivity", action="store_true", help=text)
+    text = "on the host: launches of each row (default 60)"
+    parser.add_argument("--rounds", type=int, default=60, help=text)
+    parser.add_argument("--html", metavar="FILE", help="write the rows as a chart here too, as one page")
 
 
 def add_bisect_arguments(parser: argparse.ArgumentParser) -> None:
@@ -111,13 +115,32 @@ def _add_inputs(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--random-inputs", type=int, default=0, metavar="SEED", help="make inputs (default: seed 0)")
 
 
-def run_ablate(args: argparse.Namespace, graph: Graph, options: Mapping[str, Any]) -> Ablation:
-    """Carry `ablate` out."""
-    from superkernel.analysis.ablate import ablate, ablation_target
-    from superkernel.core.options import Options
+def run_ablate(args: argparse.Namespace, graph: Graph, options: Mapping[str, Any]) -> AnyAblation:
+    """Carry `ablate` out; the page is written."""
+    from superkernel.analysis.ablation import ablation, ablation_page
+    from superkernel.display.tracing import save_page
 
-    target = ablation_target("a3" if args.target is None else args.target)
-    return ablate(graph, target, options=Options.of(options), inputs=_inputs(args, graph), sensitivity=args.sensitivity)
+    found = ablation(
+        graph,
+        "a3" if args.target is None else args.target,
+        threads=args.threads,
+        options=options,
+        inputs=_inputs(args, graph),
+        sensitivity=args.sensitivity,
+        rounds=args.rounds,
+    )
+    if args.html is not None:
+        save_page(args.html, ablation_page(found).html())
+    return found
+
+
+def ablation_chart(kernel: Kernel, inputs: Mapping[str, Any]) -> Chart:
+    """What each optimisation gives to a kernel's graph on its target."""
+    from superkernel.analysis.ablation import ablation
+
+    made = kernel._compiled
+    found = ablation(made.source, made.target, threads=made.cores, options=made.options, inputs=inputs)
+    return found.chart()
 
 
 def run_bisect(args: argparse.Namespace, graph: Graph, options: Mapping[str, Any]) -> Bisection:

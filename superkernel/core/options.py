@@ -105,6 +105,7 @@ class Options:
         True, "schedule",
         "Decide the number of cores per sub-operator by cost. Off: every sub-operator on all cores.",
         idle={ACCELERATOR: "sub-operators are always placed by estimate"},
+        off=False, steps={"cost placement": True},
     )
     fallback: Literal["warn", "allow", "forbid"] = option(
         "warn", "graph",

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from os import PathLike
 from typing import Any
 
@@ -22,6 +22,8 @@ from superkernel.core.files import file_name
 
 LIMIT = 0.02
 WHOLE = "a launch"
+TRACE = "trace"
+SIMULATED = "superkernel.sim_report/2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +90,10 @@ def difference(
     are of different kinds or `limit` is no part of 1, FileFormatError where one is none of the forms."""
     if not 0 <= limit < 1:
         raise InputError("not a limit", location="limit", expected="0 up to 1", found=str(limit))
-    kinds = [_kind(data, name) for data, name in zip((before, after), names, strict=True)]
+    kinds = [kind_of(data, name) for data, name in zip((before, after), names, strict=True)]
     if kinds[0] != kinds[1]:
         raise InputError("measurements of different kinds", expected=kinds[0], found=kinds[1])
-    figures = [_figures(kinds[0], data, name) for data, name in zip((before, after), names, strict=True)]
+    figures = [figures_of(kinds[0], data, name) for data, name in zip((before, after), names, strict=True)]
     whole = figures[0][WHOLE]
     rows = [_change(name, figures[0].get(name), figures[1].get(name), whole) for name in figures[0] | figures[1]]
     changed = [row for row in rows if _disjoint(row) and abs(row.share) >= limit and row.share]
@@ -114,16 +116,17 @@ def read_measurement(path: str | PathLike[str]) -> dict[str, Any]:
     return data
 
 
-def _kind(data: Mapping[str, Any], name: str) -> str:
-    kind = "trace" if "traceEvents" in data else str(data.get("schema"))
+def kind_of(data: Mapping[str, Any], name: str) -> str:
+    """The form of a measurement: its schema, or `TRACE`. Raises FileFormatError on anything else."""
+    kind = TRACE if "traceEvents" in data else str(data.get("schema"))
     if kind not in _FORMS:
         hint = "what `superkernel report --json`, `ablate --json` and `trace --out FILE.json` write"
         raise FileFormatError("no measurement", location=name, expected=", ".join(_FORMS), found=kind, hint=hint)
     return kind
 
 
-def _figures(kind: str, data: Mapping[str, Any], name: str) -> dict[str, Figure]:
-    """Figures by name, the whole first."""
+def figures_of(kind: str, data: Mapping[str, Any], name: str) -> dict[str, Figure]:
+    """Figures by name, the whole first. Raises FileFormatError."""
     try:
         return {figure.name: figure for figure in _FORMS[kind](data)}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -167,6 +170,12 @@ def _of_ablation(data: Mapping[str, Any]) -> Iterator[Figure]:
         yield _exact(f"up to {row['name']}", row["us"])
 
 
+def _of_host_ablation(data: Mapping[str, Any]) -> Iterator[Figure]:
+    rows = [Figure(f"up to {row['name']}", row["us"], row["low_us"], row["high_us"]) for row in data["rows"]]
+    yield replace(rows[-1], name=WHOLE)
+    yield from rows
+
+
 def _of_trace(data: Mapping[str, Any]) -> Iterator[Figure]:
     spans = [event for event in data["traceEvents"] if event.get("ph") == "X"]
     yield _exact(WHOLE, max((span["ts"] + span["dur"] for span in spans), default=0.0))
@@ -180,9 +189,10 @@ def _of_trace(data: Mapping[str, Any]) -> Iterator[Figure]:
 
 _FORMS: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Figure]]] = {
     "superkernel.report/2": _of_host,
-    "superkernel.sim_report/2": _of_simulator,
+    SIMULATED: _of_simulator,
     "superkernel.ablation/1": _of_ablation,
-    "trace": _of_trace,
+    "superkernel.host_ablation/1": _of_host_ablation,
+    TRACE: _of_trace,
 }
 
 

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
-from math import log10
 from string import Template
 from typing import Any
 
+from superkernel.display.charts import Bars, Chart, StackedBar, drawn
 from superkernel.display.spans import Recording, Span, SpanKind
 
 LEGEND = {
@@ -32,21 +32,11 @@ LEGEND = {
 }
 WORKING = (SpanKind.WORK, SpanKind.COMPUTE, SpanKind.MOVEMENT)
 WAITING = (SpanKind.WAIT, SpanKind.IMBALANCE, SpanKind.FETCH)
-PART_COLOURS = {"pure sync": "wait", "misses": "fetch", "control": "between"}  # where they differ from the part's name
-ROOFLINE_PX = (560, 300)
+TIME_TITLE = "Where the time goes"
 LEAST_GAIN = 0.005  # of a launch: what would save less is not recommended
-PARTS = ("page.html", "page.css", "page.js")
+PARTS = ("page.html", "page.css", "timeline.html", "timeline.js", "tables.js")
 
 Cell = str | int | float | None
-
-
-@dataclass(frozen=True, slots=True)
-class StackedBar:
-    """A time in us and its parts; parts may be unknown."""
-
-    name: str
-    us: float
-    parts: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,46 +58,45 @@ class PageTable:
     chooses: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Roofline:
-    """Points (name, flops per byte, flops per ns) under what the machine can do at most."""
-
-    points: tuple[tuple[str, float, float], ...]
-    flops_per_ns: float
-    bytes_per_ns: float
-
-
 @dataclass(frozen=True)
 class Page:
-    """See the module docstring. `headline`: what limits the kernel, and what would help most."""
+    """See the module docstring. `headline`: what limits the kernel, and what would help most; `bars`: its time and that
+    of other ways to run it; `charts` stand behind the list of gains. `title`: the recording's where there is none."""
 
-    recording: Recording
+    recording: Recording | None
     headline: str = ""
     bars: tuple[StackedBar, ...] = ()
     gains: tuple[Gain, ...] = ()
     tables: tuple[PageTable, ...] = ()
-    roofline: Roofline | None = None
+    charts: tuple[Chart | None, ...] = ()
     notes: tuple[str, ...] = ()
+    title: str = ""
 
     def html(self) -> str:
         """The page's text."""
         folder = files("superkernel.display")
-        template, style, script = (folder.joinpath(name).read_text("utf-8") for name in PARTS)
-        recording = self.recording
-        summary = f"{recording.duration_us:,.2f} us on {len(recording.cores)} cores"
-        notes = (f'<p class="note">{escape(note)}</p>' for note in (*self.notes, *recording.notes))
+        template, style, timeline, script, sorting = (folder.joinpath(name).read_text("utf-8") for name in PARTS)
+        recording, summary, scripts, shown, times = self.recording, "", [sorting], "", []
+        if recording is not None:
+            summary = f"{recording.duration_us:,.2f} us on {len(recording.cores)} cores"
+            counts = f"{len(recording.spans)} spans on {len(recording.tracks)} tracks"
+            shown = Template(timeline).substitute(summary=escape(f"Timeline: {summary}, {counts}"))
+            data = json.dumps(_data(recording), separators=(",", ":")).replace("</", "<\\/")
+            shown += f'<script type="application/json" id="data">{data}</script>'
+            scripts.append(script)
+            times.append(_times(recording))
+        told = (*self.notes, *(() if recording is None else recording.notes))
         return Template(template).substitute(
-            title=escape(recording.title),
+            title=escape(self.title or (recording.title if recording else "")),
             headline=escape(self.headline or summary),
-            summary=escape(f"Timeline: {summary}, {len(recording.spans)} spans on {len(recording.tracks)} tracks"),
-            notes="\n".join(notes),
-            bars=_bars(self.bars),
+            notes="\n".join(f'<p class="note">{escape(note)}</p>' for note in told),
+            bars=Bars(TIME_TITLE, self.bars).html(),
+            timeline=shown,
             gains=_gains(self.gains),
-            roofline=_roofline(self.roofline),
-            tables="\n".join(map(_table, (*self.tables, _times(recording)))),
+            charts="\n".join(drawn(self.charts)),
+            tables="\n".join(map(_table, (*self.tables, *times))),
             style=style,
-            script=script,
-            data=json.dumps(_data(recording), separators=(",", ":")).replace("</", "<\\/"),
+            script="\n".join(scripts),
         )
 
 
@@ -160,86 +149,12 @@ def _data(recording: Recording) -> dict[str, Any]:
 # Everything else ------------------------------------------------------------------------------------------------------
 
 
-def _bars(bars: Sequence[StackedBar]) -> str:
-    if not bars:
-        return ""
-    longest = max(bar.us for bar in bars) or 1.0
-    found = ['<section aria-labelledby="bars-title"><h2 id="bars-title">Where the time goes</h2>']
-    for bar in bars:
-        parts = [(name, us) for name, us in bar.parts if us > 0] or [("rest", bar.us)]
-        whole = sum(us for _, us in parts) or 1.0
-        said = ", ".join(f"{name} {100 * us / whole:.1f} %" for name, us in bar.parts if us > 0)
-        pieces = "".join(
-            f'<div style="width:{100 * us / whole * bar.us / longest:.3f}%;background:var(--{_colour(name)})"'
-            f' title="{escape(name)}: {us:,.3f} us"></div>'
-            for name, us in parts
-        )
-        label = escape(f"{bar.name}: {bar.us:,.2f} us" + (f": {said}" if said else ""), quote=True)
-        found.append(
-            f'<div class="bar"><span>{escape(bar.name)}, {bar.us:,.2f} us</span>'
-            f'<div class="stack" role="img" aria-label="{label}">{pieces}</div></div>'
-        )
-        if said:
-            keys = "".join(
-                f'<span><i class="key" style="background:var(--{_colour(name)})"></i>'
-                f"{escape(name)} {100 * us / whole:.1f} %</span>"
-                for name, us in parts
-            )
-            found.append(f'<p class="parts">{keys}</p>')
-    return "\n".join([*found, "</section>"])
-
-
-def _colour(part: str) -> str:
-    return PART_COLOURS.get(part, part)
-
-
 def _gains(gains: Sequence[Gain]) -> str:
     if not gains:
         return ""
     rows = tuple((gain.what, f"-{100 * gain.share:.1f} %") for gain in gains)
     note = "Estimates, each for itself: the recorded launch played again with that one thing otherwise."
     return _table(PageTable("What would help", ("if", "a launch takes"), rows, note, chooses=False))
-
-
-def _roofline(roofline: Roofline | None) -> str:
-    """Both axes logarithmic; a point per sub-operator."""
-    points = [] if roofline is None else [p for p in roofline.points if p[1] > 0 and p[2] > 0]
-    if roofline is None or not points:
-        return ""
-    wide, tall = ROOFLINE_PX
-    ridge = roofline.flops_per_ns / roofline.bytes_per_ns
-    xs = [p[1] for p in points] + [ridge]
-    ys = [p[2] for p in points] + [roofline.flops_per_ns]
-    x0, x1 = log10(min(xs)) - 0.3, log10(max(xs)) + 0.3
-    y0, y1 = log10(min(ys)) - 0.3, log10(max(ys)) + 0.3
-
-    def at(intensity: float, rate: float) -> tuple[float, float]:
-        x = 40 + (log10(intensity) - x0) / (x1 - x0) * (wide - 60)
-        return x, tall - 30 - (log10(rate) - y0) / (y1 - y0) * (tall - 50)
-
-    start = max(10**x0, 10**y0 / roofline.bytes_per_ns)
-    line = [
-        at(start, start * roofline.bytes_per_ns),
-        at(ridge, roofline.flops_per_ns),
-        at(10**x1, roofline.flops_per_ns),
-    ]
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in line)
-    dots = "".join(
-        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="var(--work)"><title>{escape(name)}: {i:,.2f} flops per byte, '
-        f"{rate:,.2f} GFLOP/s</title></circle>"
-        for name, i, rate in points
-        for x, y in [at(i, rate)]
-    )
-    top, side = f"{roofline.flops_per_ns:,.0f} GFLOP/s", f"{roofline.bytes_per_ns:,.1f} GB/s"
-    said = f"{len(points)} sub-operators under {top} and {side}"
-    return (
-        '<section aria-labelledby="roofline-title"><h2 id="roofline-title">Roofline</h2>'
-        f'<svg width="{wide}" height="{tall}" viewBox="0 0 {wide} {tall}" role="img" aria-label="{said}">'
-        f'<polyline points="{path}" fill="none" stroke="var(--ink)"/>{dots}'
-        f'<text x="{line[1][0]:.0f}" y="{line[1][1] - 6:.0f}">{top}</text>'
-        f'<text x="44" y="14">GFLOP/s</text><text x="{wide - 110}" y="{tall - 8}">flops per byte</text></svg>'
-        f'<p class="faint">The slope is what the level-two caches give, {side}.</p></section>'
-    )
 
 
 def _table(table: PageTable) -> str:

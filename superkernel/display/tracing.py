@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
@@ -15,9 +15,10 @@ from superkernel.core.errors import InputError
 from superkernel.core.files import file_name, replacing
 from superkernel.display import notebook
 from superkernel.display.page import Page
-from superkernel.display.spans import Recording, SignalFlow, Span
+from superkernel.display.spans import Recording, SignalFlow, Span, SpanKind, Track
 
 FORMS = (".html", ".json")
+_CORES = 1 << 20  # more than any run has
 
 
 def form_of(path: str | PathLike[str]) -> str:
@@ -33,6 +34,33 @@ def save_page(path: str | PathLike[str], page: str) -> None:
     """Write a page, atomically. Raises InputError on what is no file name, MachineError where it cannot be written."""
     with replacing(file_name(path), "the page") as file:
         file.write(page.encode())
+
+
+def side_by_side(traces: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Recording:
+    """Traces in Chrome's format as one recording: the cores of the first, then those of the next, on one axis of time.
+    Raises KeyError, TypeError, ValueError where one is not of the form that `Trace.chrome` writes."""
+    cores: dict[int, str] = {}
+    tracks: list[Track] = []
+    spans: list[Span] = []
+    flows: list[SignalFlow] = []
+    for run, (trace, name) in enumerate(zip(traces, names, strict=True)):
+        events = trace["traceEvents"]
+        drawn = [event for event in events if event["ph"] in ("X", "s", "f")]
+        labels = {(e["name"], e["pid"], e.get("tid")): e["args"].get("name", "") for e in events if e["ph"] == "M"}
+        number: dict[tuple[int, int], int] = {}
+        for core, lane in sorted({(event["pid"], event["tid"]) for event in drawn}):
+            number[core, lane] = len(tracks)
+            tracks.append(Track(run * _CORES + core, lane, str(labels.get(("thread_name", core, lane), lane))))
+            cores[run * _CORES + core] = f"{name}: {labels.get(('process_name', core, None), core)}"
+        for event in drawn:
+            track, begin, details = number[event["pid"], event["tid"]], event["ts"], event.get("args", {})
+            if event["ph"] == "X":
+                kind, subop = SpanKind(event["cat"]), details.get("sub_operator")
+                spans.append(Span(track, begin, begin + event["dur"], event["name"], kind, subop, details))
+            else:
+                flow = run + len(traces) * event["id"]
+                flows.append(SignalFlow(track, begin, event["name"], flow, event["ph"] == "f"))
+    return Recording(" and ".join(names), cores, tuple(tracks), tuple(spans), tuple(flows))
 
 
 class Trace(Recording):

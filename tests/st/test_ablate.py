@@ -28,6 +28,8 @@ from superkernel.analysis.ablate import (
     ablate,
     ablation_target,
 )
+from superkernel.analysis.ablate_host import HostAblation
+from superkernel.analysis.ablation import ablation
 from superkernel.backends.aicore.compiled import AicoreCompiled
 from superkernel.backends.aicore.critical import CriticalReport, _Tasks, without_events
 from superkernel.backends.aicore.critical_path import critical_path
@@ -69,6 +71,7 @@ def test_every_row_sums_and_follows_from_those_above(encoder: Ablation) -> None:
         assert row.us == pytest.approx(row.cycles / clock + row.split["launch"])
         assert row.speedup == pytest.approx(encoder.rows[0].us / row.us)
     for above, row in pairwise(encoder.rows):
+        assert row.gain is not None
         assert row.gain == pytest.approx(1 - row.us / above.us)
 
 
@@ -135,9 +138,43 @@ def test_a_graph_that_computes_nothing_is_refused() -> None:
         ablate(b.graph(), sk.load_target("mini"))
 
 
-def test_the_host_is_refused() -> None:
-    with pytest.raises(sk.UnsupportedError, match="only an accelerator"):
+def test_the_host_is_no_accelerator() -> None:
+    with pytest.raises(sk.UnsupportedError, match="no program of an accelerator"):
         ablation_target("host")
+
+
+def test_on_the_host() -> None:
+    """Measured, the kernel that one gets last; its bits are those of all rows."""
+    graph = models.transformer(layers=1)
+    found = ablation(graph, "host", threads=2, rounds=6)
+    assert isinstance(found, HostAblation)
+    names = [row.name for row in found.rows]
+    assert names == [ONE_BY_ONE, FUSED, "minimal sync", "early start", "weight prefetch", "cost placement"]
+    waits = [row.waits for row in found.rows]
+    assert waits[1] == 2 * (found.subops - 1)
+    assert waits[-1] == sk.compile(graph, threads=2)._compiled.plan.waits < waits[1]
+    for above, row in pairwise(found.rows):
+        assert row.low_us <= row.us <= row.high_us
+        assert row.gain is not None
+        assert row.gain == pytest.approx(1 - row.us / above.us)
+        assert row.speedup == pytest.approx(found.rows[0].us / row.us)
+        assert bool(row.verdict) == (not row.beyond_noise or abs(row.gain) < NO_GAIN or row.gain < 0)
+    assert [bar.name for bar in found.chart().bars] == names
+    assert all(name in found.text() for name in names)
+    data = json.loads(json.dumps(found.to_json()))
+    assert data["schema"] == "superkernel.host_ablation/1"
+    assert [row["name"] for row in data["rows"]] == names
+
+
+def test_what_the_host_cannot_ablate() -> None:
+    with pytest.raises(sk.InputError, match="no sensitivity"):
+        ablation(models.mlp((8, 8)), "host", sensitivity=True)
+    with pytest.raises(sk.InputError, match="no rounds"):
+        ablation(models.mlp((8, 8)), "host", rounds=0)
+    b = sk.GraphBuilder("empty")
+    b.output(b.relu(b.input("x", (0, 16), "f32")))
+    with pytest.raises(sk.InputError, match="computes nothing"):
+        ablation(b.graph(), "host", threads=1)
 
 
 def test_on_the_large_target() -> None:
@@ -237,4 +274,14 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     words = ["report", str(path), "--target", "mini", "--random-inputs", "0", "--critical", "--confirm", "1"]
     assert main(words) == 0
     assert "critical path:" in capsys.readouterr().out
-    assert main(["ablate", str(path), "--target", "host"]) == 3
+    page = tmp_path / "rows.html"
+    assert main(["ablate", str(path), "--target", "host", "--threads", "2", "--rounds", "3", "--html", str(page)]) == 0
+    assert "cost placement" in capsys.readouterr().out
+    text = page.read_text(encoding="utf-8")
+    assert "What each optimisation gives" in text
+    assert "<canvas" not in text
+    assert main(["ablate", str(path), "--target", "host", "--sensitivity"]) == 2
+    words = ["report", str(path), "--threads", "2", "--random-inputs", "0", "--rounds", "2", "--ablate"]
+    assert main(words) == 2
+    assert main([*words, "--html", str(page)]) == 0
+    assert "What each optimisation gives" in page.read_text(encoding="utf-8")

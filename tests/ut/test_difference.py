@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import models
 import numpy as np
 import pytest
 from seeds import seeds
 
+import superkernel as sk
 from superkernel.backends.host.conditions import Conditions
 from superkernel.backends.host.report import MedianInterval, Report, TimePart, Work
 from superkernel.cli import main
 from superkernel.core.errors import FileFormatError, InputError
 from superkernel.display.difference import difference
+from superkernel.display.tracing import side_by_side
 
 SUBOPS = 40
 
@@ -93,6 +98,11 @@ def test_ablations_and_traces() -> None:
     ablation = {"schema": "superkernel.ablation/1", "graph": "g", "rows": [{"name": "a", "us": 9.0}]}
     slower = {**ablation, "rows": [{"name": "a", "us": 9.5}]}
     assert difference(ablation, slower).worse
+    row = {"name": "a", "us": 9.0, "low_us": 8.9, "high_us": 9.1}
+    host = {"schema": "superkernel.host_ablation/1", "graph": "g", "rows": [{**row, "name": "b"}, row]}
+    longer = {**host, "rows": [host["rows"][0], {**row, "us": 9.5, "low_us": 9.4, "high_us": 9.6}]}
+    assert [change.name for change in difference(host, longer).changes] == ["a launch", "up to a"]
+    assert not difference(host, {**host, "rows": [row, {**row, "us": 9.3, "high_us": 9.7}]}).worse
     trace = {"traceEvents": [{"ph": "X", "pid": 0, "ts": 0.0, "dur": 4.0, "cat": "work"}, {"ph": "M"}]}
     assert not difference(trace, trace).changes
     longer = {"traceEvents": [{"ph": "X", "pid": 0, "ts": 0.0, "dur": 5.0, "cat": "work"}]}
@@ -123,3 +133,51 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     Path(b).write_text("{")
     assert main(["diff", a, b]) == 2
     assert main(["diff", a, a, "--limit", "nan"]) == 2
+
+
+def compared(folder: Path, before: dict[str, Any], after: dict[str, Any], status: int) -> str:
+    """The page of `diff --html`."""
+    a, b, page = folder / "a.json", folder / "b.json", folder / "both.html"
+    a.write_text(json.dumps(before))
+    b.write_text(json.dumps(after))
+    assert main(["diff", str(a), str(b), "--html", str(page)]) == status
+    return page.read_text(encoding="utf-8") if page.exists() else ""
+
+
+def test_two_reports_side_by_side(tmp_path: Path) -> None:
+    rng = np.random.default_rng(4)
+    page = compared(tmp_path, measured(rng), measured(rng, slower=5.0), 1)
+    assert "two runs side by side" in page
+    assert re.search(r"A launch takes [\d.]+ us in A, [\d.]+ us in B: \+", page)
+    assert '<div class="stack" role="img" aria-label="A: ' in page
+    assert "<canvas" not in page, "reports have no timelines"
+    assert "Nothing changed beyond noise" in compared(tmp_path, simulated(1000), simulated(1000), 0)
+
+
+def test_two_traces_side_by_side(tmp_path: Path) -> None:
+    """Both timelines on one axis: the cores of A, then those of B; spans, flows and their places are those of each."""
+    kernel = sk.compile(models.transformer(layers=1), target="mini")
+    one, other = kernel.trace(), sk.compile(models.mlp((32, 64, 32), batch=4), target="mini").trace()
+    both = side_by_side((json.loads(one.chrome()), json.loads(other.chrome())), "AB")
+    assert list(both.cores.values()) == [
+        f"{run}: {c}" for run, t in (("A", one), ("B", other)) for c in t.cores.values()
+    ]
+    assert len(both.spans) == len(one.spans) + len(other.spans)
+    assert len(both.flows) == len(one.flows) + len(other.flows)
+    assert both.duration_us == pytest.approx(max(one.duration_us, other.duration_us), abs=1e-3)
+    ours = [s for s in both.spans if both.cores[both.tracks[s.track].core].startswith("A: ")]
+    assert Counter((s.name, s.activity, s.subop) for s in ours) == Counter(
+        (s.name, s.activity, s.subop) for s in one.spans
+    )
+    assert len({f.number for f in both.flows}) == len({f.number for f in one.flows}) + len(
+        {f.number for f in other.flows}
+    )
+    page = compared(tmp_path, json.loads(one.chrome()), json.loads(other.chrome()), 0)
+    assert page.count("<canvas") == 1
+    assert "A: AIC 0" in page
+    assert "B: AIC 0" in page
+
+
+def test_a_trace_that_is_not_ours_has_no_page(tmp_path: Path) -> None:
+    strange = {"traceEvents": [{"ph": "X", "pid": 0, "tid": 0, "ts": 0.0, "dur": 4.0, "cat": "gc", "name": "n"}]}
+    assert compared(tmp_path, strange, strange, 2) == ""

@@ -16,10 +16,13 @@ from accessibility import violations
 from browser import Browser, Tab, needs_browser
 
 import superkernel as sk
+from superkernel.backends.page_parts import flow_of, memory_of
 from superkernel.cli import main
-from superkernel.display.page import Gain, Page, PageTable, Roofline, StackedBar, headline
+from superkernel.display.charts import FULLEST, NODES_MAX, Bars, DataFlow, MemoryUse, Roofline, StackedBar
+from superkernel.display.page import Gain, Page, PageTable, headline
 from superkernel.display.spans import Recording, SignalFlow, Span, SpanKind, Track
 from superkernel.frontends.json_form import save_json
+from superkernel.ir.body import Role, SubOperator
 
 PAGE_START = '<!doctype html><html lang="en"><title>t</title><main>'
 STYLE = files("superkernel.display").joinpath("page.css").read_text("utf-8")
@@ -40,14 +43,18 @@ WHOLE = Page(
     (StackedBar("in one launch", 4.0, (("work", 3.0), ("pure sync", 1.0), ("rest", 0.0))), StackedBar("one by one", 8)),
     (Gain("no core ever waits", 0.25),),
     (PageTable("Boundaries", ("", "ahead of", "pure us"), ((0, "x<y", 0.25), (1, "norm", None))),),
-    Roofline((("x<y", 2.0, 10.0), ("norm", 0.1, 0.5), ("empty", 0.0, 0.0)), 100.0, 20.0),
+    (
+        Roofline((("x<y", 2.0, 10.0), ("norm", 0.1, 0.5), ("empty", 0.0, 0.0)), 100.0, 20.0),
+        MemoryUse(((0.0, 1024), (2.0, 4096), (3.5, 512)), 4.0, 8192),
+        DataFlow(((0, "x<y", 2.0), (1, "norm", 1.0)), ((0, 1),)),
+    ),
 )
 
 
 class Elements(HTMLParser):
     """Elements of a page with their attributes, what it links to, its text."""
 
-    VOID = frozenset({"meta", "link", "input", "br", "circle", "polyline"})
+    VOID = frozenset({"meta", "link", "input", "br", "circle", "polyline", "path", "rect"})
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -178,6 +185,74 @@ def test_the_headline_names_limit_and_remedy() -> None:
     assert "help" not in headline([("work", 1.0)], (Gain("nothing", 0.001),))
 
 
+def blended(colour: str, ground: str, opacity: float) -> str:
+    pairs = [(int(colour[i : i + 2], 16), int(ground[i : i + 2], 16)) for i in (1, 3, 5)]
+    return "#" + "".join(f"{round(opacity * above + (1 - opacity) * below):02x}" for above, below in pairs)
+
+
+@pytest.mark.parametrize("theme", [0, 1])
+def test_names_read_on_the_fullest_box_of_the_graph(theme: int) -> None:
+    colours = themes()[theme]
+    assert contrast(colours["ink"], blended(colours["work"], colours["back"], FULLEST)) >= 4.5
+
+
+# Charts ---------------------------------------------------------------------------------------------------------------
+
+
+def test_bars_share_one_scale_and_say_their_parts() -> None:
+    bars = Bars("Time", (StackedBar("a", 2.0, (("work", 1.5), ("pure sync", 0.5))), StackedBar("b", 8.0, said="slow")))
+    text = bars.html()
+    widths = [float(width) for width in re.findall(r"width:([\d.]+)%", text)]
+    assert widths == [18.75, 6.25, 100.0]
+    assert 'aria-label="a: 2.00 us: work 75.0 %, pure sync 25.0 %"' in text
+    assert 'aria-label="b: 8.00 us, slow"' in text
+    assert Bars("Time", ()).html() == ""
+
+
+def test_a_graph_of_one_or_of_too_many_is_not_drawn() -> None:
+    assert DataFlow(((0, "a", 1.0),), ()).html() == ""
+    many = tuple((number, f"s{number}", 1.0) for number in range(NODES_MAX + 1))
+    assert DataFlow(many, ()).html() == ""
+    assert MemoryUse((), 1.0, 0).html() == ""
+
+
+def test_layers_follow_the_longest_way() -> None:
+    nodes = tuple((number, f"s{number}", 1.0) for number in range(5))
+    flow = DataFlow(nodes, ((0, 1), (1, 2), (0, 3), (2, 4), (3, 4)))
+    assert flow.layers == {0: 0, 1: 1, 2: 2, 3: 1, 4: 3}
+    assert flow.html().count("<rect") == 5
+
+
+@pytest.mark.parametrize("target", ["host", "mini"])
+def test_the_graph_is_who_reads_what_whom_wrote(target: str) -> None:
+    """A diamond whose middle values share an arena with what comes behind."""
+    b = sk.GraphBuilder("diamond")
+    x = b.softmax(b.input("x", (4, 64)))
+    one, two = b.matmul(x, b.constant(np.ones((64, 64), np.float32))), b.softmax(x)
+    b.output(b.softmax(b.matmul(b.softmax(one), b.transpose(two, perm=(1, 0)))), "y")
+    kernel = sk.compile(b.graph(), target=target, threads=2 if target == "host" else None)
+    schedule = kernel._compiled.schedule
+    writer = {value: sub.index for sub in schedule.subops for value in _values(sub, written=True)}
+    expected = {
+        (writer[value], sub.index)
+        for sub in schedule.subops
+        for value in _values(sub, written=False)
+        if value in writer
+    }
+    flow = flow_of(schedule, {sub.index: 1.0 for sub in schedule.subops})
+    assert set(flow.edges) == expected
+    assert max(flow.layers.values()) >= 3
+    memory = memory_of(schedule, kernel.trace())
+    assert 0 < max(nbytes for _, nbytes in memory.steps) <= memory.kept_bytes == schedule.arena_bytes
+    assert memory.steps[-1][1] == 0
+    assert memory.steps == tuple(sorted(memory.steps))
+
+
+def _values(sub: SubOperator, *, written: bool) -> list[str]:
+    pairs = zip(sub.values, sub.body.operands, strict=True)
+    return [value for value, operand in pairs if (operand.role is Role.OUTPUT) is written]
+
+
 # In a browser ---------------------------------------------------------------------------------------------------------
 
 
@@ -296,7 +371,7 @@ def test_the_timeline_answers(tmp_path: Path, browser: Browser) -> None:
             const search = document.getElementById('search');
             search.value = 'norm'; search.dispatchEvent(new Event('input'));
             const searched = status.textContent; search.value = ''; search.dispatchEvent(new Event('input'));
-            choose(1); const rowsChosen = document.querySelectorAll('tr.chosen').length;
+            choose(1); const rowsChosen = document.querySelectorAll('.chosen').length;
             document.getElementById('arrows').click();
             document.querySelector('thead button').click();
             return { hover, all, path, half, keyed, before, after, searched, rowsChosen, tall: canvas.clientHeight };
@@ -314,7 +389,7 @@ def test_the_timeline_answers(tmp_path: Path, browser: Browser) -> None:
     assert (found["half"], found["keyed"]) == (2000, 2800)
     assert (found["before"], found["after"]) == (3, 2)
     assert found["searched"] == "1 of 5 spans"
-    assert found["rowsChosen"] == 2, "in the boundaries, and in the table of times"
+    assert found["rowsChosen"] == 3, "in the boundaries, in the table of times, and in the graph"
     assert found["tall"] > 40
 
 
@@ -398,6 +473,8 @@ def test_the_report_s_page(target: str, tmp_path: Path, capsys: pytest.CaptureFi
     for title in (
         "Where the time goes",
         "Timeline",
+        "Graph",
+        "Memory over time",
         "Boundaries",
         "Kernels",
         "Why these kernels",
@@ -422,6 +499,23 @@ def test_the_report_s_page_is_drawn(target: str, tmp_path: Path, browser: Browse
         with browser.tab(dark=dark) as tab:
             opened(tab, tmp_path, page)
             check_drawn(tab)
+
+
+def test_the_accelerator_s_bars_are_the_report_s_times() -> None:
+    report = sk.compile(models.transformer(layers=1), target="mini").report()
+    assert isinstance(report, sk.SimReport)
+    assert report.source is not None
+    assert report.baseline is not None
+    bars = {bar.name: bar for bar in report.source.page(report).bars}
+    assert list(bars) == ["one by one", "full barriers", "as chosen"]
+    assert bars["as chosen"].us == pytest.approx(report.time_us, rel=0.01)
+    assert bars["one by one"].us == pytest.approx(report.baseline.time_us, rel=0.02)
+    assert bars["as chosen"].us < bars["full barriers"].us < bars["one by one"].us
+    for bar in bars.values():
+        assert sum(us for _, us in bar.parts) == pytest.approx(bar.us)
+    parts = {name: dict(bar.parts) for name, bar in bars.items()}
+    assert parts["full barriers"]["pure sync"] > parts["as chosen"]["pure sync"]
+    assert parts["one by one"]["launch"] > parts["full barriers"]["launch"]
 
 
 def test_a_report_that_nobody_measured_has_no_page() -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
+import models
 import numpy as np
 import pytest
 
 import superkernel as sk
+from superkernel.backends.host.compiled import HostCompiled
 from superkernel.backends.host.conditions import Conditions, Watch, kept_launches
 from superkernel.backends.host.profile import Rounds, report_of
 from superkernel.backends.host.report import (
@@ -19,10 +22,12 @@ from superkernel.backends.host.report import (
     MedianInterval,
     Report,
     TimePart,
+    Variant,
     Work,
     format_ns,
 )
 from superkernel.backends.host.stamps import read_stamps
+from superkernel.backends.host.variants import with_other_sync
 from superkernel.display.page import Gain
 from superkernel.scheduler.schedule import Task
 from superkernel.sync.plan import Plan, Set, TaskStep, Wait
@@ -231,6 +236,66 @@ def test_parts_of_a_launch_are_all_of_it() -> None:
     assert report.pure_ns == pytest.approx(report.parts[1].ns)
 
 
+def recorded(compiled: HostCompiled, rounds: int, lost: Sequence[int] = ()) -> Rounds:
+    """Launches whose steps take what they always take, within 2 %. In rounds `lost` a core's CPU is taken from it for
+    4 ms in the middle: everything behind that is late, and the operating system counted it."""
+    plan, rng = compiled.plan, np.random.default_rng(11)
+    words = 1 + max(map(len, plan.programs))
+    usual = rng.integers(200, 2000, (plan.cores, words))
+    steps = (usual * rng.uniform(0.98, 1.02, (rounds, plan.cores, words))).cumsum(axis=2).astype(np.uint64)
+    events = steps + np.uint64(10_000)
+    preemptions = np.zeros((rounds, 3), np.int64)
+    for row in lost:
+        events[row, :, words // 2 :] += np.uint64(4_000_000)
+        preemptions[row, 1] = 1
+    edges = np.stack([np.full(rounds, 9_000, np.uint64), events.max(axis=(1, 2)) + np.uint64(500)], axis=1)
+    plain = (edges[:, 1] - edges[:, 0]).astype(np.int64)
+    watch = Watch(lambda: "", lambda: 0.0)
+    conditions = watch.conditions(preemptions.sum(axis=1), plan.cores)
+    return Rounds(plain, plain, np.zeros(0, np.int64), edges, events, preemptions, conditions)
+
+
+def test_a_report_from_a_busy_machine_is_that_of_a_quiet_one_or_withholds_its_shares() -> None:
+    b = sk.GraphBuilder("g")
+    y = b.matmul(b.input("x", (8, 512), "f32"), b.constant(np.ones((512, 1024), np.float32)))
+    b.output(b.matmul(y, b.constant(np.ones((1024, 64), np.float32))), "y")
+    compiled = sk.compile(b.graph(), threads=2, options={"cost_placement": False, "sync": "full"})._compiled
+    assert isinstance(compiled, HostCompiled)
+    quiet = report_of(compiled, recorded(compiled, 100), 1.0)
+    assert {part.name for part in quiet.parts if part.share > 0.05} >= {"work", "pure sync"}
+    for lost in (10, 49, 75):
+        busy = report_of(compiled, recorded(compiled, 100, range(lost)), 1.0)
+        assert f"{lost} of 100 launches are left out" in busy.text()
+        assert busy.run_ns == pytest.approx(quiet.run_ns, rel=0.02)
+        for ours, theirs in zip(busy.parts, quiet.parts, strict=True):
+            assert ours.share == pytest.approx(theirs.share, rel=0.1, abs=0.001), ours.name
+    worst = report_of(compiled, recorded(compiled, 100, range(90)), 1.0)
+    assert "the machine was busy: threads lost their CPU in 90 of 100 launches" in worst.text()
+    assert (worst.parts, worst.gains) == ((), ())
+    page = worst.html()
+    assert "too busy to say what limits" in page
+    assert "pure sync" not in page.partition("<script")[0]
+
+
+def test_full_barriers_are_measured_beside_the_kernel() -> None:
+    kernel = sk.compile(models.transformer(layers=1), threads=2)
+    report = kernel.report(rounds=8)
+    (full,) = report.variants
+    compiled = kernel._compiled
+    assert full.name == "full barriers"
+    assert full.waits == 2 * (report.subops - 1) > report.waits
+    if full.parts:
+        assert sum(part.share for part in full.parts) == pytest.approx(1.0)
+    assert f"with full barriers {full.run}" in report.text()
+    assert report.to_json()["variants"][0]["name"] == "full barriers"
+    assert not kernel.report(rounds=0).variants, "nothing is compared"
+    assert not sk.compile(models.transformer(layers=1), threads=1).report(rounds=2).variants
+    assert not sk.compile(models.transformer(layers=1), threads=2, options={"sync": "full"}).report(rounds=2).variants
+    assert isinstance(compiled, HostCompiled)
+    other = with_other_sync(compiled, {"sync": "full"})
+    assert (other.plan.waits, other.certificate.waits) == (full.waits, full.waits)
+
+
 def test_every_field_of_the_json_form_is_documented() -> None:
     text = (Path(__file__).parents[2] / "docs/reading-a-report.md").read_text(encoding="utf-8")
     table = text.split("`superkernel.report/2`:")[1].split("`superkernel.sim_report/2`")[0]
@@ -241,6 +306,7 @@ def test_every_field_of_the_json_form_is_documented() -> None:
         work=(Work(0, "s", "k", 1, 1.0, 1.0, 1),),
         counters=HardwareCounts(1.0, 1.0, 1.0),
         gains=(Gain("less", 0.5),),
+        variants=(Variant("full barriers", MedianInterval(1.0, 1.0, 1.0, 1), 1, 1, ()),),
     ).to_json()
     fields = set(data) - {"schema"}
     for value in data.values():

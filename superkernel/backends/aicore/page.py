@@ -15,8 +15,10 @@ from superkernel.backends.aicore.critical import CriticalReport, critical_of
 from superkernel.backends.aicore.critical_path import critical_path
 from superkernel.backends.aicore.measure import span_of
 from superkernel.backends.aicore.timeline import Activity, Timeline, summed
-from superkernel.backends.page_tables import kernels_table
-from superkernel.display.page import Gain, Page, PageTable, StackedBar, headline
+from superkernel.backends.aicore.variants import with_other_code
+from superkernel.backends.page_parts import flow_of, kernels_table, memory_of
+from superkernel.display.charts import StackedBar
+from superkernel.display.page import Gain, Page, PageTable, headline
 from superkernel.display.spans import with_symbols
 from superkernel.display.tracing import Trace
 from superkernel.sim.trace import records, trace_of
@@ -56,19 +58,26 @@ class PageSource:
     def page(self, report: SimReport) -> Page:
         """The report's page."""
         compiled = self.compiled
-        io = [array.copy() for array in self.io]
-        run = compiled.executable.simulate(io, mode="timing", races=False, trace=True, warm=self.warm)
+        run = self.simulated(compiled)
+        trace = traced(compiled, run)
+        us = {row.subop: (row.last - row.first) / report.clock_mhz for row in report.subops}
         lines = [Timeline.of(compiled, launch) for launch in run.launches]
         split = summed(line.split() for line in lines)
         gains = _gains(critical_of(compiled, lines, run.numpy_us), report)
         limits = [(LIMITS[activity][1], split[activity] / (report.cycles or 1)) for activity in Activity]
         return Page(
-            traced(compiled, run),
+            trace,
             headline(limits, gains),
-            _bars(report, split),
+            _bars(self, report, run),
             gains,
             (_boundaries(report, compiled), _work(report), kernels_table(report.kernels)),
+            (flow_of(compiled.schedule, us), memory_of(compiled.schedule, trace)),
         )
+
+    def simulated(self, compiled: AicoreCompiled, *, single: bool = False) -> SimRun:
+        """A run of the program, or of another one of the same schedule, for its times."""
+        io = [array.copy() for array in self.io]
+        return compiled.executable.simulate(io, mode="timing", races=False, trace=True, warm=self.warm, single=single)
 
 
 def traced(compiled: AicoreCompiled, run: SimRun) -> Trace:
@@ -115,15 +124,30 @@ def _gains(found: CriticalReport, report: SimReport) -> tuple[Gain, ...]:
     return tuple(sorted((g for g in gains if g.share > 0), key=lambda g: (-g.share, g.what)))
 
 
-def _bars(report: SimReport, split: dict[Activity, float]) -> tuple[StackedBar, ...]:
-    us = 1 / report.clock_mhz
-    parts = [(LIMITS[activity][0], cycles * us) for activity, cycles in split.items()]
-    simulated = report.cycles * us
-    parts += [("launch", report.time_us - report.numpy_us - simulated), ("NumPy", report.numpy_us)]
-    bars = [StackedBar("in one launch" if report.launches == 1 else "fused", report.time_us, tuple(parts))]
+def _bars(source: PageSource, report: SimReport, chosen: SimRun) -> tuple[StackedBar, ...]:
+    """Ways to run the same sub-operators; the chosen one alone where the report compares nothing."""
+    compiled, bars = source.compiled, []
     if report.baseline is not None:
-        bars.append(StackedBar("one by one", report.baseline.time_us))
-    return tuple(bars)
+        run = source.simulated(compiled, single=True)
+        bars.append(_bar("one by one", compiled, run, report.numpy_us, single=True))
+        options = compiled.options
+        if options.sync_level != "full":
+            full = with_other_code(compiled, replace(options, sync="full", launches="fused", fallback="allow"))
+            bars.append(_bar("full barriers", full, source.simulated(full), report.numpy_us))
+    return (*bars, _bar("as chosen", compiled, chosen, report.numpy_us, launching=report.baseline is not None))
+
+
+def _bar(
+    name: str, compiled: AicoreCompiled, run: SimRun, numpy_us: float, *, single: bool = False, launching: bool = True
+) -> StackedBar:
+    """A run with its parts, mean over the cores. `numpy_us`: as the report has it, so that no bar differs by its noise;
+    `launching`: with what its launches cost."""
+    us = compiled.target.nanoseconds(1) / 1000
+    split = summed(Timeline.of(compiled, launch, single=single).split() for launch in run.launches)
+    parts = [(LIMITS[activity][0], cycles * us) for activity, cycles in split.items()]
+    launch_us = len(run.launches) * float(compiled.target.dispatch.launch_ns) / 1000 if launching else 0.0
+    parts += [("launch", launch_us), ("NumPy", numpy_us)]
+    return StackedBar(name, sum(part for _, part in parts), tuple(parts))
 
 
 def _boundaries(report: SimReport, compiled: AicoreCompiled) -> PageTable:

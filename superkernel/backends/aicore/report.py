@@ -31,6 +31,7 @@ import numpy as np
 from superkernel.compilation.kernel_uses import KernelUse, use_lines
 from superkernel.core.errors import UnsupportedError
 from superkernel.display import notebook
+from superkernel.display.charts import Chart
 from superkernel.display.notebook import Share
 from superkernel.display.page import Page
 from superkernel.transforms.selections import no_bound
@@ -167,13 +168,15 @@ class SimReport:
         """Without what makes the page, which holds the kernel: copies and pickles have figures and texts."""
         return {**vars(self), "source": None}
 
-    def html(self) -> str:
-        """A page of its own: what limits the kernel and what would help, the timeline, all tables. It simulates the run
-        once more. Raises UnsupportedError for a report that `Kernel.report` did not make."""
+    def html(self, *charts: Chart) -> str:
+        """A page of its own: what limits the kernel and what would help, the timeline, all tables, further charts. It
+        simulates the run once more, and others that it is held against. Raises UnsupportedError for a report that
+        `Kernel.report` did not make."""
         if self.source is None:
             hint = "`kernel.report()` makes one"
             raise UnsupportedError("a report without a timeline", location=f"report of {self.graph!r}", hint=hint)
-        return self.source.page(self).html()
+        page = self.source.page(self)
+        return replace(page, charts=(*charts, *page.charts)).html()
 
     def text(self) -> str:
         """For a terminal."""

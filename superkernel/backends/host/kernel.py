@@ -97,8 +97,9 @@ class HostKernel(Kernel):
     def _measure(self, io: Io, rounds: int, warm: bool) -> Report:
         """Runs are warm, whatever is asked for."""
         from superkernel.backends.host.profile import measure
+        from superkernel.backends.host.variants import barriers_of
 
-        return measure(self._compiled, io, rounds)
+        return measure(self._compiled, io, rounds, barriers_of(self._compiled) if rounds else {})
 
     def _times(self, io: Io, rounds: int) -> NDArray[np.int64]:
         return self._executable.time(io, rounds, WARMUP_ROUNDS)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from superkernel.backends.host.report import BoundaryReport, Report
-from superkernel.backends.page_tables import kernels_table
-from superkernel.display.page import Page, PageTable, Roofline, StackedBar, headline
+from superkernel.backends.host.report import BoundaryReport, Report, TimePart
+from superkernel.backends.page_parts import flow_of, kernels_table, memory_of
+from superkernel.display.charts import Roofline, StackedBar
+from superkernel.display.page import Page, PageTable, headline
+from superkernel.scheduler.schedule import Schedule
 
 FORMS = {
     "none": "no core waits: what is read was written by the same core, or earlier waits order it",
@@ -22,11 +24,11 @@ LIMITS = {
 }
 
 
-def page_of(report: Report) -> Page:
+def page_of(schedule: Schedule, report: Report) -> Page:
     """The page of a report that has a timeline."""
     assert report.timeline is not None
     notes = () if report.conditions is None else tuple(report.conditions.sentences())
-    if report.trusted:
+    if report.parts:
         said = headline([(LIMITS[part.name], part.share) for part in report.parts], report.gains)
     else:
         said = "The machine was too busy to say what limits this kernel."
@@ -34,19 +36,28 @@ def page_of(report: Report) -> Page:
         report.timeline,
         said,
         _bars(report),
-        report.gains if report.trusted else (),
+        report.gains,
         (_boundaries(report), _work(report), kernels_table(report.kernels)),
-        _roofline(report),
+        (
+            flow_of(schedule, {work.subop: work.busy_ns / 1e3 for work in report.work}),
+            memory_of(schedule, report.timeline),
+            _roofline(report),
+        ),
         () if report.timeline.notes == notes else notes,
     )
 
 
 def _bars(report: Report) -> tuple[StackedBar, ...]:
-    parts = tuple((part.name, max(0.0, part.ns / 1e3)) for part in report.parts) if report.trusted else ()
-    bars = [StackedBar("in one launch", report.run_ns / 1e3, parts)]
+    bars = []
     if report.one_by_one is not None:
         bars.append(StackedBar("one by one", report.one_by_one.median_ns / 1e3))
-    return tuple(bars)
+    for each in report.variants:
+        bars.append(StackedBar(each.name, each.run.median_ns / 1e3, _parts(each.parts)))
+    return (*bars, StackedBar("as chosen", report.run_ns / 1e3, _parts(report.parts)))
+
+
+def _parts(parts: tuple[TimePart, ...]) -> tuple[tuple[str, float], ...]:
+    return tuple((part.name, max(0.0, part.ns / 1e3)) for part in parts)
 
 
 def _boundaries(report: Report) -> PageTable:

@@ -1,9 +1,12 @@
 """Measuring a kernel of the host: launches of three kinds in turn, and the `Report` and `Trace` made of them.
 
-Model: a *round* is a plain launch, a profiled one and, where asked for, the sub-operators one by one. All rounds run
+Model: a *round* is a plain launch, a profiled one and, where asked for, the sub-operators one by one. Rounds run
 without Python between them; stamps are copied in memory, and read when all have run. Where launches are short, each is
 preceded by one of its own kind, so that the profiled launch finds caches as warm as the plain one; what is left between
 the two is stated as the stamps' cost. Which rounds count says `conditions.py`.
+
+Where the kernel is held against others (*variants*), each has as many rounds, and takes turns with it in `BLOCKS`
+blocks of rounds: what changes about the machine meanwhile meets all of them.
 
 A launch's *time* is the median of the plain launches; nothing else is called so. Parts of the time are means over the
 middle half of the profiled launches (by total): unlike medians they add up.
@@ -11,9 +14,10 @@ middle half of the profiled launches (by total): unlike medians they add up.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +29,15 @@ from superkernel.backends.host.conditions import Conditions, Watch, kept_launche
 from superkernel.backends.host.hang import PlanWords
 from superkernel.backends.host.page import page_of
 from superkernel.backends.host.replay import LaunchReplay
-from superkernel.backends.host.report import BoundaryReport, HardwareCounts, MedianInterval, Report, TimePart, Work
+from superkernel.backends.host.report import (
+    BoundaryReport,
+    HardwareCounts,
+    MedianInterval,
+    Report,
+    TimePart,
+    Variant,
+    Work,
+)
 from superkernel.backends.host.stamps import RunFigures, core_stamps, read_stamps, trace_of
 from superkernel.compilation.kernel_uses import computed_in, kernel_uses
 from superkernel.display.page import Gain
@@ -34,6 +46,7 @@ from superkernel.display.tracing import Trace
 WARMUP_RUNS = 5
 BUDGET_NS = 5e8  # for the launches of a report without a comparison
 ROUNDS_MIN, ROUNDS_MAX = 15, 200
+BLOCKS = 8
 STAMPS_BYTES_MAX = 1 << 24  # read in Python, step by step
 SHORT_NS = 5e6  # launches below are preceded by one of their kind
 COUNTED_LAUNCHES = 20
@@ -67,33 +80,72 @@ class Rounds:
         return order[quarter : len(order) - quarter]
 
 
-def run_rounds(compiled: HostCompiled, io: Sequence[Array], rounds: int, *, single: bool) -> Rounds:
-    """Measure. `rounds` 0: as many as `BUDGET_NS` allow. States change."""
-    executable = compiled.executable
-    once = float(np.median(executable.time(io, 3, WARMUP_RUNS)))
-    stamps_bytes = 8 * compiled.cores * max(1, compiled.image.spec.events_words)
+def run_rounds(
+    compiled: HostCompiled,
+    io: Sequence[Array],
+    rounds: int,
+    *,
+    single: bool,
+    variants: Mapping[str, HostCompiled] | None = None,
+) -> tuple[Rounds, dict[str, Rounds]]:
+    """Measure the kernel, and variants of it by name. `rounds` 0: as many as `BUDGET_NS` allow. States change."""
+    kernels = {"": compiled, **(variants or {})}
+    once = float(np.median(compiled.executable.time(io, 3, WARMUP_RUNS)))
+    stamps_bytes = 8 * compiled.cores * max(1, *(k.image.spec.events_words for k in kernels.values()))
     short = once < SHORT_NS
     if rounds == 0:
         rounds = int(np.clip(BUDGET_NS / max(once * (4 if short else 2), 1.0), ROUNDS_MIN, ROUNDS_MAX))
     rounds = min(rounds, max(ROUNDS_MIN, STAMPS_BYTES_MAX // stamps_bytes))
+    blocks = np.diff(np.linspace(0, rounds, min(rounds, BLOCKS if variants else 1) + 1).astype(int))
     watch = Watch()
-    found = executable.profile(io, rounds, WARMUP_RUNS, settle=short, single=single)
+    found: dict[str, list[_core.ProfileRows]] = {name: [] for name in kernels}
+    for number, block in enumerate(blocks):
+        warmup = 1 if number else WARMUP_RUNS
+        for name, kernel in kernels.items():
+            part = kernel.executable.profile(io, int(block), warmup, settle=short, single=single and not name)
+            found[name].append(part)
+    whole = {name: _joined(parts, watch, compiled.cores) for name, parts in found.items()}
+    return whole.pop(""), whole
+
+
+def _joined(parts: Sequence[_core.ProfileRows], watch: Watch, cores: int) -> Rounds:
+    def column(name: Literal["plain_ns", "profiled_ns", "single_ns", "edges", "events", "preemptions"]) -> Array:
+        return np.concatenate([part[name] for part in parts])
+
+    preemptions = column("preemptions")
     return Rounds(
-        found["plain_ns"],
-        found["profiled_ns"],
-        found["single_ns"],
-        found["edges"],
-        found["events"],
-        found["preemptions"],
-        watch.conditions(found["preemptions"].sum(axis=1), compiled.cores),
-    )
+        column("plain_ns"), column("profiled_ns"), column("single_ns"), column("edges"), column("events"), preemptions,
+        watch.conditions(preemptions.sum(axis=1), cores),
+    )  # fmt: skip
 
 
-def measure(compiled: HostCompiled, io: Sequence[Array], rounds: int) -> Report:
-    """Profile and, where `rounds` > 0, compare fused with one by one in as many rounds. States change."""
-    measured = run_rounds(compiled, io, rounds, single=rounds > 0)
+def measure(
+    compiled: HostCompiled, io: Sequence[Array], rounds: int, variants: Mapping[str, HostCompiled] | None = None
+) -> Report:
+    """Profile and, where `rounds` > 0, compare fused with one by one, and with variants, in as many rounds. States
+    change."""
+    measured, others = run_rounds(compiled, io, rounds, single=rounds > 0, variants=variants)
     counted = compiled.executable.count(io, COUNTED_LAUNCHES) / COUNTED_LAUNCHES
-    return report_of(compiled, measured, 1e9 / _core.tsc_hz(), HardwareCounts.of(counted))
+    ns_per_tick = 1e9 / _core.tsc_hz()
+    report = report_of(compiled, measured, ns_per_tick, HardwareCounts.of(counted))
+    rows = (_variant(name, kernel, others[name], ns_per_tick) for name, kernel in (variants or {}).items())
+    return replace(report, variants=tuple(rows))
+
+
+def _variant(name: str, compiled: HostCompiled, measured: Rounds, ns_per_tick: float) -> Variant:
+    figures = _figures(compiled, measured, ns_per_tick)
+    middle = [figures[int(row)] for row in measured.middle()]
+    parts = _parts(middle, list(figures.values()), compiled.plan.cores) if measured.conditions.trusted else ()
+    run = MedianInterval.of(measured.plain[measured.kept])
+    return Variant(name, run, compiled.plan.waits, sum(compiled.plan.sets), parts)
+
+
+def _figures(compiled: HostCompiled, measured: Rounds, ns_per_tick: float) -> dict[int, RunFigures]:
+    """Of the kept rounds, by number."""
+    return {
+        int(row): read_stamps(compiled.plan, measured.events[row], ns_per_tick, measured.edges[row].tolist())
+        for row in np.flatnonzero(measured.kept)
+    }
 
 
 def report_of(
@@ -101,10 +153,7 @@ def report_of(
 ) -> Report:
     """The report of what was measured."""
     plan, kept = compiled.plan, measured.kept
-    figures = {
-        int(row): read_stamps(plan, measured.events[row], ns_per_tick, measured.edges[row].tolist())
-        for row in np.flatnonzero(kept)
-    }
+    figures = _figures(compiled, measured, ns_per_tick)
     middle = [figures[int(row)] for row in measured.middle()]
     pure, imbalance, busy, sets = (
         np.mean([getattr(f, name) for f in middle], axis=0) for name in ("pure", "imbalance", "busy", "sets")
@@ -151,14 +200,14 @@ def report_of(
         run=run,
         profiled_ns=float(np.mean([f.total for f in middle])),
         stamps=MedianInterval.of((measured.profiled - measured.plain)[kept]),
-        parts=_parts(middle, list(figures.values()), plan.cores),
+        parts=_parts(middle, list(figures.values()), plan.cores) if measured.conditions.trusted else (),
         conditions=measured.conditions,
         counters=counters,
         kernels=kernel_uses(compiled),
-        gains=_gains(compiled, measured, ns_per_tick, boundaries),
+        gains=_gains(compiled, measured, ns_per_tick, boundaries) if measured.conditions.trusted else (),
         peak=(compiled.cores * compiled.target.flops_per_ns, compiled.target.l2_bytes_per_ns * compiled.cores),
         timeline=_timeline(compiled, measured, ns_per_tick),
-        page_of=page_of,
+        page_of=partial(page_of, compiled.schedule),
     )
 
 
@@ -243,5 +292,5 @@ def _work(compiled: HostCompiled, middle: Sequence[RunFigures], kept: Sequence[R
 
 def traced(compiled: HostCompiled, io: Sequence[Array]) -> Trace:
     """The launch with the median time of many as a timeline. States change."""
-    measured = run_rounds(compiled, io, 0, single=False)
+    measured, _ = run_rounds(compiled, io, 0, single=False)
     return _timeline(compiled, measured, 1e9 / _core.tsc_hz())

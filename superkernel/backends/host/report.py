@@ -29,6 +29,7 @@ from superkernel.backends.host.conditions import Conditions
 from superkernel.compilation.kernel_uses import KernelUse, use_lines
 from superkernel.core.errors import UnsupportedError
 from superkernel.display import notebook
+from superkernel.display.charts import Chart
 from superkernel.display.notebook import Share
 from superkernel.display.page import Gain, Page
 from superkernel.display.spans import Recording
@@ -112,6 +113,18 @@ class TimePart:
 
 
 @dataclass(frozen=True)
+class Variant:
+    """The same sub-operators with other options, measured in turn with the kernel: its launch, and what it consists of;
+    no `parts` where the machine was too busy."""
+
+    name: str
+    run: MedianInterval
+    waits: int
+    sets: int
+    parts: tuple[TimePart, ...]
+
+
+@dataclass(frozen=True)
 class HardwareCounts:
     """What the CPU counted per launch, all cores together, in user mode; cores that wait for the next launch count
     cycles and instructions too. None: that event cannot be had."""
@@ -135,8 +148,9 @@ class HardwareCounts:
 class Report:
     """See the module docstring. `run_ns`: the time of a launch, as `run` has it with its interval; `busy_ns` per core;
     `fused` and `one_by_one` None where not compared; `work` in the order of execution. `profiled_ns` is the time of a
-    launch that leaves time stamps, `stamps` what they cost, `parts` what it consists of; `gains`: what would help, the
-    largest first; `timeline`: the launch with the median time, no part of the JSON form."""
+    launch that leaves time stamps, `stamps` what they cost, `parts` what it consists of, none where the machine was too
+    busy to say; `variants`: what it was held against beside one by one; `gains`: what would help, the largest first;
+    `timeline`: the launch with the median time, no part of the JSON form."""
 
     graph: str
     target: str
@@ -161,6 +175,7 @@ class Report:
     profiled_ns: float = 0.0
     stamps: MedianInterval | None = None
     parts: tuple[TimePart, ...] = ()
+    variants: tuple[Variant, ...] = ()
     conditions: Conditions | None = None
     counters: HardwareCounts | None = None
     kernels: tuple[KernelUse, ...] = ()
@@ -223,16 +238,22 @@ class Report:
                 f"fused {self.fused}, one by one {self.one_by_one}: {self.speedup:.2f}x "
                 f"(medians with 95 % intervals, {self.fused.samples} alternating pairs)"
             )
+        for variant in self.variants:
+            lines.append(
+                f"with {variant.name} {variant.run}, {variant.waits} waits: "
+                f"{variant.run.median_ns / (self.run_ns or 1.0):.2f}x the time"
+            )
         lines += [self.precision] if self.precision else []
         return lines + [f"fallback to NumPy: {text}" for text in self.fallbacks]
 
-    def html(self) -> str:
-        """A page of its own: what limits the kernel and what would help, the timeline, all tables. Raises
-        UnsupportedError for a report that was not measured here."""
+    def html(self, *charts: Chart) -> str:
+        """A page of its own: what limits the kernel and what would help, the timeline, all tables, further
+        charts. Raises UnsupportedError for a report that was not measured here."""
         if self.page_of is None:
             hint = "`kernel.report()` makes one"
             raise UnsupportedError("a report without a timeline", location=f"report of {self.graph!r}", hint=hint)
-        return self.page_of(self).html()
+        page = self.page_of(self)
+        return replace(page, charts=(*charts, *page.charts)).html()
 
     def _part_lines(self) -> list[str]:
         """What a launch's time consists of, where that is known."""

@@ -11,6 +11,8 @@ const WHOLE = Math.max(1, data.duration);
 const ROW = 14, GAP = 6, RULER = 20, LABEL = 190, ARROWS_MAX = 2000;
 const canvas = document.getElementById("canvas"), ink = canvas.getContext("2d");
 const tip = document.getElementById("tip"), status = document.getElementById("status");
+const uses = new Int32Array(names.length); // spans by name
+for (const name of columns[NAME]) uses[name]++;
 const first = new Int32Array(tracks.length + 1);
 for (let i = 0; i < count; i++) first[columns[TRACK][i] + 1]++;
 for (let t = 0; t < tracks.length; t++) first[t + 1] += first[t];
@@ -197,7 +199,7 @@ function totals(from, to) {
 
 function choose(subop) {
   chosen = subop === null || subop === chosen || subop < 0 ? null : subop;
-  for (const row of document.querySelectorAll("tr[data-subop]")) {
+  for (const row of document.querySelectorAll("[data-subop]")) {
     row.classList.toggle("chosen", chosen !== null && Number(row.dataset.subop) === chosen);
   }
   draw();
@@ -292,9 +294,7 @@ document.getElementById("whole").addEventListener("click", whole);
 document.getElementById("search").addEventListener("input", event => {
   const wanted = event.target.value.trim().toLowerCase();
   hits = wanted ? new Set(names.flatMap((name, n) => (name.toLowerCase().includes(wanted) ? [n] : []))) : null;
-  let found = 0;
-  if (hits) for (let i = 0; i < count; i++) found += hits.has(columns[NAME][i]) ? 1 : 0;
-  status.textContent = hits ? `${found} of ${count} spans` : "";
+  status.textContent = hits ? `${[...hits].reduce((sum, name) => sum + uses[name], 0)} of ${count} spans` : "";
   draw();
 });
 
@@ -306,19 +306,12 @@ document.getElementById("legend").append(...data.legend.map(([kind, text]) => {
   return item;
 }));
 
-for (const table of document.querySelectorAll("table")) {
-  const body = table.tBodies[0];
+for (const body of document.querySelectorAll("tbody, #graph")) {
   body.addEventListener("click", event => {
-    const row = event.target.closest("tr[data-subop]");
+    const row = event.target.closest("[data-subop]");
     if (row) { choose(Number(row.dataset.subop)); document.getElementById("timeline").scrollIntoView({ block: "nearest" }); }
   });
-  body.addEventListener("keydown", event => { if (event.key === "Enter") event.target.click(); });
-  table.tHead.addEventListener("click", event => {
-    const column = event.target.closest("th").cellIndex;
-    const value = row => { const text = row.cells[column].textContent.replace(/[, %]/g, ""); return text === "" || Number.isNaN(Number(text)) ? text : -Number(text); };
-    const sorted = [...body.rows].sort((a, b) => (value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : 0));
-    body.append(...sorted);
-  });
+  body.addEventListener("keydown", event => { if (event.key === "Enter") event.target.dispatchEvent(new MouseEvent("click", { bubbles: true })); });
 }
 
 function again() { readColours(); layOut(); draw(); }

@@ -1,0 +1,65 @@
+"""What each optimisation gives, on whatever target: `ablate.py` simulates an accelerator, `ablate_host.py` measures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from superkernel.analysis.ablate import Ablation, ChartRow, ablate, ablation_target
+from superkernel.analysis.ablate_host import ROUNDS, HostAblation, ablate_host
+from superkernel.api import resolved
+from superkernel.backends import backend_of
+from superkernel.backends.host.backend import BACKEND as HOST
+from superkernel.core.errors import InputError
+from superkernel.core.options import Options
+from superkernel.display.page import Page, PageTable
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from superkernel.ir.graph import Graph
+    from superkernel.target.base import Target
+    from superkernel.target.cpu import CpuTarget
+
+AnyAblation = Ablation | HostAblation
+
+
+def ablation(
+    graph: Graph,
+    target: str | Target,
+    *,
+    threads: int | None = None,
+    options: Options | Mapping[str, Any] | None = None,
+    inputs: Mapping[str, NDArray[Any]] | None = None,
+    sensitivity: bool = False,
+    rounds: int = ROUNDS,
+) -> AnyAblation:
+    """Switch optimisations on one after the other. `threads` and `rounds` (launches of each row) are the host's,
+    `sensitivity` an accelerator's. `options`: for everything that no step decides. `inputs`: random ones of seed 0 by
+    default. Raises InputError, UnsupportedError."""
+    device, given = resolved(target), Options.of(options)
+    if backend_of(device) is not HOST:
+        return ablate(graph, ablation_target(device), options=given, inputs=inputs, sensitivity=sensitivity)
+    if sensitivity:
+        hint = "an accelerator's description has uncertain figures; the host is measured"
+        raise InputError("no sensitivity on the host", location="sensitivity", hint=hint)
+    return ablate_host(graph, cast("CpuTarget", device), threads=threads, options=given, inputs=inputs, rounds=rounds)
+
+
+def ablation_page(found: AnyAblation) -> Page:
+    """The rows as a page of its own: a chart, a table, and a sentence."""
+    rows = tuple((row.name, row.us, _percent(row.gain), f"{row.speedup:.2f}x", row.verdict) for row in found.rows)
+    table = PageTable("Rows", ("step", "us", "gain", "speedup", "verdict"), rows, chooses=False)
+    steps: Sequence[ChartRow] = found.rows[1:]
+    best = max(steps, key=lambda row: row.gain or 0.0)
+    said = (
+        f"Of all steps, {best.name} gives most: {_percent(best.gain)} of the row above. The whole is "
+        f"{found.rows[-1].speedup:.2f}x as fast as one by one."
+    )
+    notes = tuple(found.conditions.sentences()) if isinstance(found, HostAblation) else ()
+    title = f"{found.graph} on {found.target}: what each optimisation gives"
+    return Page(None, said, charts=(found.chart(),), tables=(table,), notes=notes, title=title)
+
+
+def _percent(part: float | None) -> str:
+    return "" if part is None else f"{part:.1%}"

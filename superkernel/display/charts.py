@@ -1,0 +1,291 @@
+"""The charts of a page: bars of time, roofline, memory over time, the graph of sub-operators. HTML and SVG as text.
+
+Model: a chart is data, a frozen dataclass with `html()`, which stands by itself: its colours are the page's variables,
+its text is said to those who do not see it. A colour means one kind of time everywhere (`colour_of`); in the graph it
+is the same blue as work, the fuller the longer a sub-operator takes. What cannot be drawn is "".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from math import log10
+
+PART_COLOURS = {
+    "pure sync": "wait",
+    "pure": "wait",
+    "misses": "fetch",
+    "control": "between",
+    "NumPy": "flag",
+    "numpy": "flag",
+}
+"""Where they differ from the part's name."""
+ROOFLINE_PX = (560, 300)
+MEMORY_PX = (900, 180)
+NODE_PX, LAYER_PX, LANE_PX = (150, 36), 190, 48
+NODES_MAX = 400  # a graph of more is not drawn
+NAME_LETTERS = 22
+FULLEST = 0.45  # opacity of the longest sub-operator's node: its text must read
+
+
+def colour_of(part: str) -> str:
+    """The variable of a part of the time."""
+    return PART_COLOURS.get(part, part)
+
+
+@dataclass(frozen=True, slots=True)
+class StackedBar:
+    """A time in us and its parts; parts may be unknown. `said`: what is written behind it."""
+
+    name: str
+    us: float
+    parts: tuple[tuple[str, float], ...] = ()
+    said: str = ""
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Stacked bars under a title, on one scale."""
+
+    title: str
+    bars: Sequence[StackedBar]
+    note: str = ""
+
+    def html(self) -> str:
+        """A section."""
+        if not self.bars:
+            return ""
+        longest = max(bar.us for bar in self.bars) or 1.0
+        place = f"bars-{_identifier(self.title)}"
+        found = [f'<section aria-labelledby="{place}"><h2 id="{place}">{escape(self.title)}</h2>']
+        for bar in self.bars:
+            parts = [(name, us) for name, us in bar.parts if us > 0] or [("rest", bar.us)]
+            whole = sum(us for _, us in parts) or 1.0
+            told = ", ".join(f"{name} {100 * us / whole:.1f} %" for name, us in bar.parts if us > 0)
+            pieces = "".join(
+                f'<div style="width:{100 * us / whole * bar.us / longest:.3f}%;background:var(--{colour_of(name)})"'
+                f' title="{escape(name)}: {us:,.3f} us"></div>'
+                for name, us in parts
+            )
+            behind = f", {bar.said}" if bar.said else ""
+            label = escape(f"{bar.name}: {bar.us:,.2f} us{behind}" + (f": {told}" if told else ""), quote=True)
+            found.append(
+                f'<div class="bar"><span>{escape(bar.name)}, {bar.us:,.2f} us{escape(behind)}</span>'
+                f'<div class="stack" role="img" aria-label="{label}">{pieces}</div></div>'
+            )
+        found.append(self._keys())
+        found += [f'<p class="faint">{escape(self.note)}</p>'] if self.note else []
+        return "\n".join([*found, "</section>"])
+
+    def _keys(self) -> str:
+        """What the colours mean; with one bar of parts, how large they are too."""
+        known = [bar for bar in self.bars if any(us > 0 for _, us in bar.parts)]
+        shares: dict[str, str] = {}
+        for bar in known:
+            whole = sum(us for _, us in bar.parts if us > 0) or 1.0
+            for name, us in bar.parts:
+                if us > 0:
+                    shares[name] = f" {100 * us / whole:.1f} %" if len(known) == 1 else ""
+        items = (
+            f'<span><i class="key" style="background:var(--{colour_of(name)})"></i>{escape(name)}{share}</span>'
+            for name, share in shares.items()
+        )
+        return f'<p class="parts">{"".join(items)}</p>' if shares else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """Points (name, flops per byte, flops per ns) under what the machine can do at most, both axes logarithmic."""
+
+    points: tuple[tuple[str, float, float], ...]
+    flops_per_ns: float
+    bytes_per_ns: float
+
+    def html(self) -> str:
+        """A section; "" without a point."""
+        points = [p for p in self.points if p[1] > 0 and p[2] > 0]
+        if not points:
+            return ""
+        wide, tall = ROOFLINE_PX
+        ridge = self.flops_per_ns / self.bytes_per_ns
+        xs = [p[1] for p in points] + [ridge]
+        ys = [p[2] for p in points] + [self.flops_per_ns]
+        x0, x1 = log10(min(xs)) - 0.3, log10(max(xs)) + 0.3
+        y0, y1 = log10(min(ys)) - 0.3, log10(max(ys)) + 0.3
+
+        def at(intensity: float, rate: float) -> tuple[float, float]:
+            x = 40 + (log10(intensity) - x0) / (x1 - x0) * (wide - 60)
+            return x, tall - 30 - (log10(rate) - y0) / (y1 - y0) * (tall - 50)
+
+        start = max(10**x0, 10**y0 / self.bytes_per_ns)
+        line = [at(start, start * self.bytes_per_ns), at(ridge, self.flops_per_ns), at(10**x1, self.flops_per_ns)]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in line)
+        dots = "".join(
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="var(--work)"><title>{escape(name)}: {i:,.2f} flops per '
+            f"byte, {rate:,.2f} GFLOP/s</title></circle>"
+            for name, i, rate in points
+            for x, y in [at(i, rate)]
+        )
+        frame = f'<path d="M40,20V{tall - 30}H{wide - 20}" fill="none" stroke="var(--line)"/>'
+        top, side = f"{self.flops_per_ns:,.0f} GFLOP/s", f"{self.bytes_per_ns:,.1f} GB/s"
+        said = f"{len(points)} sub-operators under {top} and {side}"
+        return (
+            '<section aria-labelledby="roofline-title"><h2 id="roofline-title">Roofline</h2>'
+            f'<svg width="{wide}" height="{tall}" viewBox="0 0 {wide} {tall}" role="img" aria-label="{said}">'
+            f'{frame}<polyline points="{path}" fill="none" stroke="var(--ink)"/>{dots}'
+            f'<text x="{line[1][0]:.0f}" y="{line[1][1] - 6:.0f}">{top}</text>'
+            f'<text x="44" y="14">GFLOP/s</text><text x="{wide - 110}" y="{tall - 8}">flops per byte</text></svg>'
+            f'<p class="faint">The slope is what the level-two caches give, {side}.</p></section>'
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Bytes of intermediate values that are alive: (us, bytes) from each change on, to `end_us`. `kept_bytes` is the
+    size of the arena that they lie in."""
+
+    steps: tuple[tuple[float, int], ...]
+    end_us: float
+    kept_bytes: int
+
+    def html(self) -> str:
+        """A section; "" where nothing lies in memory."""
+        if not self.steps or not self.kept_bytes or self.end_us <= 0:
+            return ""
+        (wide, tall), left, top, bottom = MEMORY_PX, 12, 20, 24
+        most = max(max(nbytes for _, nbytes in self.steps), self.kept_bytes)
+
+        def at(us: float, nbytes: float) -> str:
+            x = left + us / self.end_us * (wide - 2 * left)
+            return f"{x:.1f},{tall - bottom - nbytes / most * (tall - top - bottom):.1f}"
+
+        points, last = [at(0, 0)], 0
+        for us, nbytes in self.steps:
+            points += [at(us, last), at(us, nbytes)]
+            last = nbytes
+        points += [at(self.end_us, last), at(self.end_us, 0)]
+        peak = max(nbytes for _, nbytes in self.steps)
+        kept = format_bytes(self.kept_bytes)
+        said = f"intermediate values: at most {format_bytes(peak)} at a time, in an arena of {kept}"
+        height = float(at(0, self.kept_bytes).split(",")[1])
+        return (
+            '<section aria-labelledby="memory-title"><h2 id="memory-title">Memory over time</h2><div class="scroll">'
+            f'<svg width="{wide}" height="{tall}" viewBox="0 0 {wide} {tall}" role="img" aria-label="{said}">'
+            f'<polyline points="{" ".join(points)}" fill="var(--movement)" fill-opacity="0.35" '
+            'stroke="var(--movement)"/>'
+            f'<path d="M{left},{height:.1f}H{wide - left}" stroke="var(--ink)" stroke-dasharray="4 3"/>'
+            f'<text x="{left}" y="{top - 6}">{kept}: the arena</text>'
+            f'<text x="{left}" y="{tall - 8}">0 us</text>'
+            f'<text x="{wide - left}" y="{tall - 8}" text-anchor="end">{self.end_us:,.2f} us</text></svg></div>'
+            f'<p class="faint">{said[0].upper()}{said[1:]}. A value lives from the first sub-operator that touches it '
+            "to the end of the last one.</p></section>"
+        )
+
+
+@dataclass(frozen=True)
+class DataFlow:
+    """The graph of sub-operators: number, name and us of each, and who reads what whom wrote (`edges`, by number)."""
+
+    nodes: tuple[tuple[int, str, float], ...]
+    edges: tuple[tuple[int, int], ...]
+
+    @cached_property
+    def layers(self) -> Mapping[int, int]:
+        """The longest way to each node, in edges. Writers come before readers in `nodes`."""
+        found: dict[int, int] = {}
+        writers: dict[int, list[int]] = {}
+        for writer, reader in self.edges:
+            writers.setdefault(reader, []).append(writer)
+        for number, _, _ in self.nodes:
+            found[number] = 1 + max((found[writer] for writer in writers.get(number, ())), default=-1)
+        return found
+
+    def html(self) -> str:
+        """A section; "" for a single node and for more than `NODES_MAX`."""
+        if not 1 < len(self.nodes) <= NODES_MAX:
+            return ""
+        place = self._places()
+        longest = max(us for _, _, us in self.nodes) or 1.0
+        whole = sum(us for _, _, us in self.nodes) or 1.0
+        wide = (max(self.layers.values()) + 1) * LAYER_PX
+        tall = int(max(y for _, y in place.values())) + LANE_PX
+        worst = max(self.nodes, key=lambda node: node[2])
+        said = escape(
+            f"{len(self.nodes)} sub-operators, {len(self.edges)} edges; {worst[1]} takes longest, {worst[2]:,.2f} us"
+        )
+        lines = "".join(self._edge(*place[writer], *place[reader]) for writer, reader in self.edges)
+        boxes = "".join(
+            f'<g data-subop="{number}"><title>{escape(name)}: {us:,.3f} us, {100 * us / whole:.1f} % of the sum</title>'
+            f'<rect x="{x}" y="{y}" width="{NODE_PX[0]}" height="{NODE_PX[1]}" rx="4" fill="var(--work)" '
+            f'fill-opacity="{FULLEST * us / longest:.3f}" stroke="var(--faint)"/>'
+            f'<text x="{x + 6}" y="{y + 15}">{escape(_short(name))}</text>'
+            f'<text x="{x + 6}" y="{y + 29}">{us:,.2f} us</text></g>'
+            for number, name, us in self.nodes
+            for x, y in [place[number]]
+        )
+        return (
+            '<section aria-labelledby="graph-title"><h2 id="graph-title">Graph</h2>'
+            '<div class="scroll" tabindex="0" role="region" aria-labelledby="graph-title">'
+            f'<svg id="graph" width="{wide}" height="{tall}" viewBox="0 0 {wide} {tall}" role="img" '
+            f'aria-label="{said}">{lines}{boxes}</svg></div>'
+            '<p class="faint">A box per sub-operator, the fuller the longer it takes; a line leads from who writes a '
+            "value to who reads it.</p></section>"
+        )
+
+    def _places(self) -> dict[int, tuple[int, float]]:
+        """Corners of the boxes: a column per layer; in it, the order of the means of who is read from."""
+        heights: dict[int, float] = {}
+        writers: dict[int, list[int]] = {}
+        for writer, reader in self.edges:
+            writers.setdefault(reader, []).append(writer)
+        columns: dict[int, list[int]] = {}
+        for number, layer in self.layers.items():
+            columns.setdefault(layer, []).append(number)
+        most = max(map(len, columns.values()))
+        for _, column in sorted(columns.items()):
+
+            def wanted(number: int) -> float:
+                read = writers.get(number, ())
+                return sum(heights[writer] for writer in read) / len(read) if read else 0.0
+
+            top = (most - len(column)) / 2
+            for lane, number in enumerate(sorted(column, key=wanted)):
+                heights[number] = top + lane
+        return {number: (self.layers[number] * LAYER_PX + 4, 4 + heights[number] * LANE_PX) for number in heights}
+
+    @staticmethod
+    def _edge(x: float, y: float, to_x: float, to_y: float) -> str:
+        begin, end = (x + NODE_PX[0], y + NODE_PX[1] / 2), (to_x, to_y + NODE_PX[1] / 2)
+        bend = (LAYER_PX - NODE_PX[0]) * 0.8
+        return (
+            f'<path d="M{begin[0]},{begin[1]}C{begin[0] + bend},{begin[1]} {end[0] - bend},{end[1]} {end[0]},{end[1]}" '
+            'fill="none" stroke="var(--faint)"/>'
+        )
+
+
+Chart = Bars | Roofline | MemoryUse | DataFlow
+
+
+def format_bytes(nbytes: float) -> str:
+    """With a unit that keeps three digits readable."""
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if nbytes >= size:
+            return f"{nbytes / size:.1f} {unit}"
+    return f"{nbytes:.0f} bytes"
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= NAME_LETTERS else name[: NAME_LETTERS - 1] + "…"
+
+
+def _identifier(title: str) -> str:
+    return "-".join(title.lower().split())
+
+
+def drawn(charts: Sequence[Chart | None]) -> Iterator[str]:
+    """The sections of those that there are."""
+    for chart in charts:
+        if chart is not None and (text := chart.html()):
+            yield text
