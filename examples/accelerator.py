@@ -1,6 +1,6 @@
 """A decoder's step on a simulated accelerator: one fused kernel for 24 cube and 48 vector cores.
 
-    python examples/accelerator.py [TARGET]
+    python examples/accelerator.py [TARGET [LAYERS]]
 
 Builds one step of an 8-layer llama-style decoder (width 512, 128 cached positions), compiles it for a target ("a3"
 unless told), checks its output against float64, and prints what the simulator counted: fused with minimal
@@ -20,7 +20,7 @@ from superkernel.reference import evaluate
 LAYERS, WIDTH, HEADS, INNER, VOCABULARY, POSITIONS = 8, 512, 8, 1408, 1024, 128
 
 
-def decoder_step() -> sk.Graph:
+def decoder_step(layers: int) -> sk.Graph:
     """Token and position in, logits out; the caches are states that the kernel updates in place."""
     rng = np.random.default_rng(0)
     b = sk.GraphBuilder("decoder step")
@@ -34,7 +34,7 @@ def decoder_step() -> sk.Graph:
     cos, sin = (b.constant(f(angles).astype(np.float32)) for f in (np.cos, np.sin))
     length = position + 1
     x = b.gather(weight(VOCABULARY, WIDTH), token, axis=0)
-    for layer in range(LAYERS):
+    for layer in range(layers):
         h = b.rms_norm(x, b.constant(np.ones(WIDTH, np.float32)), epsilon=1e-5)
         q, k, v = ((h @ weight(WIDTH, WIDTH)).reshape(1, 1, HEADS, size).transpose(0, 2, 1, 3) for _ in "qkv")
         q, k = (b.rope(part, cos, sin, position) for part in (q, k))
@@ -54,7 +54,7 @@ def decoder_step() -> sk.Graph:
 
 def main() -> None:
     target = sys.argv[1] if len(sys.argv) > 1 else "a3"
-    graph = decoder_step()
+    graph = decoder_step(int(sys.argv[2]) if len(sys.argv) > 2 else LAYERS)
     inputs = {"token": np.array([3]), "position": np.array([POSITIONS - 1])}
     expected = evaluate(graph, inputs, wide=True)["logits"]
 
