@@ -7,7 +7,10 @@ whose last bits count as units, off which that power and the zero are taken, exa
 apart; behind it they are multiplied by the scales and added to the sums of all blocks, offsets times the sum of the
 block's x as well.
 
-Scratch: [tile][left copy][right panel as f32][sums of x: rows x blocks].
+Where x are whole numbers, words are taken apart into vectors of bytes that are multiplied by fours of x's high and of
+its low bytes, exactly in i32, and the block's two sums become f32 under the product of both scales.
+
+Scratch: [tile][left copy][right panel as f32][sums of x: rows x blocks], or [tile][rows as whole numbers][an f32 row].
 
 Invariant: the operations behind a result depend on the depth, the block and the tile's shape only.
 """
@@ -21,13 +24,19 @@ from llvmlite import ir
 
 from superkernel.codegen.host.builder import I8, I32, Index, KernelBuilder
 from superkernel.codegen.host.gemm_core import Values, fold, zero
+from superkernel.codegen.host.loops import strips
 from superkernel.codegen.host.matmul import Lines, MatmulEmitter
+from superkernel.codegen.host.quantise import nearest
 from superkernel.codegen.host.streaming import AHEAD_BYTES, Panel
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body
-from superkernel.scheduler.families.blocks import BlockTiling
+from superkernel.scheduler.families.blocks import BLOCK_WORDS, WORD_CODES, BlockTiling
 from superkernel.scheduler.families.matmul import COPY
 
+_LARGEST = 127 * 256 + 127  # whole number whose high and low bytes are both signed bytes
+_SMALLEST = 2.0**-100  # largest number of a block that is not taken for 0: what others become must be finite
+_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # of codes in the bytes of a word's even and odd nibbles
+_UNROLLED_WORDS = 8  # of a block
 _UNROLLED_STEPS = {4: 4, 8: 16}  # of a block, by bits of a code
 _LINE_BYTES = 64
 _MANTISSA_BITS = 23
@@ -65,8 +74,7 @@ class BlockEmitter(MatmulEmitter):
     def _number(self, word: ir.Value, code: int) -> ir.Value:
         kb, b, t = self.kb, self.kb.b, self.t
         if t.bits == 8:
-            wide = (b.sext if t.signed else b.zext)(word, _vector(I32, t.lanes))
-            return self._float(wide)
+            return self._float(b.sext(word, _vector(I32, t.lanes)))
         if kb.cpu.tier == "avx512":
             low, kind = b.lshr(word, kb.const(4 * code, DType.I32, t.lanes)), ir.VectorType(ir.FloatType(), 16)
             table = ir.Constant(kind, [float(number - t.zero) for number in range(16)])
@@ -134,12 +142,132 @@ class BlockEmitter(MatmulEmitter):
         if t.right == COPY:
             return super()._results(lines, source, zeros, steps, start)
         kb, whole = self.kb, t.depth // t.block_depth
+        block = self._integer_block if t.format.is_reduced else self._block
         kb.forget_vectors()
         totals = [zero(t.acc, t.lanes)] * (t.tile_rows * t.vectors)
-        totals = fold(kb, 0, whole, 1, totals, lambda i, state: self._block(lines, i, t.block_depth, state))
+        totals = fold(kb, 0, whole, 1, totals, lambda i, state: block(lines, i, t.block_depth, state))
         if t.stored.count > whole:
-            totals = self._block(lines, whole, t.depth - whole * t.block_depth, totals)
+            totals = block(lines, whole, t.depth - whole * t.block_depth, totals)
         return self.tile.rows_of(totals)
+
+    # Whole numbers --------------------------------------------------------------------------------------------------
+
+    def _finish_row(self, row: Index) -> None:
+        """The row in `self.row` as whole numbers, block by block."""
+        t = self.t
+        if not t.format.is_reduced:
+            super()._finish_row(row)
+            return
+        kb = self.kb
+
+        def clear(at: Index, lanes: int) -> None:
+            kb.store(zero(DType.F32, lanes), self.row, kb.add(at, t.depth), DType.F32)
+
+        strips(kb, t.staged - t.depth, t.lanes, clear)
+        with kb.loop(0, t.stored.count, name="block") as block:
+            self._put_block(kb.at(self.left_copy, row, DType.F32), block)
+
+    def _put_block(self, copy: ir.Value, block: Index) -> None:
+        kb, b, t = self.kb, self.kb.b, self.t
+        width = t.lanes if t.span % t.lanes == 0 and t.lanes >= WORD_CODES else WORD_CODES
+        first = kb.mul(block, t.span)
+
+        def look(at: Index, state: Values) -> Values:
+            value = kb.load(self.row, kb.add(first, at), DType.F32, width)
+            size = kb.call_float("llvm.fabs", value)
+            largest = b.select(b.fcmp_ordered(">", size, state[0]), size, state[0])
+            return [largest, kb.fma(value, zero(DType.F32, width), state[1]), b.fadd(state[2], value)]
+
+        found = fold(kb, 0, t.span, width, [zero(DType.F32, width)] * 3, look)
+        largest, odd, total = (kb.reduce_lanes(op, v) for op, v in zip(("fmax", "fadd", "fadd"), found, strict=True))
+        limit, none = ir.Constant(largest.type, float(_LARGEST)), ir.Constant(largest.type, 0.0)
+        is_some = b.fcmp_ordered(">", largest, ir.Constant(largest.type, _SMALLEST))
+        inverse = b.select(is_some, b.fdiv(limit, largest), none)
+        order = [i + j for i in range(0, width, WORD_CODES) for j in _ORDER] if t.bits == 4 else list(range(width))
+
+        def put(at: Index, state: Values) -> Values:
+            value = kb.load(self.row, kb.add(first, at), DType.F32, width)
+            code = nearest(kb, b.fmul(value, kb.splat(inverse, width)), kb.const(0, DType.I32, width))
+            low = b.ashr(b.shl(code, kb.const(24, DType.I32, width)), kb.const(24, DType.I32, width))
+            parts = [b.ashr(b.sub(code, low), kb.const(8, DType.I32, width)), low]
+            for plane, part in enumerate(parts):
+                octets = kb.pick(b.trunc(part, ir.VectorType(I8, width)), order)
+                to = kb.at(copy, kb.add(kb.add(first, at), 4 * plane * t.plane), DType.I8)
+                b.store(octets, to, align=1)
+            return [b.add(kept, part) for kept, part in zip(state, parts, strict=True)]
+
+        sums = fold(kb, 0, t.span, width, [zero(DType.I32, width)] * 2, put)
+        words = kb.add(kb.mul(block, BLOCK_WORDS), 2 * t.plane)
+        kb.store(b.fadd(b.fdiv(largest, limit), odd), copy, words, DType.F32)
+        for plane, part in enumerate(sums):
+            begin = b.mul(kb.reduce_lanes("add", part), ir.Constant(I32, -t.zero))
+            kb.store(begin, copy, kb.add(words, 1 + plane), DType.I32)
+        kb.store(total, copy, kb.add(words, 3), DType.F32)
+
+    def _integer_block(self, lines: Lines, block: Index, items: int, totals: Values) -> Values:
+        """As `_block`, x being whole numbers."""
+        kb, b, t = self.kb, self.kb.b, self.t
+        first, planes = kb.mul(block, t.span // t.step), t.format.row_parts
+        rows = [kb.at(lines.origin, row * lines.line, t.acc) for row in range(t.tile_rows)]
+        words = kb.add(kb.mul(block, BLOCK_WORDS), planes * t.plane)
+        octets = 8 // t.bits  # vectors of bytes in a vector of words
+
+        def beginning(row: int, plane: int) -> ir.Value:
+            return kb.splat(kb.load(rows[row], kb.add(words, 1 + plane), DType.I32), t.lanes)
+
+        sums = [beginning(r, p) for r in range(t.tile_rows) for _ in range(t.vectors) for p in range(planes)]
+
+        def step(index: Index, state: Values) -> Values:
+            at = kb.add(first, index)
+            self._fetch(at)
+            raw = [
+                kb.load(self.codes, kb.add(kb.mul(at, t.panel), v * t.lanes), DType.I32, t.lanes)
+                for v in range(t.vectors)
+            ]
+            found = list(state)
+            for part in range(octets):
+                codes = [self._octets(word, part) for word in raw]
+                for row in range(t.tile_rows):
+                    for plane in range(planes):
+                        place = kb.add(kb.add(kb.mul(at, octets), part), plane * t.plane)
+                        x = kb.splat(kb.load(rows[row], place, DType.I32), t.lanes)
+                        for v, code in enumerate(codes):
+                            i = (row * t.vectors + v) * planes + plane
+                            found[i] = self.arithmetic.multiply_add(found[i], [code], [x])
+            return found
+
+        steps, unrolled = -(-items // t.step), _UNROLLED_WORDS
+        if steps <= unrolled:
+            for index in range(steps):
+                sums = step(index, sums)
+        else:
+            sums = fold(kb, 0, steps, 1, sums, step)
+        scales = self._of_block(self.scales, block)
+        offsets = None if self.offsets is None else self._of_block(self.offsets, block)
+        found = []
+        for row in range(t.tile_rows):
+            scale = kb.splat(kb.load(rows[row], words, DType.F32), t.lanes)
+            for v in range(t.vectors):
+                i = row * t.vectors + v
+                high, low = (b.sitofp(part, scale.type) for part in sums[planes * i : planes * (i + 1)])
+                whole = kb.fma(high, kb.const(256.0, DType.F32, t.lanes), low)
+                value = kb.fma(whole, b.fmul(scale, scales[v]), totals[i])
+                if offsets is not None:
+                    x_sum = kb.splat(kb.load(rows[row], kb.add(words, 3), DType.F32), t.lanes)
+                    value = kb.fma(x_sum, offsets[v], value)
+                found.append(value)
+        return found
+
+    def _octets(self, word: ir.Value, part: int) -> ir.Value:
+        """The codes of a word as bytes; of 4 bits the even ones, then the odd ones."""
+        kb, b, t = self.kb, self.kb.b, self.t
+        if t.bits == 8:
+            return word
+        if part:
+            word = b.lshr(word, kb.const(4, DType.I32, t.lanes))
+        return b.and_(word, kb.const(0x0F0F0F0F, DType.I32, t.lanes))
+
+    # Numbers in f32 -------------------------------------------------------------------------------------------------
 
     def _block(self, lines: Lines, block: Index, items: int, totals: Values) -> Values:
         """The sums with those of a block of so many codes."""

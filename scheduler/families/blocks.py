@@ -8,7 +8,15 @@ and offsets, as what they are stored as, [panels][blocks][panel]. Two ways from 
   block takes its scale, and the offset times the sum of the block's x;
 - more rows (`gemm`): a panel is unpacked into scratch as f32, which the rows share, and multiplied as any panel.
 
-Invariants: as of matrix products; x and weights meet in f32, codes are never rounded.
+Where the policy allows int8, few rows are turned into whole numbers of 16 bits, block by block with a scale each, as
+signed high and low bytes: codes of 4 bits as bytes, or of 8 bits as unsigned ones, are multiplied by these in fours,
+with sums in i32 that begin with what the zero takes off.
+
+A row's copy is then, in bytes: [high bytes][low bytes] in the order in which words bring their codes ([0, 2, 4, 6, 1,
+3, 5, 7] of 4 bits), zeros up to whole blocks; per block the f32 scale, two i32 beginnings of sums (high, low), and the
+f32 sum of x.
+
+Invariants: as of matrix products; codes are never rounded, and without such a policy x meets them in f32.
 """
 
 from __future__ import annotations
@@ -18,6 +26,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from superkernel.core import formats
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
 from superkernel.core.tensor import Box, TensorType, regions_of_box, strided_view
@@ -29,7 +38,13 @@ from superkernel.registry.records import Transform
 from superkernel.registry.rounding import PRODUCT_SUMS
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.costing import CALL_NS, vector_ns
-from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, TIER_FEATURES, HostKernelDef, HostTiling
+from superkernel.scheduler.families.kernel import (
+    CONSTANT_WEIGHT,
+    TIER_FEATURES,
+    HostKernelDef,
+    HostTiling,
+    ReducedKernelDef,
+)
 from superkernel.scheduler.families.matmul import (
     COLUMNS,
     COPY,
@@ -48,45 +63,64 @@ from superkernel.scheduler.tiling import Pack
 from superkernel.target.cpu import CpuTarget
 
 X, CODES, SCALE, OFFSET = range(4)  # input slots
-WORD_CODES = 8  # of 4 bits
+WORD_CODES, BYTE_CODES = 8, 4
+"""Codes of 4 and of 8 bits in a word."""
+
+BLOCK_WORDS = 4
+"""Words behind a row of whole numbers, per block: see the module docstring."""
+
+SIGN = 128
 ROWS_MAX = 6
 """Rows up to which codes are unpacked where they are multiplied."""
 
 _UNPACK = {("avx512", 4): 1.2, ("avx512", 8): 1.2, ("avx2", 4): 2.0, ("avx2", 8): 1.2}
 _UNPACK_PLAIN = 4.0
+_EMULATED = 0.15  # dot products in the time of a multiply-add, where the CPU has none
 _BLOCK_WORK = 2.0  # vectors' instructions behind a block
 
 
 @dataclass(frozen=True)
-class PackWords(Pack):
-    """Codes of 4 bits [columns, bytes] as words [panels][words][panel], zeros behind the depth and the columns."""
+class PackCodes(Pack):
+    """Codes [columns, bytes] as [panels][steps][panel] of a step's codes of a column, zeros behind columns and depth.
+    `flip`: of 8 bits, the bit that tells signed from unsigned ones, where they change."""
 
+    bits: int
     depth: int
     columns: int
-    row_bytes: int
+    step: int
+    flip: int
     offset: int
     panel: int
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a column's codes, as stored."""
+        return -(-self.depth * self.bits // 8)
+
     def apply(self, array: Array) -> Array:
-        words, panels = -(-self.depth // WORD_CODES), -(-self.columns // self.panel)
-        padded = np.zeros((panels * self.panel, words * 4), np.uint8)
-        shape = (self.columns, -(-self.depth // 2))
-        padded[: self.columns, : shape[1]] = strided_view(array, shape, (self.row_bytes, 1), self.offset)
-        return np.ascontiguousarray(padded.view("<u4").reshape(panels, self.panel, words).swapaxes(1, 2))
+        item = self.step * self.bits // 8
+        steps, panels = -(-self.depth // self.step), -(-self.columns // self.panel)
+        padded = np.zeros((panels * self.panel, steps * item), np.uint8)
+        stored = strided_view(array, (self.columns, self.row_bytes), (self.row_bytes, 1), self.offset).view(np.uint8)
+        padded[: self.columns, : self.row_bytes] = stored ^ np.uint8(self.flip) if self.flip else stored
+        items = padded.view(f"<u{item}").reshape(panels, self.panel, steps)
+        return np.ascontiguousarray(items.swapaxes(1, 2))
 
     def packed_bytes(self, kind: TensorType) -> int:
-        return -(-self.columns // self.panel) * self.panel * -(-self.depth // WORD_CODES) * 4
+        columns = -(-self.columns // self.panel) * self.panel
+        return columns * -(-self.depth // self.step) * self.step * self.bits // 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlockTiling(MatmulTiling):
     """A cut of such a product. `right`: PACKED where codes are multiplied from the stream, COPY where a panel is
-    unpacked first. `signed`: codes are i8. `scales`: the type of scales, and of offsets where there are any."""
+    unpacked first. `zero`: of codes as they are packed. `flip`: of packing. `scales`: the type of scales, and of
+    offsets where there are any."""
 
     bits: int
     block_depth: int
     zero: int
-    signed: bool
+    flip: int
     scales: DType
     offsets: bool
 
@@ -98,12 +132,32 @@ class BlockTiling(MatmulTiling):
     @property
     def step(self) -> int:
         """Codes of a column that are read at a time."""
-        return WORD_CODES if self.bits == 4 else 1
+        return WORD_CODES if self.bits == 4 else BYTE_CODES if self.format.is_reduced else 1
 
     @property
     def step_items(self) -> DType:
         """As what they are read, one per column."""
-        return DType.U32 if self.bits == 4 else DType.I8
+        return DType.I8 if self.step == 1 else DType.I32
+
+    @property
+    def span(self) -> int:
+        """Places of a block in a copy of a row as whole numbers."""
+        return -(-self.block_depth // WORD_CODES) * WORD_CODES
+
+    @property
+    def plane(self) -> int:
+        """Accumulators in the space of the high or the low bytes of a row."""
+        return self.stored.count * self.span // 4 if self.format.is_reduced else super().plane
+
+    @property
+    def left_pitch(self) -> int:
+        if not self.format.is_reduced:
+            return super().left_pitch
+        return -(-(self.format.row_parts * self.plane + BLOCK_WORDS * self.stored.count) // 16) * 16
+
+    @property
+    def staged(self) -> int:
+        return -(-self.stored.count * self.span // self.lanes) * self.lanes if self.format.is_reduced else 0
 
     @property
     def codes_bytes(self) -> int:
@@ -118,7 +172,7 @@ class BlockTiling(MatmulTiling):
     @property
     def sums_bytes(self) -> int:
         """Scratch for the sums of x by row and block, whole cache lines."""
-        kept = self.offsets and self.right == PACKED
+        kept = self.offsets and self.right == PACKED and not self.format.is_reduced
         return -(-self.tile_rows * self.stored.count * 4 // 64) * 64 if kept else 0
 
     @property
@@ -142,15 +196,12 @@ class BlockTiling(MatmulTiling):
 
     def packs(self, body: Body) -> Mapping[int, Pack]:
         form, found = form_of(body), dict[int, Pack]()
-        codes, blocks = operand_of(body, CODES), self.stored
-        if self.bits == 4:
-            pack: Pack = PackWords(self.depth, form.columns, blocks.row_bytes, codes.offset, self.panel)
-        else:
-            pack = PackPanels((), (), self.depth, form.columns, 1, self.depth, codes.offset, self.panel)
-        found[codes.operand] = pack
+        codes, count = operand_of(body, CODES), self.stored.count
+        found[codes.operand] = PackCodes(
+            self.bits, self.depth, form.columns, self.step, self.flip, codes.offset, self.panel
+        )
         for slot in (SCALE, OFFSET)[: 1 + self.offsets]:
             view = operand_of(body, slot)
-            count = blocks.count
             found[view.operand] = PackPanels((), (), count, form.columns, 1, count, view.offset, self.panel)
         return found
 
@@ -166,8 +217,12 @@ class BlockTiling(MatmulTiling):
             times = max(1.0, self.row_tiles / self.block)
             return super().cost_ns(body, begin, end, target) + every * times * vectors * (unpack + 1.0) * one
         work = vectors * (unpack + self.tile_rows) * one
+        if self.format.is_reduced:
+            dots = self.format.row_parts * self.tile_rows / 4 / (1.0 if self.format.native else _EMULATED)
+            work = vectors * (self.bits == 4) * 0.4 * one + vectors * (dots + 8.0 / self.block_depth) * one
         tiles = self.batch * self.panels * 12.0
-        copy = form.batch * form.rows * self.depth / 8.0 if self.left == COPY or self.offsets else 0.0
+        elements = form.batch * form.rows * self.depth
+        copy = elements / self.format.copied_per_ns if self.left == COPY or self.offsets else 0.0
         return CALL_NS + max(share * work, share * self._stream_ns(form, target)) + share * tiles + copy
 
     def _copy_ns(self, form: MatmulForm, share: float, target: CpuTarget) -> float:
@@ -197,6 +252,7 @@ class BlockFamily(MatmulFamily):
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[HostTiling]:
         _require_constants(kernel, body)
         form, unpacked = form_of(body), kernel == "host.block_matmul.gemm"
+        number = self.format_on(target) if self.numbers else None
         x, codes, scale = body.anchor_input_types[X], body.anchor_input_types[CODES], body.anchor_input_types[SCALE]
         assert x is not None
         assert codes is not None
@@ -209,27 +265,30 @@ class BlockFamily(MatmulFamily):
                 expected=f"a multiple of {WORD_CODES}", found=stored.block,
             )  # fmt: skip
         offset = body.anchor_inputs[OFFSET] if len(body.anchor_inputs) > OFFSET else None
+        signed = codes.dtype is DType.I8
+        flip = SIGN if stored.bits == 8 and signed == (number is not None) else 0
         own = {
-            "bits": stored.bits, "block_depth": max(1, depth), "zero": stored.zero, "signed": codes.dtype is DType.I8,
-            "scales": scale.dtype, "offsets": offset is not None,
+            "bits": stored.bits, "block_depth": max(1, depth), "scales": scale.dtype, "offsets": offset is not None,
+            "zero": stored.zero + (0 if not flip else SIGN if signed else -SIGN), "flip": flip,
         }  # fmt: skip
         right = COPY if unpacked else PACKED
-        shapes = tile_shapes(form, right, target)[:1] if unpacked else [_gemv_shape(form, target)]
+        parts = 1 if number is None else number.row_parts
+        shapes = tile_shapes(form, right, target)[:1] if unpacked else [_gemv_shape(form, target, parts)]
         found = []
         for rows, vectors in shapes:
             for axis in (COLUMNS, ROWS):
                 if axis == COLUMNS or (unpacked and (form.rows > rows or form.batch > 1)):
-                    made = make_tiling(body, axis, rows, vectors, right, target)
+                    made = make_tiling(body, axis, rows, vectors, right, target, number)
                     found.append(_with_blocks(made, own))
         if stores_prologue(form):
             found = [t for t in found if t.axis == ROWS] or found[:1]
         return sorted(found, key=lambda t: t.cost_ns(body, 0, t.units, target))
 
 
-def _gemv_shape(form: MatmulForm, target: CpuTarget) -> tuple[int, int]:
-    """Rows and vectors of the register tile: sums of a block and of all blocks, both."""
+def _gemv_shape(form: MatmulForm, target: CpuTarget, parts: int) -> tuple[int, int]:
+    """Rows and vectors of the register tile: sums of a block, of each part of x, and of all blocks."""
     lanes, rows = target.lanes(form.acc), min(max(1, form.rows), ROWS_MAX)
-    vectors = max(1, min(4 if rows <= 2 else 2, target.vector_registers * 3 // 4 // (2 * rows)))
+    vectors = max(1, min(4 if rows <= 2 else 2, target.vector_registers * 3 // 4 // ((1 + parts) * rows)))
     return rows, max(1, min(vectors, -(-form.columns // lanes)))
 
 
@@ -277,6 +336,19 @@ KERNELS = (
         micro="gemv",
         limits=(CONSTANT_WEIGHT, within(Reason.SHAPE, "m", 1, ROWS_MAX)),
         tiles=dict.fromkeys(TIER_FEATURES, (1, 4)),
+        code_bytes=8192,
+    ),
+    ReducedKernelDef(
+        id="host.block_matmul.gemv_int8",
+        ops=("block_matmul",),
+        family=BlockFamily(formats.BLOCKS),
+        emitter="blocks",
+        micro="gemv",
+        modifier="blocks",
+        others=(BYTES, VECTOR_FLOATS),
+        limits=(within(Reason.SHAPE, "m", 1, ROWS_MAX),),
+        tiles=dict.fromkeys(TIER_FEATURES, (1, 4)),
+        weights_as="xx",
         code_bytes=8192,
     ),
 )

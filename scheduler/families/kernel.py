@@ -106,13 +106,15 @@ class FormatFamily(KernelFamily[CpuTarget]):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ReducedKernelDef(HostKernelDef):
-    """A kernel of reduced precision, which its family's formats name. `magnified`: its error, of the format's."""
+    """A kernel of reduced precision, which its family's formats name. `magnified`: its error, of the format's.
+    `weights_as`: how names write the weights, where not as the format has them."""
 
     family: FormatFamily = field(repr=False)
     dtypes: frozenset[DType] | None = frozenset({DType.F32})
     magnified: float = 1.0
     layouts: frozenset[str] = frozenset({"dense", "view", "program"})
     weights: bool = True  # the second factor must be constant
+    weights_as: str = ""
 
     def rows(self) -> Iterable[Capability]:
         for tier in TIER_FEATURES:
@@ -127,7 +129,8 @@ class ReducedKernelDef(HostKernelDef):
 
     def _variant(self, tier: str, *, native: bool) -> Capability:
         number, own, base = self.family.numbers[0], self.family.numbers[-1], self._row(tier, DType.F32)
-        kinds = [*(["qd8"] if own.scales_rows else ()), "qc8w" if own.scales_weights else own.weights.value]
+        weights = self.weights_as or ("qc8w" if own.scales_weights else own.weights.value)
+        kinds = [*(["qd8"] if own.scales_rows else ()), weights]
         params = make_params(self.micro, dict(base.tile)) if base.tile else None
         target = _target_words(tier, self.modifier, number.feature if native else "")
         return replace(

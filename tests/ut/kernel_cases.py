@@ -58,8 +58,16 @@ def products() -> list[Case]:
 
 
 def blocks() -> list[Case]:
-    """Products with weights quantised in blocks."""
+    """Products with weights quantised in blocks; where x are whole numbers, they are those of 16 bits already."""
     rng, found = np.random.default_rng(3), []
+    x = rng.integers(-9, 10, (2, 37)).astype(np.float32)
+    x[:, ::16] = 127 * 256 + 127
+    for bits, kind in ((4, np.uint8), (8, np.int8)):
+        codes = rng.integers(0, 256, (45, -(-37 * bits // 8))).astype(np.uint8).view(kind)
+        scales = [numbers(45, 3, seed=seed) / np.float32(1 << 20) for seed in (1, 2)]
+        found.append(
+            case("host.block_matmul.gemv_int8", "block_matmul", [x, codes, *scales], [1, 2, 3], bits=bits, block=16)
+        )
     for kernel, rows in (("host.block_matmul.gemv", 2), ("host.block_matmul.gemm", 19)):
         for bits, kind in ((4, np.uint8), (8, np.int8)):
             codes = rng.integers(0, 256, (45, -(-37 * bits // 8))).astype(np.uint8).view(kind)
@@ -91,7 +99,9 @@ def images() -> list[Case]:
 def reduced_products() -> list[Case]:
     """Products of reduced precision, which this CPU multiplies as f32 and 16-bit integers."""
     found = []
-    families = {kernel: found.family for kernel, found in HOST_KERNELS.kernels.items()}
+    families = {
+        kernel: found.family for kernel, found in HOST_KERNELS.kernels.items() if found.ops != ("block_matmul",)
+    }
     matrices = {k: f.numbers[-1] for k, f in families.items() if isinstance(f, MatmulFamily) and f.numbers}
     reduced = {k: number for k, number in matrices.items() if not (number.is_integral or number.tiled)}
     for kernel in ("host.conv.bf16", "host.conv.int8"):

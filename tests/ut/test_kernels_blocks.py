@@ -13,9 +13,11 @@ from op_cases import check_op
 
 from superkernel import GraphBuilder, compile
 from superkernel.ir.body import Role
-from superkernel.reference import evaluate
+from superkernel.ops.blocks import Blocks
+from superkernel.reference import apply, evaluate
 
-GEMV, GEMM = "host.block_matmul.gemv", "host.block_matmul.gemm"
+GEMV, GEMM, GEMV_INT8 = (f"host.block_matmul.{name}" for name in ("gemv", "gemm", "gemv_int8"))
+LARGEST = 127 * 256 + 127
 CONSTANTS = dict.fromkeys((1, 2, 3), Role.CONSTANT)
 
 
@@ -75,11 +77,64 @@ def test_odd_extents(depth: int, columns: int) -> None:
             check_op(kernel, "block_matmul", inputs, attrs, tol=2e-5, splits=1, roles=CONSTANTS)
 
 
+def whole(inputs: list[Any], block: int) -> list[Any]:
+    """The inputs with x of whole numbers, the largest of each block being that of 16 bits: nothing is rounded."""
+    rng = np.random.default_rng(4)
+    x = rng.integers(-LARGEST, LARGEST + 1, inputs[0].shape).astype(np.float32)
+    x[..., ::block] = np.float32(LARGEST)
+    return [x, inputs[1], inputs[2] / np.float32(LARGEST), *inputs[3:]]
+
+
+@pytest.mark.parametrize("tier", tiers())
+@pytest.mark.parametrize("form", [form for form, how in FORMS.items() if "x" not in how])
+def test_whole_numbers_are_multiplied_exactly(form: str, tier: str) -> None:
+    for rows, depth, columns in ((1, 150, 130), (3, 64, 37), (6, 33, 20)):
+        inputs, attrs = product(rows, depth, columns, **{**FORMS[form], "scale": np.float32})
+        inputs = whole(inputs, attrs["block"])
+        if len(inputs) > 3:
+            inputs[3] = inputs[3] / np.float32(LARGEST)
+        check_op(GEMV_INT8, "block_matmul", inputs, attrs, tol=3e-5, tier=tier, splits=1, roles=CONSTANTS)
+
+
+def test_the_error_of_whole_numbers_is_bounded() -> None:
+    """By half a step of the block's largest x times the sum of the block's abs(w), and what sums in f32 round."""
+    rng = np.random.default_rng(8)
+    for bits in (4, 8):
+        inputs, attrs = product(2, 256, 64, bits, zero=8 if bits == 4 else 0)
+        inputs[0] *= np.exp(3 * rng.standard_normal(inputs[0].shape)).astype(np.float32)
+        b = GraphBuilder("blocks")
+        b.output(b.block_matmul(b.input("x", (2, 256)), *(b.constant(w) for w in inputs[1:]), **attrs), name="r")
+        kernel = compile(b.graph(), options={"precision": "int8", "deny": (GEMV,)})
+        assert [sub.kernel for sub in kernel._compiled.schedule.subops] == [GEMV_INT8]
+        (wanted,) = apply("block_matmul", inputs, attrs, wide=True)
+        weights = np.abs(Blocks(bits, 32, attrs["zero"], 64, 256).weights(inputs[1], inputs[2], None))
+        largest = np.abs(inputs[0]).reshape(2, 8, 32).max(axis=-1)
+        bound = np.einsum("rb,nb->rn", largest, weights.reshape(64, 8, 32).sum(axis=-1)) * 0.51 / LARGEST
+        bound += np.abs(inputs[0]) @ weights.T * 2.0**-22
+        error = np.abs(kernel.run({"x": inputs[0]}).outputs["r"] - wanted)
+        assert (error <= bound).all()
+        assert error.max() > 0.01 * bound.max()
+
+
+@pytest.mark.parametrize("special", [np.inf, -np.inf, np.nan])
+def test_rows_that_are_not_finite_stay_so(special: float) -> None:
+    inputs, attrs = product(2, 64, 16)
+    inputs[0][1, 40] = special
+    b = GraphBuilder("blocks")
+    b.output(b.block_matmul(b.input("x", (2, 64)), *(b.constant(w) for w in inputs[1:]), **attrs), name="r")
+    for denied in (GEMV_INT8, GEMV):
+        options = {"precision": "int8", "deny": (denied,)}
+        found = compile(b.graph(), options=options).run({"x": inputs[0]}).outputs["r"]
+        assert np.isfinite(found[0]).all()
+        assert not np.isfinite(found[1]).any()
+
+
 @pytest.mark.parametrize("shape", [(), (2, 3), (1, 1), (2, 1, 2), (0,), (3, 0)])
 def test_any_rank_of_x(shape: tuple[int, ...]) -> None:
-    for kernel in (GEMV, GEMM):
+    for kernel in (GEMV, GEMM, GEMV_INT8):
         inputs, attrs = product(shape, 40, 21, offset=True)
-        check_op(kernel, "block_matmul", inputs, attrs, tol=2e-5, splits=1, roles=CONSTANTS)
+        tol = 2e-4 if kernel is GEMV_INT8 else 2e-5
+        check_op(kernel, "block_matmul", inputs, attrs, tol=tol, splits=1, roles=CONSTANTS)
 
 
 def test_rows_are_read_as_they_lie() -> None:
@@ -93,11 +148,11 @@ def test_rows_are_read_as_they_lie() -> None:
 
 @pytest.mark.parametrize("epilogue", ["mixed", "sliced"])
 def test_epilogues_and_prologues(epilogue: str) -> None:
-    for kernel, rows in ((GEMV, 2), (GEMM, 19)):
+    for kernel, rows in ((GEMV, 2), (GEMM, 19), (GEMV_INT8, 2)):
         inputs, attrs = product(rows, 40, 37, offset=True)
         for prologue in (None, 0):
             made = anchor_case("block_matmul", attrs, inputs, constants=[1, 2, 3], epilogue=epilogue, prologue=prologue)
-            made.check(kernel)
+            made.check(kernel, tol=2e-4 if kernel is GEMV_INT8 else 2e-5)
 
 
 @pytest.mark.parametrize("rows", [1, 9])

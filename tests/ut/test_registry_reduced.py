@@ -50,6 +50,10 @@ def case_of(row: Capability, rows: int, depth: int, columns: int) -> AnchorCase:
         window = 3 if "winograd" in row.kernel else 1
         slots = [((1, depth, window, rows), f32), ((columns, depth, window, window), f32)]
         return anchor_case("conv", {}, slots, constants=[1], layouts={0: (0, 2, 3, 1)})
+    if "block_matmul" in row.ops:
+        codes, scales = ((columns, -(-depth // 2)), DType.U8), ((columns, -(-depth // 16)), f32)
+        how: dict[str, AttrValue] = {"bits": 4, "block": 16}
+        return anchor_case("block_matmul", how, [((rows, depth), f32), codes, scales], constants=[1, 2])
     return anchor_case("matmul", {}, [((rows, depth), f32), ((depth, columns), f32)], constants=[1])
 
 
@@ -171,6 +175,24 @@ def convolution_kernel(precision: str, window: int, attrs: dict[str, AttrValue],
 
 def problem_of(rows: int, target: CpuTarget, precision: str) -> Requirement:
     return parse_requirement(f"matmul(f32[{rows},4096], const f32[4096,4096])", target, Policy(precision=precision))
+
+
+@pytest.mark.parametrize(
+    ("features", "precision", "kernel"),
+    [
+        (NATIVE, "f32", "host.block_matmul.gemv"),
+        (NATIVE, "bf16", "host.block_matmul.gemv"),
+        (NATIVE, "int8", "host.block_matmul.gemv_int8"),
+        ((), "int8", "host.block_matmul.gemv"),
+    ],
+)
+def test_weights_in_blocks_meet_whole_numbers_where_that_gains(
+    features: tuple[str, ...], precision: str, kernel: str
+) -> None:
+    target = cpu_target(TRIPLE, "avx512", {*AVX2, *AVX512, *features}, machine_profile())
+    text = "block_matmul(f32[1,4096], const u8[4096,2048], const f16[4096,128]; bits=4, block=32, zero=8)"
+    problem = parse_requirement(text, target, Policy(precision=precision))
+    assert HOST_KERNELS.registry.select(problem).kernel == kernel
 
 
 def test_a_reason_names_the_precision() -> None:
