@@ -28,6 +28,7 @@ import numpy as np
 
 from superkernel.cli import analysis as cli_analysis
 from superkernel.cli import canary as cli_canary
+from superkernel.cli import completion as cli_completion
 from superkernel.cli import diff as cli_diff
 from superkernel.cli import kernels as cli_kernels
 from superkernel.cli import machine as cli_machine
@@ -213,6 +214,10 @@ def _parser() -> argparse.ArgumentParser:
     machine = commands.add_parser("machine", help=text, description=text)
     machine.set_defaults(command=_machine)
     cli_machine.add_arguments(machine)
+    text = 'Print a script that completes this command line: `eval "$(superkernel completion bash)"`.'
+    completing = commands.add_parser("completion", help=text, description=text)
+    completing.set_defaults(command=_completion)
+    cli_completion.add_arguments(completing)
     text = "The simulator: run a bare-metal RV64GC program."
     sim = commands.add_parser("sim", help=text, description=text)
     sim.set_defaults(command=_sim)
@@ -485,6 +490,11 @@ def _lines(data: dict[str, Any]) -> str:
 def _machine(args: argparse.Namespace) -> int:
     data, text = cli_machine.run(args)
     _print(args, data, lambda: text)
+    return 0
+
+
+def _completion(args: argparse.Namespace) -> int:
+    print(cli_completion.completion(_parser(), args.shell), end="")
     return 0
 
 
