@@ -4,6 +4,8 @@ every relative link of a page leads where it leads on its own."""
 from __future__ import annotations
 
 import re
+import runpy
+from pathlib import Path
 
 from sphinx.application import Sphinx
 
@@ -48,6 +50,13 @@ def _as_list(app: object, what: str, name: str, obj: object, options: object, li
             lines.insert(index, "")
 
 
+def _gallery(app: Sphinx, error: Exception | None) -> None:
+    """The pages that docs/gallery.md links to."""
+    if error is None and (Path(app.srcdir) / "docs/gallery.md").exists():
+        runpy.run_path(str(Path(app.confdir) / "gallery.py"))["make"](Path(app.outdir) / "docs/gallery")
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.connect("autodoc-process-docstring", _as_list)
+    app.connect("build-finished", _gallery)

@@ -75,6 +75,23 @@ def test_the_site_in_a_browser(site: Path, browser: Browser) -> None:
 
 @needs_browser
 @pytest.mark.slow
+def test_the_gallery_s_pages_in_a_browser(site: Path, browser: Browser) -> None:
+    """Every page that docs/gallery.md links to is there, and as good as any of the site."""
+    with browser.tab(dark=True) as tab:
+        tab.open((site / "docs/gallery.html").as_uri())
+        linked = tab.run("[...document.querySelectorAll('a[href*=\"gallery/\"]')].map(link => link.href)")
+        pages = sorted((site / "docs/gallery").glob("*.html"))
+        assert {Path(url).name for url in linked} == {page.name for page in pages}
+        assert len(pages) >= 4
+        for page in pages:
+            tab.open(page.as_uri())
+            assert (tab.errors, tab.fetched) == ([], []), page
+            assert violations(tab) == [], page
+            assert tab.run("document.querySelectorAll('svg, canvas').length") > 0
+
+
+@needs_browser
+@pytest.mark.slow
 def test_the_site_is_searched_offline(site: Path, browser: Browser) -> None:
     with browser.tab() as tab:
         tab.open((site / "search.html").as_uri() + "?q=imbalance")
