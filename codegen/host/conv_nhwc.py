@@ -12,6 +12,10 @@ windows of one row need none of that.
 Where a panel is taken in pieces, the sums of all tiles are parked from piece to piece, all 0 at first; behind the last
 piece they go through the epilogue.
 
+In tiles a run is walked 16 words at a time (`tile_product`); rows of the CPU's tiles are positions, whose runs overlap
+in the patch. Sums of bytes begin as what the zero point adds, taken off. All register tiles have the same shape: the
+last one of a row reads what lies behind the patch, and drops what comes of it.
+
 Scratch: [parked register tile][parked sums: positions x channels of a panel][patch][f32 row that is being turned into
 bytes].
 """
@@ -30,7 +34,9 @@ from superkernel.codegen.host.loops import each_group, strips
 from superkernel.codegen.host.patch_nhwc import BytePatchCopier, IntegerPatchCopier, NhwcPatchCopier
 from superkernel.codegen.host.program import ProgramEmitter, load_bias
 from superkernel.codegen.host.shuffle import resize
+from superkernel.codegen.host.tile_product import TileProduct
 from superkernel.core.dtypes import DType
+from superkernel.core.formats import TILE_ROWS
 from superkernel.ir.body import Body
 from superkernel.scheduler.families.conv import PIXELS
 from superkernel.scheduler.families.conv_form import ConvForm
@@ -96,6 +102,11 @@ class NhwcEmitter:
         self.sums = kb.offset(kb.scratch, tiling.finished_bytes)
         self.patch = kb.offset(kb.scratch, tiling.tile_bytes)
         form, t = self.form, tiling
+        self.run_words = -(-runs_of(form)[1] // t.format.step)
+        self.tiles, self.begin = None, None
+        if t.format.tiled:
+            self.tiles = TileProduct(kb, t.format, t.positions, t.tile_rows, self.run_words % TILE_ROWS)
+            self.begin = kb.stack(4 * t.tile_rows) if t.format.is_integral else None
         self.lines_in_row = form.out_height == 1 and not t.format.scales_rows
         if t.in_place:
             self.walk = Walk(form.x_strides[2], form.x_strides[3], form.x_strides[1])
@@ -110,6 +121,14 @@ class NhwcEmitter:
 
     def emit(self) -> None:
         """The whole function."""
+        if self.tiles is None:
+            self._units()
+            return
+        self.tiles.registers.configure()
+        self._units()
+        self.tiles.registers.release()
+
+    def _units(self) -> None:
         kb, t = self.kb, self.t
         if t.axis == PIXELS:
             groups = each_group(kb, t.blocks, "image")
@@ -174,13 +193,19 @@ class NhwcEmitter:
         def finish(tile: Tile, results: list[Values], row: Index, column: Index) -> None:
             store_positions(kb, self.stores, tile, results, self._coords(image, row, column), channel, width)
 
+        def in_tiles(positions: int, start: ir.Value, item: Index, row: Index, column: Index) -> None:
+            ahead = self._ahead(weights, 4 * t.filter_elements(form), self._place(lines[0], row, column))
+            self._sum_in_tiles(kb.at(start, item, self.item), weights, ahead)
+            coords, pitch = self._coords(image, row, column), t.tile_rows
+            put_parked(kb, self.stores, shape(positions), pitch, coords, channel, width)
+
         def whole(positions: int, start: ir.Value, item: Index, row: Index, column: Index) -> None:
             tile, place = shape(positions), self._place(lines[0], row, column)
             ahead = self._ahead(weights, 4 * t.filter_elements(form), place)
             finish(tile, self._products(tile, start, item, weights, ahead), row, column)
 
         if not t.pieces:
-            self._each_tile(source, lines, whole)
+            self._each_tile(source, lines, whole if self.tiles is None else in_tiles)
             return
         self._clear_sums()
         with kb.loop(0, t.pieces, name="piece") as piece:
@@ -317,6 +342,29 @@ class NhwcEmitter:
         nest, last = loops[:-1], loops[-1]
         return multiply(self.arithmetic, tile, nest, last, position, source, weights, t.tile_rows, ahead=ahead)
 
+    def _sum_in_tiles(self, source: ir.Value, weights: ir.Value, ahead: Ahead | None) -> None:
+        """The sums of one register tile, whose first input is at `source`, parked in scratch."""
+        kb, t, form, walk, tiles = self.kb, self.t, self.form, self.walk, self.tiles
+        assert tiles is not None
+        begin = self._begin(Tile(1, t.vectors, t.lanes, DType.I32), weights) if self.begin is not None else []
+        for v, value in enumerate(begin):
+            kb.store(value, self.begin, v * t.lanes, DType.I32)
+        tiles.start(self.begin if begin else None)
+        rows, bytes_of_step = form.kernel[0], TILE_ROWS * 4 * t.tile_rows
+        each, pitch = runs_of(form)[0] // rows, walk.column * form.strides[1] * self.item.itemsize
+
+        def fetch(_: Index, here: ir.Value) -> None:
+            assert ahead is not None
+            ahead.fetch(kb, weights, here, bytes_of_step)
+
+        with kb.loop(0, rows, name="row") as row, kb.loop(0, each, name="run") as run:
+            at = kb.add(kb.mul(row, walk.row * form.dilations[0]), kb.mul(run, walk.column * form.dilations[1]))
+            index = kb.add(kb.mul(row, each), run)
+            size = t.format.words(runs_of(form)[1]) * t.tile_rows
+            own = kb.at(weights, kb.mul(index, size), DType.I32)
+            tiles.add(kb.at(source, at, self.item), pitch, own, self.run_words, fetch if ahead is not None else None)
+        tiles.store(kb.scratch)
+
     def _zero_point(self) -> ir.Value | None:
         """The zero point of an image of bytes, in its own type; None where it is 0."""
         slots = self.body.anchor_inputs
@@ -410,9 +458,16 @@ def store_positions(
             stores.put(place, channel, _cut(kb, vectors, tile.lanes, width))
         return
     store_tile(kb, tile, results, kb.scratch, tile.columns)
+    put_parked(kb, stores, tile, tile.columns, coords, channel, width)
+
+
+def put_parked(
+    kb: KernelBuilder, stores: ChannelStores, tile: Tile, pitch: int, coords: list[Index], channel: Index, width: int
+) -> None:
+    """As `store_positions` for results that lie in scratch, positions `pitch` of them apart."""
     with kb.loop(0, tile.rows, name="position") as r:
         place = [*coords[:-1], kb.add(coords[-1], r)]
-        start = kb.mul(r, tile.columns)
+        start = kb.mul(r, pitch)
 
         def part(at: Index, lanes: int, start: Index = start, place: list[Index] = place) -> None:
             value = kb.load(kb.scratch, kb.add(start, at), tile.acc, lanes)

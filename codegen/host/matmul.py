@@ -44,9 +44,9 @@ from superkernel.codegen.host.panels import copy_panel
 from superkernel.codegen.host.program import ProgramEmitter, load_per_column
 from superkernel.codegen.host.quantise import codes_of, put_codes
 from superkernel.codegen.host.streaming import Panel
-from superkernel.codegen.host.tiles import TILE_REGISTERS, Tiles, tiles_of
+from superkernel.codegen.host.tile_product import TileProduct
 from superkernel.core.dtypes import DType
-from superkernel.core.formats import TILE_BYTES, TILE_ROWS
+from superkernel.core.formats import TILE_ROWS
 from superkernel.ir.body import Body, PointwiseProgram, View
 from superkernel.scheduler.families.matmul import COPY, PACKED, ROWS, MatmulTiling, packed_batch_strides
 from superkernel.scheduler.families.matmul_form import Factor, MatmulForm, form_of, view_of
@@ -79,7 +79,7 @@ class MatmulEmitter:
         self.epilogue = ProgramEmitter(kb, body.epilogue)
         self.arithmetic = arithmetic_of(kb, tiling.format)
         self.arithmetic.signed = self.form.left.dtype is DType.I8
-        self.tiles = _TileProduct(kb, tiling) if tiling.format.tiled else None
+        self.tiles = TileProduct(kb, tiling.format, tiling.tile_rows, tiling.panel) if tiling.format.tiled else None
 
     # Loops ----------------------------------------------------------------------------------------------------------
 
@@ -134,11 +134,14 @@ class MatmulEmitter:
                 store_tile(kb, self.tile, self._results(lines, part, zeros), kb.scratch, t.panel)
             self._finish_tile(batch, lines, panel, kb.scratch)
 
-    def _in_tiles(self, tiles: _TileProduct, lines: Lines, source: Panel) -> None:
+    def _in_tiles(self, tiles: TileProduct, lines: Lines, source: Panel) -> None:
         """The results of a tile, parked in scratch."""
         kb, t = self.kb, self.t
         ahead = streaming.prefetch(kb, t, source, TILE_ROWS * t.step_bytes(self.form))
-        tiles.sums(lines.origin, source.base, kb.scratch, ahead)
+        tiles.start()
+        pitch, fetch = lines.line * t.acc.itemsize, None if ahead is None else lambda k, _: ahead(k)
+        tiles.add(lines.origin, pitch, source.base, t.words, fetch)
+        tiles.store(kb.scratch)
         if not (t.format.is_integral or t.format.scales_weights):
             return
         behind = kb.offset(source.base, t.words * t.panel * t.format.word_bytes)
@@ -513,44 +516,6 @@ class MatmulEmitter:
             return
         with kb.when(kb.compare("==", panel, last)):
             store(last * t.panel + whole, whole, rest)
-
-
-class _TileProduct:
-    """The sums of a register tile as a grid of the CPU's tiles: the registers of the sums come first, then those of
-    rows, then those of weights."""
-
-    def __init__(self, kb: KernelBuilder, tiling: MatmulTiling) -> None:
-        self.kb, self.t = kb, tiling
-        self.heights = [min(TILE_ROWS, tiling.tile_rows - at) for at in range(0, tiling.tile_rows, TILE_ROWS)]
-        self.columns = tiling.panel // TILE_ROWS
-        self.first_row = len(self.heights) * self.columns
-        self.first_weights = self.first_row + len(self.heights)
-        self.loaded = min(self.columns, TILE_REGISTERS - self.first_weights)  # weights in registers at a time
-        rows = [height for height in self.heights for _ in range(self.columns)]
-        self.registers: Tiles = tiles_of(kb, [*rows, *self.heights, *[TILE_ROWS] * self.loaded])
-
-    def sums(self, rows: ir.Value, weights: ir.Value, results: ir.Value, ahead: streaming.Step | None) -> None:
-        """The sums over the whole depth, left at `results`. `ahead`: what each step of it fetches."""
-        kb, t, registers = self.kb, self.t, self.registers
-        pitch, panel = t.left_pitch * t.acc.itemsize, t.panel * 4  # bytes between rows, between words
-        for register in range(self.first_row):
-            registers.clear(register)
-        with kb.loop(0, t.words // TILE_ROWS, name="k") as k:
-            if ahead is not None:
-                ahead(k)
-            for i in range(len(self.heights)):
-                at = kb.add(kb.mul(k, TILE_BYTES), i * TILE_ROWS * pitch)
-                registers.load(self.first_row + i, kb.offset(rows, at), pitch)
-            for j in range(self.columns):
-                register = self.first_weights + j % self.loaded
-                at = kb.add(kb.mul(k, TILE_ROWS * panel), j * TILE_BYTES)
-                registers.load(register, kb.offset(weights, at), panel)
-                for i in range(len(self.heights)):
-                    registers.multiply_add(t.format, i * self.columns + j, self.first_row + i, register)
-        for i in range(len(self.heights)):
-            for j in range(self.columns):
-                at = i * TILE_ROWS * panel + j * TILE_BYTES
-                registers.store(i * self.columns + j, kb.offset(results, at), panel)
 
 
 def _split(kb: KernelBuilder, index: Index, dims: tuple[int, ...]) -> list[Index]:

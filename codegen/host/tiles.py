@@ -1,7 +1,7 @@
 """Matrix units: AMX's tile registers, and what stands in for them where the CPU has none.
 
-Model: eight registers hold a matrix each, of up to 16 rows of 64 bytes. A kernel configures them once, saying how many
-rows each has, works in them, and releases them before it returns: whoever runs next on the core has none of that state
+Model: eight registers hold a matrix each, of up to 16 rows of 64 bytes. A kernel configures them once, saying what
+shape each has, works in them, and releases them before it returns: whoever runs next on the core has none of that state
 to save. A product adds to a tile of 32-bit sums that of a tile of rows and one of words of weights (16 columns of words
 per row of the tile):
 
@@ -15,23 +15,33 @@ loop over rows. (Source of all this: Intel's manual of instructions, volume 2, L
 the bits of a NaN, the rows that a tile of rows has beyond its own (zeros there too, but nobody sees them), and what
 LDTILECFG refuses.
 
-Invariant: as many rows of 64 bytes are read and written as the configuration says, `stride` bytes apart.
+Invariant: as many rows of as many bytes are read and written as the configuration says, `stride` bytes apart.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from llvmlite import ir
 from numpy.typing import NDArray
 
-from superkernel.codegen.host.builder import I8, I32, VOID, Index, KernelBuilder
+from superkernel.codegen.host.builder import I8, I32, VOID, Index, KernelBuilder, vector_type
 from superkernel.codegen.host.gemm_core import Values, fold, zero
 from superkernel.core.dtypes import DType
 from superkernel.core.formats import TILE_BYTES, TILE_ROWS, NumberFormat
 
 TILE_REGISTERS = 8
+
+
+class TileShape(NamedTuple):
+    """Of a tile: rows, and the bytes of each."""
+
+    rows: int
+    row_bytes: int = TILE_BYTES
+
+
 _LANES = TILE_BYTES // 4
 _PALETTE = 1
 _ROW_BYTES_AT, _ROWS_AT = 16, 48  # in the 64 bytes of a configuration: u16 and u8 per tile
@@ -43,16 +53,16 @@ Step = Callable[[Values, ir.Value, ir.Value], Values]
 
 
 class Tiles:
-    """The CPU's own. `rows`: of each register."""
+    """The CPU's own. `shapes`: of each register."""
 
-    def __init__(self, kb: KernelBuilder, rows: Sequence[int]) -> None:
-        assert len(rows) <= TILE_REGISTERS
-        assert all(1 <= count <= TILE_ROWS for count in rows)
-        self.kb, self.rows = kb, list(rows)
+    def __init__(self, kb: KernelBuilder, shapes: Sequence[TileShape]) -> None:
+        assert len(shapes) <= TILE_REGISTERS
+        assert all(1 <= s.rows <= TILE_ROWS and 4 <= s.row_bytes <= TILE_BYTES and not s.row_bytes % 4 for s in shapes)
+        self.kb, self.shapes = kb, list(shapes)
 
     def configure(self) -> None:
         """Tiles are there from here on; all hold zeros."""
-        self._call("ldtilecfg", [self.kb.opaque(self.kb.table("tiles", configuration(self.rows), DType.U8))])
+        self._call("ldtilecfg", [self.kb.opaque(self.kb.table("tiles", configuration(self.shapes), DType.U8))])
 
     def release(self) -> None:
         """They are there no longer."""
@@ -71,9 +81,15 @@ class Tiles:
         self._call("tilestored64", [_register(tile), base, self.kb.i64(stride)])
 
     def multiply_add(self, number: NumberFormat, sums: int, rows: int, weights: int) -> None:
-        """sums += rows * weights, in the numbers of a format."""
+        """sums += rows * weights, in the numbers of a format; of matching shapes."""
+        self._require(sums, rows, weights)
         name = "tdpbf16ps" if number.rows is DType.BF16 else "tdpbusd"
         self._call(name, [_register(tile) for tile in (sums, rows, weights)])
+
+    def _require(self, sums: int, rows: int, weights: int) -> None:
+        """What the instruction refuses (#UD)."""
+        c, a, b = (self.shapes[tile] for tile in (sums, rows, weights))
+        assert (c.rows, c.row_bytes, a.row_bytes) == (a.rows, b.row_bytes, 4 * b.rows), (c, a, b)
 
     def _call(self, name: str, args: Sequence[ir.Value]) -> None:
         function = self.kb.intrinsic(f"llvm.x86.{name}", VOID, [arg.type for arg in args])
@@ -83,12 +99,12 @@ class Tiles:
 class EmulatedTiles(Tiles):
     """The same by vectors, on any CPU with FMA."""
 
-    def __init__(self, kb: KernelBuilder, rows: Sequence[int]) -> None:
-        super().__init__(kb, rows)
+    def __init__(self, kb: KernelBuilder, shapes: Sequence[TileShape]) -> None:
+        super().__init__(kb, shapes)
         self.file = kb.stack(TILE_REGISTERS * TILE_ROWS * TILE_BYTES)
 
     def configure(self) -> None:
-        for tile in range(len(self.rows)):
+        for tile in range(len(self.shapes)):
             self.clear(tile)
 
     def release(self) -> None:
@@ -99,19 +115,23 @@ class EmulatedTiles(Tiles):
             self._set(tile, row, zero(DType.I32, _LANES))
 
     def load(self, tile: int, base: ir.Value, stride: int) -> None:
-        kb = self.kb
-        with kb.loop(0, self.rows[tile], name="tile.row") as row:
+        kb, (rows, row_bytes) = self.kb, self.shapes[tile]
+        with kb.loop(0, rows, name="tile.row") as row:
             source = kb.offset(base, kb.mul(row, stride))
-            self._set(tile, row, kb.b.load(source, typ=ir.VectorType(I32, _LANES), align=1))
+            if row_bytes < TILE_BYTES:
+                self._set(tile, row, zero(DType.I32, _LANES))
+            self._set(tile, row, kb.b.load(source, typ=vector_type(I32, row_bytes // 4), align=1))
 
     def store(self, tile: int, base: ir.Value, stride: int) -> None:
-        kb = self.kb
-        with kb.loop(0, self.rows[tile], name="tile.row") as row:
+        kb, (rows, row_bytes) = self.kb, self.shapes[tile]
+        assert row_bytes == TILE_BYTES, "no kernel stores others"
+        with kb.loop(0, rows, name="tile.row") as row:
             kb.b.store(self._row(tile, row), kb.offset(base, kb.mul(row, stride)), align=1)
 
     def multiply_add(self, number: NumberFormat, sums: int, rows: int, weights: int) -> None:
+        self._require(sums, rows, weights)
         kb, floats = self.kb, number.rows is DType.BF16
-        with kb.loop(0, self.rows[sums], name="tile.row") as row:
+        with kb.loop(0, self.shapes[sums].rows, name="tile.row") as row:
             before = self._row(sums, row)
             if floats:
                 even, odd = self._walk([zero(DType.F32, _LANES)] * 2, rows, weights, row, self._pairs)
@@ -130,7 +150,7 @@ class EmulatedTiles(Tiles):
             word = kb.b.load(kb.offset(self._at(rows, row), kb.mul(k, 4)), typ=I32, align=4)
             return step(values, kb.splat(word, _LANES), self._row(weights, k))
 
-        return fold(kb, 0, self.rows[weights], 1, state, turn)
+        return fold(kb, 0, self.shapes[weights].rows, 1, state, turn)
 
     def _pairs(self, sums: Values, row: ir.Value, weights: ir.Value) -> Values:
         return [
@@ -159,17 +179,17 @@ class EmulatedTiles(Tiles):
         self.kb.b.store(value, self._at(tile, row), align=TILE_BYTES)
 
 
-def tiles_of(kb: KernelBuilder, rows: Sequence[int]) -> Tiles:
-    """Tiles of so many rows, as the CPU has them."""
-    return (EmulatedTiles if kb.cpu.emulates_tiles else Tiles)(kb, rows)
+def tiles_of(kb: KernelBuilder, shapes: Sequence[TileShape]) -> Tiles:
+    """Tiles of some shapes, as the CPU has them."""
+    return (EmulatedTiles if kb.cpu.emulates_tiles else Tiles)(kb, shapes)
 
 
-def configuration(rows: Sequence[int]) -> NDArray[np.uint8]:
-    """The 64 bytes that LDTILECFG takes, for tiles of so many rows of 64 bytes."""
+def configuration(shapes: Sequence[TileShape]) -> NDArray[np.uint8]:
+    """The 64 bytes that LDTILECFG takes."""
     made = np.zeros(64, np.uint8)
     made[0] = _PALETTE
-    made[_ROW_BYTES_AT : _ROW_BYTES_AT + 2 * len(rows)].view(np.uint16)[:] = TILE_BYTES
-    made[_ROWS_AT : _ROWS_AT + len(rows)] = rows
+    made[_ROW_BYTES_AT : _ROW_BYTES_AT + 2 * len(shapes)].view(np.uint16)[:] = [s.row_bytes for s in shapes]
+    made[_ROWS_AT : _ROWS_AT + len(shapes)] = [s.rows for s in shapes]
     return made
 
 

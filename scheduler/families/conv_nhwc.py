@@ -50,7 +50,8 @@ from math import prod
 import numpy as np
 
 from superkernel.core.dtypes import DType
-from superkernel.core.formats import BF16, BYTES, F32, INT8, NumberFormat
+from superkernel.core.errors import UnsupportedError
+from superkernel.core.formats import BF16, BF16_TILES, BYTES, BYTES_TILES, F32, INT8, TILE_ROWS, NumberFormat
 from superkernel.core.tensor import TensorType, strided_view
 from superkernel.ir.body import Body, Role, View
 from superkernel.ops.opdef import BYTES as BYTE_TYPES
@@ -230,6 +231,8 @@ class NhwcTiling(ConvTiling):
         return whole * self._tile_cycles(self.positions) + (self._tile_cycles(rest) if rest else 0.0)
 
     def _tile_cycles(self, positions: int) -> float:
+        if self.format.tiled:  # fewer rows than a tile has take as long
+            return max(positions, TILE_ROWS) * self.vectors
         work = positions * self.vectors
         if not self.format.scales_rows:
             return max(work, HIDDEN * 0.75) + 0.04 * (positions + 2 * self.vectors)
@@ -397,9 +400,12 @@ class NhwcFamily(ConvFamily):
 
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[HostTiling]:
         self._require(kernel, body)
-        form = form_for(self.format_on(target), body)
+        number = self.format_on(target)
+        form = form_for(number, body)
+        if number.tiled:
+            _require_tiles(kernel, form, number, target)
         axes = [PIXELS, CHANNELS] if form.pixels * 4 <= form.channels * form.taps * 8 else [PIXELS]
-        shapes = _shapes(form, target)
+        shapes = [_shape_in_tiles(form, target)] if number.tiled else _shapes(form, target)
         found = [self.tiling(form, axis, shape, target) for axis in axes for shape in shapes]
 
         def cost(tiling: NhwcTiling) -> float:
@@ -461,6 +467,31 @@ def _shapes(form: ConvForm, target: CpuTarget) -> list[tuple[int, int, int]]:
     return list(dict.fromkeys(found))
 
 
+def _require_tiles(kernel: str, form: ConvForm, number: NumberFormat, target: CpuTarget) -> None:
+    """Raises UnsupportedError where there are no tiles, and on runs that end within a word of floats: what is behind
+    them need not be a number, so that weights of 0 do not undo it."""
+    if not number.native:
+        raise UnsupportedError(
+            "this CPU has no tiles", location=f"kernel {kernel!r}", expected=number.feature, found=target.features
+        )
+    if not number.is_integral and runs_of(form)[1] % number.step:
+        raise UnsupportedError(
+            "a row of the window that ends within a word",
+            location=f"kernel {kernel!r}",
+            expected=f"a multiple of {number.step} columns and channels",
+            found=str(runs_of(form)[1]),
+        )
+
+
+def _shape_in_tiles(form: ConvForm, target: CpuTarget) -> tuple[int, int, int]:
+    """(positions, vectors, lanes) of the results that four of the CPU's tiles hold: two by two, or one row of them
+    where a line has no more positions."""
+    tall, most = (TILE_ROWS, 4) if form.out_width <= TILE_ROWS else (2 * TILE_ROWS, 2)
+    lanes, tiles = max(1, target.vector_bytes // 4), max(1, -(-form.out_width // tall))
+    columns = TILE_ROWS * max(1, min(most, -(-form.out_channels // TILE_ROWS)))
+    return max(1, -(-form.out_width // tiles)), columns // lanes, lanes
+
+
 def nhwc_tiling(
     form: ConvForm, axis: str, shape: tuple[int, int, int], target: CpuTarget, number: NumberFormat, pieces: int = 0
 ) -> NhwcTiling:
@@ -493,7 +524,7 @@ def nhwc_tiling(
         True,
         positions,
         lines,
-        _patch_bytes(form, (high, wide), elements, number),
+        _patch_bytes(form, (high, wide), elements, number) + _behind_patch(form, positions, number),
         wide * form.channels if by_rows and not is_dense(form) else 0,
         number,
     )
@@ -536,6 +567,15 @@ def _patch_bytes(form: ConvForm, extent: tuple[int, int], elements: int, number:
     if number.is_integral and elements:
         return -(-(elements + _BEHIND) // 64) * 64
     return elements * number.item.itemsize
+
+
+def _behind_patch(form: ConvForm, positions: int, number: NumberFormat) -> int:
+    """Bytes behind a patch that the last register tile of a row reads in tiles: those of as many positions as it lacks,
+    and what a word of bytes may have behind its run."""
+    if not number.tiled:
+        return 0
+    items = positions * form.strides[1] * form.channels
+    return -(-items * number.item.itemsize // 64) * 64
 
 
 def _together(form: ConvForm, columns: int, lines: int) -> tuple[int, int]:
@@ -599,6 +639,8 @@ KERNELS = (
     ),
     _BF16,
     _BYTES,
+    replace(_BF16, id="host.conv.nhwc_bf16_tiles", family=NhwcFamily(BF16_TILES), code_bytes=4096),
+    replace(_BYTES, id="host.conv.bytes_tiles", family=ByteConvFamily(BYTES_TILES), code_bytes=4096),
     replace(_BYTES, id="host.conv.bytes_any", modifier="any", layout=None, role=KernelRole.GENERIC),
     replace(_BF16, id="host.conv.nhwc_int8", family=NhwcFamily(INT8), limits=(PLANE, INT8_DEPTHS)),
 )

@@ -2,7 +2,8 @@
 
 A kernel of reduced precision computes f32 problems where the policy allows its precision. The f32 rows stay eligible,
 so that what is taken is the faster by estimate and a problem without such a kernel is computed in f32. A CPU that
-multiplies the number format itself has two rows of its tier, with and without that.
+multiplies the number format itself has two rows of its tier, with and without that; kernels on tiles of a matrix unit
+are rows of CPUs that have one only.
 
 Operators come from the operator table by family where a kernel serves all of it, so a new operator of an old family has
 its rows already, and the reference row serves every operator there is.
@@ -118,7 +119,8 @@ class ReducedKernelDef(HostKernelDef):
 
     def rows(self) -> Iterable[Capability]:
         for tier in TIER_FEATURES:
-            yield self._variant(tier, native=False)
+            if not self.family.numbers[0].tiled:
+                yield self._variant(tier, native=False)
             if tier == "avx512":
                 yield self._variant(tier, native=True)
 
@@ -155,14 +157,6 @@ def _target_words(tier: str, modifier: str, feature: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class TileKernelDef(ReducedKernelDef):
-    """A kernel of reduced precision on the tiles of the CPU's matrix unit: one row."""
-
-    def rows(self) -> Iterable[Capability]:
-        yield self._variant("avx512", native=True)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
 class ByteKernelDef(HostKernelDef):
     """A kernel of products of bytes with constant signed weights, exact in i32: one row per tier, and one more where
     CPUs of the tier multiply bytes themselves."""
@@ -176,7 +170,8 @@ class ByteKernelDef(HostKernelDef):
     def rows(self) -> Iterable[Capability]:
         number = self.family.numbers[0]
         for tier in TIER_FEATURES:
-            yield self._variant(tier, "")
+            if not number.tiled:
+                yield self._variant(tier, "")
             if tier == "avx512":
                 yield self._variant(tier, number.feature)
 

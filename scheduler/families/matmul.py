@@ -54,7 +54,6 @@ from superkernel.scheduler.families.kernel import (
     HostKernelDef,
     HostTiling,
     ReducedKernelDef,
-    TileKernelDef,
 )
 from superkernel.scheduler.families.matmul_form import Factor, MatmulForm, form_of, pixel_stride
 from superkernel.scheduler.families.packing import bytes_of, encoded, signed_bytes, words_of
@@ -683,16 +682,16 @@ _BF16 = ReducedKernelDef(
     tiles=GEMM_TILES,
     code_bytes=12288,
 )
-_BF16_TILES = TileKernelDef(
+_ON_TILES = {"avx512": (2 * TILE_ROWS, 2)}
+_BF16_TILES = replace(
+    _BF16,
     id="host.matmul.bf16_tiles",
-    ops=("matmul",),
     family=MatmulFamily(formats.BF16_TILES),
-    emitter="matmul",
-    micro="gemm",
     limits=(_MANY_ROWS,),
-    tiles={"avx512": (2 * TILE_ROWS, 2)},
+    tiles=_ON_TILES,
     code_bytes=4096,
 )
+_MANY_PIXELS = within(Reason.SHAPE, "n", _GEMV_ROWS + 1)
 _PIXELS_BF16 = replace(
     _BF16,
     id="host.conv.bf16",
@@ -703,6 +702,17 @@ _PIXELS_BF16 = replace(
     layouts=frozenset({"dense", "view"}),
     tiles={},
     code_bytes=6144,
+)
+_BYTES = ByteKernelDef(
+    id="host.matmul.bytes",
+    ops=("matmul", "matmul_integer"),
+    family=MatmulFamily(formats.BYTES),
+    emitter="matmul",
+    micro="gemm",
+    others=(frozenset({DType.I8}), BYTES),
+    limits=(INT8_DEPTHS, one_of(Reason.CONSTANT, "in3.dtype", None)),
+    tiles=GEMM_TILES,
+    code_bytes=8192,
 )
 KERNELS = (
     _ELEMENTS,
@@ -737,6 +747,12 @@ KERNELS = (
         code_bytes=6144,
     ),
     _BF16_TILES,
+    replace(
+        _BF16_TILES,
+        id="host.matmul.int8_tiles",
+        family=MatmulFamily(formats.INT8_TILES),
+        limits=(_MANY_ROWS, INT8_DEPTHS),
+    ),
     replace(_BF16, id="host.matmul.tf32", family=MatmulFamily(formats.BF16X3), modifier="x3"),
     replace(_BF16, id="host.matmul.int8", family=MatmulFamily(formats.INT8), limits=(_MANY_ROWS, INT8_DEPTHS)),
     replace(
@@ -748,22 +764,32 @@ KERNELS = (
         tiles=_STREAM_TILES,
         code_bytes=6144,
     ),
-    ByteKernelDef(
-        id="host.matmul.bytes",
-        ops=("matmul", "matmul_integer"),
-        family=MatmulFamily(formats.BYTES),
-        emitter="matmul",
-        micro="gemm",
-        others=(frozenset({DType.I8}), BYTES),
-        limits=(INT8_DEPTHS, one_of(Reason.CONSTANT, "in3.dtype", None)),
-        tiles=GEMM_TILES,
-        code_bytes=8192,
+    _BYTES,
+    replace(
+        _BYTES,
+        id="host.matmul.bytes_tiles",
+        family=MatmulFamily(formats.BYTES_TILES),
+        limits=(*_BYTES.limits, _MANY_ROWS),
+        tiles=_ON_TILES,
+        code_bytes=4096,
     ),
     _PIXELS_BF16,
     replace(
         _PIXELS_BF16,
         id="host.conv.int8",
         family=MatmulFamily(formats.INT8),
-        limits=(*_POINTWISE, within(Reason.SHAPE, "n", _GEMV_ROWS + 1), INT8_DEPTHS),
+        limits=(*_POINTWISE, _MANY_PIXELS, INT8_DEPTHS),
+    ),
+    replace(
+        _PIXELS_BF16,
+        id="host.conv.bf16_tiles",
+        family=MatmulFamily(formats.BF16_TILES),
+        limits=(*_POINTWISE, _MANY_PIXELS),
+    ),
+    replace(
+        _PIXELS_BF16,
+        id="host.conv.int8_tiles",
+        family=MatmulFamily(formats.INT8_TILES),
+        limits=(*_POINTWISE, _MANY_PIXELS, INT8_DEPTHS),
     ),
 )

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from op_cases import op_body
 
 from superkernel.core.dtypes import DType
+from superkernel.core.formats import NumberFormat
 from superkernel.core.tensor import TensorType, row_major_strides
 from superkernel.ir.body import Body, Instruction, PointwiseProgram, ProgramInput, ProgramOutput, Role, View
 from superkernel.ops.attributes import canonical_attrs
@@ -96,6 +97,18 @@ def images() -> list[Case]:
     return found
 
 
+def pixels(kernel: str, number: NumberFormat) -> Case:
+    """A 1 x 1 convolution as a product of pixels."""
+    image, w = numbers(2, 37, 1, 5), numbers(12, 37, 1, 1)
+    name, body, arrays, expected = case(kernel, "conv", [image, w], [1])
+    last = np.ascontiguousarray(np.moveaxis(image, 1, -1))
+    rows, weights = last.reshape(-1, 37).astype(float), w.reshape(12, 37).T.astype(float)
+    want = np.moveaxis(expected_product(rows, weights, number).reshape(2, 1, 5, 12), -1, 1)
+    view = View(0, image.shape, (185, 1, 185, 37))
+    turned = replace(body, anchor_inputs=(view, *body.anchor_inputs[1:]))
+    return name, turned, [last.reshape(image.shape), *arrays[1:]], dict.fromkeys(expected, want)
+
+
 def reduced_products() -> list[Case]:
     """Products of reduced precision, which this CPU multiplies as f32 and 16-bit integers."""
     found = []
@@ -104,15 +117,7 @@ def reduced_products() -> list[Case]:
     }
     matrices = {k: f.numbers[-1] for k, f in families.items() if isinstance(f, MatmulFamily) and f.numbers}
     reduced = {k: number for k, number in matrices.items() if not (number.is_integral or number.tiled)}
-    for kernel in ("host.conv.bf16", "host.conv.int8"):
-        image, w = numbers(2, 37, 1, 5), numbers(12, 37, 1, 1)
-        name, body, arrays, expected = case(kernel, "conv", [image, w], [1])
-        last = np.ascontiguousarray(np.moveaxis(image, 1, -1))
-        pixels, weights = last.reshape(-1, 37).astype(float), w.reshape(12, 37).T.astype(float)
-        want = np.moveaxis(expected_product(pixels, weights, reduced.pop(kernel)).reshape(2, 1, 5, 12), -1, 1)
-        view = View(0, image.shape, (185, 1, 185, 37))
-        turned = replace(body, anchor_inputs=(view, *body.anchor_inputs[1:]))
-        found.append((name, turned, [last.reshape(image.shape), *arrays[1:]], dict.fromkeys(expected, want)))
+    found += [pixels(kernel, reduced.pop(kernel)) for kernel in ("host.conv.bf16", "host.conv.int8")]
     for kernel in ("host.conv.nhwc_bf16", "host.conv.winograd2_bf16"):  # of integers: nothing is rounded
         image, w = (np.rint(4 * numbers(*shape)) for shape in ((1, 7, 9, 11), (10, 7, 3, 3)))
         slots = [image.astype(np.float32), 4 * w.astype(np.float32)]
@@ -143,15 +148,31 @@ def reduced_products() -> list[Case]:
 
 
 def on_tiles() -> list[Case]:
-    """Products on AMX's tiles, which no CPU of another kind has."""
+    """Products and convolutions on AMX's tiles, which no CPU of another kind has."""
     found = []
+    image, w = (np.rint(4 * numbers(*shape)).astype(np.float32) for shape in ((1, 6, 9, 11), (10, 6, 3, 3)))
+    window: list[Slot] = [((1, 7, 9, 11), DType.U8), ((10, 7, 3, 3), DType.I8), None, np.array(5, np.uint8)]
+    for kernel, op, slots in (
+        ("host.conv.nhwc_bf16_tiles", "conv", [image, w]),  # of integers: nothing is rounded
+        ("host.conv.bytes_tiles", "conv_integer", window),
+    ):
+        made = anchor_case(op, {"pads": (1, 1, 1, 1)}, slots, constants=[1], layouts={0: (0, 2, 3, 1)})
+        found.append((kernel, made.body, made.arrays, made.expected))
     for kernel, declared in HOST_KERNELS.kernels.items():
         family = declared.family
         if not isinstance(family, MatmulFamily) or not family.numbers or not family.numbers[0].tiled:
             continue
-        x, w = numbers(19, 37), numbers(37, 45)
-        name, body, arrays, expected = case(kernel, "matmul", [x, w], [1])
-        found.append((name, body, arrays, dict.fromkeys(expected, expected_product(x, w, family.numbers[0]))))
+        number = family.numbers[0]
+        if number.is_integral:
+            product: list[Slot] = [((19, 37), DType.I8), ((37, 45), DType.I8), np.array(5, np.int8)]
+            made = anchor_case("matmul_integer", {}, product, constants=[1])
+            found.append((kernel, made.body, made.arrays, made.expected))
+        elif "conv" in declared.ops:
+            found.append(pixels(kernel, number))
+        else:
+            x, w = numbers(19, 37), numbers(37, 45)
+            name, body, arrays, expected = case(kernel, "matmul", [x, w], [1])
+            found.append((name, body, arrays, dict.fromkeys(expected, expected_product(x, w, number))))
     return found
 
 

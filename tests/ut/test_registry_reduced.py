@@ -48,6 +48,7 @@ def case_of(row: Capability, rows: int, depth: int, columns: int) -> AnchorCase:
         return anchor_case("attention", {}, [((1, 2, rows, depth), f32), keys, values])
     if "conv" in row.ops:
         window = 3 if "winograd" in row.kernel else 1
+        depth += depth % 2 if row.kernel == "host.conv.nhwc_bf16_tiles" else 0  # whose runs are whole words
         slots = [((1, depth, window, rows), f32), ((columns, depth, window, window), f32)]
         return anchor_case("conv", {}, slots, constants=[1], layouts={0: (0, 2, 3, 1)})
     if "block_matmul" in row.ops:
@@ -108,6 +109,7 @@ def test_names_agree_with_fields() -> None:
         (128, NATIVE, "tf32-like", "host.matmul.packed"),
         (128, NATIVE, "f32", "host.matmul.packed"),
         (128, AMX, "bf16", "host.matmul.bf16_tiles"),
+        (128, AMX, "int8", "host.matmul.int8_tiles"),
         (128, AMX, "f32", "host.matmul.packed"),
         (1, AMX, "bf16", "host.matmul.gemv_bf16"),
         (1, NATIVE, "bf16", "host.matmul.gemv_bf16"),
@@ -131,6 +133,9 @@ def test_what_gains_is_chosen(rows: int, features: tuple[str, ...], precision: s
         (3, {"strides": (2, 2)}, NATIVE, "host.conv.nhwc_bf16"),
         (5, {}, NATIVE, "host.conv.nhwc_bf16"),
         (1, {"strides": (2, 2)}, NATIVE, "host.conv.nhwc_bf16"),
+        (1, {}, AMX, "host.conv.nhwc_bf16_tiles"),
+        (5, {}, AMX, "host.conv.nhwc_bf16_tiles"),
+        (3, {"strides": (2, 2)}, AMX, "host.conv.nhwc_bf16_tiles"),
         (3, {"groups": 64}, NATIVE, "host.conv.depthwise_nhwc"),
         (3, {}, (), "host.conv.winograd4"),
         (5, {}, (), "host.conv.nhwc"),
@@ -151,6 +156,7 @@ def test_convolutions_take_what_gains(
         (3, {"strides": (2, 2)}, NATIVE, "host.conv.nhwc_int8"),
         (3, {"groups": 4}, NATIVE, "host.conv.nhwc_int8"),
         (1, {"strides": (2, 2)}, NATIVE, "host.conv.nhwc_int8"),
+        (1, {}, AMX, "host.conv.int8_tiles"),
         (3, {"groups": 64}, NATIVE, "host.conv.depthwise_nhwc"),
         (3, {}, (), "host.conv.winograd4"),
         (5, {}, (), "host.conv.nhwc"),

@@ -30,7 +30,7 @@ from superkernel.codegen.host.loader import LoadedCode
 from superkernel.codegen.host.lower import assembly, compile_ir
 from superkernel.codegen.host.recording import recordable
 from superkernel.codegen.host.standalone import StandaloneKernel
-from superkernel.codegen.host.tiles import configuration, tiles_of
+from superkernel.codegen.host.tiles import TileShape, configuration, tiles_of
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InputError, UnsupportedError
 from superkernel.core.formats import BF16_TILES, INT8_TILES, NumberFormat
@@ -55,10 +55,10 @@ pytestmark = pytest.mark.skipif(not EMULATED, reason="emulated tiles need FMA")
 
 
 def run_product(cpu: CpuTarget, number: NumberFormat, sums: Array, rows: Array, words: Array) -> Array:
-    """sums + rows * words by one product of tiles, of rows of 64 bytes each."""
+    """sums + rows * words by one product of tiles."""
     module = ir.Module(name="tiles")
     kb = KernelBuilder(module, "kernel", 3, cpu)
-    tiles = tiles_of(kb, [len(sums), len(rows), len(words)])
+    tiles = tiles_of(kb, [TileShape(len(sums)), TileShape(len(rows), 4 * len(words)), TileShape(len(words))])
     tiles.configure()
     for tile, operand in enumerate(kb.operands):
         tiles.load(tile, operand, 128)
@@ -71,7 +71,7 @@ def run_product(cpu: CpuTarget, number: NumberFormat, sums: Array, rows: Array, 
     for array in (sums, rows, words):
         buffer = aligned_bytes(128 * len(array)).reshape(-1, 128)
         buffer[:] = 0xA5
-        buffer[:, :64] = array.view(np.uint8)
+        buffer[:, : array[0].nbytes] = array.view(np.uint8)
         buffers.append(buffer)
     call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4, *[ctypes.c_int64] * 2)(code.address("kernel"))
     call(*(b.ctypes.data for b in buffers), 0, 0, 0)
@@ -94,7 +94,9 @@ def f32_bits(rng: np.random.Generator, shape: tuple[int, ...], low: int, high: i
 )
 def test_a_product_of_bf16_is_the_manuals(exponents: tuple[int, int], rows: int, tier: str) -> None:
     rng = np.random.default_rng(exponents[0] + rows)
-    left, right = (f32_bits(rng, (n, 32), *exponents) >> 16 for n in (rows, 16))
+    depth = 16 if rows > 1 else 7
+    left = f32_bits(rng, (rows, 2 * depth), *exponents) >> 16
+    right = f32_bits(rng, (depth, 32), *exponents) >> 16
     left[:, ::7] &= 0x8000
     sums = f32_bits(rng, (rows, 16), 0, exponents[1])
     got = run_product(detect_cpu(tier), BF16_TILES, sums, left.astype(np.uint16), right.astype(np.uint16))
@@ -123,32 +125,43 @@ def test_what_rounding_would_make_normal_is_a_zero(tier: str) -> None:
 def test_a_product_of_bytes_is_the_manuals(rows: int, tier: str) -> None:
     rng = np.random.default_rng(rows)
     sums = rng.integers(-(2**31), 2**31, (rows, 16)).astype(np.int32)
-    left = rng.integers(0, 256, (rows, 64)).astype(np.uint8)
-    right = rng.integers(-128, 128, (16, 64)).astype(np.int8)
+    depth = 16 if rows > 3 else 5
+    left = rng.integers(0, 256, (rows, 4 * depth)).astype(np.uint8)
+    right = rng.integers(-128, 128, (depth, 64)).astype(np.int8)
     got = run_product(detect_cpu(tier), INT8_TILES, sums, left, right)
     np.testing.assert_array_equal(got, product_of_bytes(sums, left, right))
 
 
 def test_a_configuration_says_rows_and_bytes_per_tile() -> None:
-    made = configuration([16, 5, 1])
+    made = configuration([TileShape(16), TileShape(5, 12), TileShape(3)])
     assert made.nbytes == 64
     assert made[0] == 1, "palette"
-    assert made[16:32].view(np.uint16).tolist() == [64, 64, 64, 0, 0, 0, 0, 0]
-    assert made[48:56].tolist() == [16, 5, 1, 0, 0, 0, 0, 0]
+    assert made[16:32].view(np.uint16).tolist() == [64, 12, 64, 0, 0, 0, 0, 0]
+    assert made[48:56].tolist() == [16, 5, 3, 0, 0, 0, 0, 0]
     assert not made[1:16].any()
     assert not made[32:48].any()
 
 
-def test_more_tiles_or_rows_than_there_are_are_refused() -> None:
+def test_what_the_cpu_refuses_is_refused() -> None:
+    """More tiles, rows, bytes than there are; factors that do not match."""
     kb = KernelBuilder(ir.Module(name="tiles"), "kernel", 0, XEON)
-    for rows in ([16] * 9, [17], [0]):
+    for shapes in ([TileShape(16)] * 9, [TileShape(17)], [TileShape(0)], [TileShape(1, 68)], [TileShape(1, 6)]):
         with pytest.raises(AssertionError):
-            tiles_of(kb, rows)
+            tiles_of(kb, shapes)
+    for cpu in (XEON, recordable(XEON)):
+        for shapes in (
+            [TileShape(16), TileShape(15), TileShape(16)],
+            [TileShape(16), TileShape(16), TileShape(15)],
+            [TileShape(16), TileShape(16, 32), TileShape(8, 32)],
+        ):
+            tiles = tiles_of(KernelBuilder(ir.Module(name="tiles"), "kernel", 0, cpu), shapes)
+            with pytest.raises(AssertionError, match="TileShape"):
+                tiles.multiply_add(BF16_TILES, 0, 1, 2)
 
 
 # Products -------------------------------------------------------------------------------------------------------------
 
-KERNELS = {"host.matmul.bf16_tiles": BF16_TILES}
+KERNELS = {"host.matmul.bf16_tiles": BF16_TILES, "host.matmul.int8_tiles": INT8_TILES}
 SHAPES = [
     ((37, 70), (70, 45)),
     ((9, 33), (33, 130)),
@@ -176,6 +189,15 @@ def output_of(case: AnchorCase) -> int:
     return next(i for i, o in enumerate(case.body.operands) if o.role is Role.OUTPUT)
 
 
+def run(kernel: str, case: AnchorCase, cpu: CpuTarget) -> Array:
+    """What the first tiling computes."""
+    kind = case.body.operands[output_of(case)].type
+    out = np.zeros(kind.shape, kind.dtype.numpy)
+    arrays = [out if a is None else a for a in case.arrays]
+    StandaloneKernel(kernel, case.body, tilings_of(kernel, case, cpu)[0], cpu).run(arrays)
+    return out
+
+
 @pytest.mark.parametrize("tier", [*EMULATED, *REAL])
 @pytest.mark.parametrize(("a", "b"), SHAPES, ids=str)
 def test_products_of_bf16_have_the_models_bits(a: tuple[int, ...], b: tuple[int, ...], tier: str) -> None:
@@ -183,6 +205,33 @@ def test_products_of_bf16_have_the_models_bits(a: tuple[int, ...], b: tuple[int,
     case, x, w = product_case(a, b)
     want = matmul_bf16(x.astype(DType.BF16.numpy).astype(float), w.astype(DType.BF16.numpy).astype(float))
     check_body("host.matmul.bf16_tiles", case.body, case.arrays, {output_of(case): want}, tol=0, tier=tier, splits=2)
+
+
+@pytest.mark.parametrize("tier", [*EMULATED, *REAL])
+@pytest.mark.parametrize(("a", "b"), SHAPES[::2], ids=str)
+def test_products_of_int8_are_the_models(a: tuple[int, ...], b: tuple[int, ...], tier: str) -> None:
+    """The same sums in i32, scaled in f32."""
+    case, x, w = product_case(a, b)
+    want, output = expected_product(x.astype(float), w.astype(float), INT8_TILES), output_of(case)
+    check_body("host.matmul.int8_tiles", case.body, case.arrays, {output: want}, tol=1e-4, tier=tier, splits=2)
+
+
+@pytest.mark.parametrize("dtype", [DType.U8, DType.I8])
+@pytest.mark.parametrize("zero", [None, 5], ids=str)
+@pytest.mark.parametrize("shape", [(7, 33, 50), (30, 130, 17), (40, 64, 70)], ids=str)
+def test_products_of_bytes_are_exact(shape: tuple[int, int, int], zero: int | None, dtype: DType) -> None:
+    m, k, n = shape
+    point = None if zero is None else np.array(zero, dtype.numpy)
+    case = anchor_case("matmul_integer", {}, [((m, k), dtype), ((k, n), DType.I8), point], constants=[1])
+    for tier in (*EMULATED, *REAL):
+        check_body("host.matmul.bytes_tiles", case.body, case.arrays, case.expected, tol=0, tier=tier, splits=2)
+
+
+def test_int8_on_tiles_has_the_bits_of_int8_without() -> None:
+    """Sums are exact, scales the same."""
+    case, _, _ = product_case((37, 70), (70, 45))
+    found = [run(kernel, case, detect_cpu(EMULATED[0])) for kernel in ("host.matmul.int8", "host.matmul.int8_tiles")]
+    np.testing.assert_array_equal(found[0].view(np.uint32), found[1].view(np.uint32))
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -212,14 +261,72 @@ def test_what_is_no_number_stays_in_its_row(kernel: str) -> None:
     _, x, w = product_case((20, 40), (40, 30))
     want = expected_product(x.astype(float), w.astype(float), KERNELS[kernel])
     x[3, 7], x[5, 1] = np.nan, np.inf
-    cpu = detect_cpu(EMULATED[0])
     rows = [i for i in range(20) if i not in (3, 5)]
-    case = anchor_case("matmul", {}, [x, w], constants=[1])
-    out = np.zeros((20, 30), np.float32)
-    arrays = [out if a is None else a for a in case.arrays]
-    StandaloneKernel(kernel, case.body, tilings_of(kernel, case, cpu)[0], cpu).run(arrays)
+    out = run(kernel, anchor_case("matmul", {}, [x, w], constants=[1]), detect_cpu(EMULATED[0]))
     assert not np.isfinite(out[[3, 5]]).any()
     np.testing.assert_allclose(out[rows], want[rows], rtol=1e-4, atol=1e-3)
+
+
+CONVS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "whole steps": ((1, 32, 9, 40), (24, 32, 3, 3), {"pads": (1, 1, 1, 1)}),
+    "a tail": ((1, 16, 9, 9), (40, 16, 3, 3), {"pads": (1, 1, 1, 1)}),
+    "wide, odd rest": ((2, 12, 4, 37), (17, 12, 3, 3), {"pads": (1, 1, 1, 1)}),
+    "strided": ((1, 4, 20, 20), (16, 4, 3, 3), {"strides": (2, 2), "pads": (0, 1, 1, 0)}),
+    "pointwise": ((2, 34, 8, 8), (70, 34, 1, 1), {}),
+    "pointwise, strided": ((1, 8, 5, 6), (5, 8, 1, 1), {"strides": (2, 1)}),
+    "one dimension": ((1, 8, 70), (8, 4, 3), {"groups": 2, "pads": (2, 0)}),
+    "dilated": ((1, 6, 8, 8), (8, 6, 3, 3), {"dilations": (2, 2)}),
+}
+LAYOUTS = {"rows": (0, 1, 2, 3), "channels": (0, 2, 3, 1)}
+
+
+def conv_case(name: str, layout: str, slots: list[Any], op: str) -> AnchorCase:
+    attrs = CONVS[name][2]
+    order = tuple(d for d in LAYOUTS[layout] if d < slots[0].ndim)
+    return anchor_case(op, attrs, slots, constants=[1], layouts={0: order})
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", CONVS)
+def test_convolutions_in_bf16(name: str, layout: str) -> None:
+    """Of integers, so that nothing is rounded: accesses, cuts and every sum."""
+    rng, (x, w, _) = np.random.default_rng(len(name)), CONVS[name]
+    slots = [rng.integers(-8, 9, shape).astype(np.float32) for shape in (x, w)]
+    case = conv_case(name, layout, slots, "conv")
+    for tier in (EMULATED[len(name) % len(EMULATED)], *REAL):
+        check_body("host.conv.nhwc_bf16_tiles", case.body, case.arrays, case.expected, tol=0, tier=tier, splits=2)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "zero"), [(DType.U8, None), (DType.U8, 5), (DType.I8, None), (DType.I8, -3)], ids=str
+)
+@pytest.mark.parametrize("name", [*CONVS, "odd depth"])
+def test_convolutions_of_bytes_are_exact(name: str, dtype: DType, zero: int | None) -> None:
+    x, w, attrs = CONVS.get(name, ((1, 7, 5, 6), (5, 7, 3, 3), {}))
+    point = None if zero is None else np.array(zero, dtype.numpy)
+    order = tuple(d for d in LAYOUTS["channels"] if d < len(x))
+    slots = [(x, dtype), (w, DType.I8), None, point]
+    case = anchor_case("conv_integer", attrs, slots, constants=[1], layouts={0: order})
+    tier = EMULATED[len(name) % len(EMULATED)]
+    check_body("host.conv.bytes_tiles", case.body, case.arrays, case.expected, tol=0, tier=tier, splits=2)
+
+
+def test_a_window_sees_no_neighbours() -> None:
+    """What is no number reaches the windows over it alone, whatever the CPU loads behind a run."""
+    rng = np.random.default_rng(1)
+    x, w = (rng.integers(-8, 9, shape).astype(np.float32) for shape in ((1, 4, 6, 40), (8, 4, 3, 3)))
+    x[0, 1, 3, 20] = np.nan
+    case = anchor_case("conv", {}, [x, w], constants=[1], layouts={0: LAYOUTS["channels"]})
+    check_body("host.conv.nhwc_bf16_tiles", case.body, case.arrays, case.expected, tol=0, tier=EMULATED[0], splits=2)
+    (want,) = case.expected.values()
+    assert np.isnan(want).sum() == 8 * 3 * 3
+
+
+def test_a_run_that_ends_within_a_word_is_refused() -> None:
+    case = anchor_case("conv", {}, [((1, 3, 9, 9), F32), ((8, 3, 3, 3), F32)], constants=[1])
+    kernel = "host.conv.nhwc_bf16_tiles"
+    with pytest.raises(UnsupportedError, match="within a word"):
+        family_of(kernel).tilings(kernel, case.body, detect_cpu(EMULATED[0]))
 
 
 # Code -----------------------------------------------------------------------------------------------------------------
