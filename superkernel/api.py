@@ -147,8 +147,7 @@ def compile_dynamic(
     model = _existing_file(source) if isinstance(source, (str, PathLike)) else source
 
     def make(graph: Graph, states: Mapping[str, NDArray[Any]]) -> Kernel:
-        with paused():
-            return kernel_of(compile_graph(graph, found, chosen, backend, threads=count), states)
+        return kernel_of(compile_graph(graph, found, chosen, backend, threads=count), states)
 
     return DynamicKernel(dynamic_source(model, _checked_ranges(dims), constants=constants), make)
 

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from superkernel.core.arrays import NamedArrays, owners, same_contents
+from superkernel.core.collection import paused
 from superkernel.core.errors import InputError, SuperKernelError, UnsupportedError, Violation, raise_all
 from superkernel.frontends.dynamic import DynamicInput, DynamicSource, Ranges, sizes_of
 from superkernel.ir.graph import Graph
@@ -194,9 +195,10 @@ class DynamicKernel:
             found = self._found(sizes)
             if found is not None:
                 return found
-            graph = self._source.load(dict(zip(self.dims, sizes, strict=True)))
-            self._check_states(graph)
-            kernel = self._make(graph, self._states)
+            with paused():
+                graph = self._source.load(dict(zip(self.dims, sizes, strict=True)))
+                self._check_states(graph)
+                kernel = self._make(graph, self._states)
             if self._initial is None:
                 self._initial, self._reset = graph.states, kernel.initial_states
                 self._states.update(kernel.states)
