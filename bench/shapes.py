@@ -3,7 +3,8 @@
     python bench/shapes.py [--quick] [--json] [--calls 1000] [--longest 512] [--layers 6] [--width 384] [--heads 12]
 
 `new length`: time from a call with a length that was not met to its result: *cold* with an empty cache of compiled code
-and plans, which is what one length costs once per machine; *again* in another process, which finds both there.
+and plans, which is what one length costs once per machine; *again* in another process, which finds both there; `cpu` is
+the calling thread's own time.
 `equal`: each result against the one of a kernel compiled for that length alone, in a third process; a result is known
 by the SHA-256 of its bytes. `latency`: of a length that was met, the object against the kernel of that length alone, in
 turns, medians of slices; the ratio is the median over lengths. `held`: bytes of the object with all its kernels,
@@ -21,7 +22,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from statistics import median
-from time import perf_counter_ns
+from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
 import numpy as np
@@ -102,17 +103,19 @@ def dynamic(model: Model, lengths: list[int], longest: int) -> dict[str, Any]:
     kernel = sk.compile_dynamic(model.source(), {"tokens": (1, longest)}, threads=THREADS)
     kernel.kernels_max = len(lengths)
     results: dict[int, str] = {}
-    new_ms = []
+    new_ms, new_cpu_ms = [], []
     for tokens in lengths:
         x, met = model.given(tokens), tokens in results
-        start = perf_counter_ns()
+        start, start_cpu = perf_counter_ns(), thread_time_ns()
         y = kernel(x)
         if not met:
             new_ms.append((perf_counter_ns() - start) / 1e6)
+            new_cpu_ms.append((thread_time_ns() - start_cpu) / 1e6)
         if results.setdefault(tokens, digest(y)) != digest(y):
             raise SystemExit(f"two results of length {tokens}")
     alone = sum(sum(kernel.at(tokens=tokens).held().values()) for tokens in results)
-    return {"results": results, "new_ms": new_ms, "held": kernel.held_bytes, "held_alone": alone}
+    figures = {"new_ms": new_ms, "new_cpu_ms": new_cpu_ms, "held": kernel.held_bytes, "held_alone": alone}
+    return {"results": results, **figures}
 
 
 def fresh(model: Model, lengths: list[int]) -> dict[str, Any]:
@@ -197,6 +200,7 @@ def main() -> int:
         "equal": equal,
         "new_length_cold_ms": median(cold["new_ms"][1:]),
         "new_length_again_ms": median(again["new_ms"][1:]),
+        "new_length_again_cpu_ms": median(again["new_cpu_ms"][1:]),
         "latency_ratio": median(ours / theirs for ours, theirs in times.values()),
         "held_bytes": cold["held"],
         "held_alone_bytes": cold["held_alone"],
@@ -204,7 +208,7 @@ def main() -> int:
     if asked.json:
         print(json.dumps(figures))
     else:
-        print("\n".join(f"{name:20} {value:,.4g}" for name, value in figures.items()))
+        print("\n".join(f"{name:24} {value:,.4g}" for name, value in figures.items()))
     return 0 if equal == len(alone) else 1
 
 

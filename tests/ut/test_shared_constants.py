@@ -6,6 +6,7 @@ import gc
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -212,6 +213,23 @@ def test_the_wrong_block_is_refused(change: Callable[[Location], Location], monk
 def test_what_the_runtime_refuses(given: Any) -> None:
     with pytest.raises(InputError, match="argument shared, number 0"):
         make_kernel(shared=[given])
+
+
+@pytest.mark.parametrize("options", [{"debug": "races"}, {"deny": ("*matmul*",), "fallback": "allow"}])
+def test_however_it_is_run(options: dict[str, Any], tmp_path: Path) -> None:
+    """Watched, late, by NumPy inside the kernel, bound, profiled, and out of a file."""
+    want = compiled(layers(5))(rows_of(5))
+    kernel = sk.compile(layers(5), threads=2, options=options)
+    assert len(blocks(kernel).shared) == 2
+    np.testing.assert_allclose(kernel(rows_of(5)), want, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(kernel.run([rows_of(5)], delays=7).outputs["y"], want, rtol=1e-4, atol=1e-3)
+    bound = kernel.bind(rows_of(5))
+    bound.run()
+    np.testing.assert_allclose(bound.outputs["y"], want, rtol=1e-4, atol=1e-3)
+    assert kernel.report(rounds=1).text()
+    kernel.save(tmp_path / "kernel.skm")
+    loaded = sk.load(tmp_path / "kernel.skm")
+    np.testing.assert_array_equal(loaded(rows_of(5)), kernel(rows_of(5)))
 
 
 def test_in_a_forked_child() -> None:
