@@ -144,9 +144,9 @@ def _check_coverage(accesses: Accesses) -> Iterator[Violation]:
 
 def _check_bodies(plan: Plan) -> Iterator[Violation]:
     """V1."""
-    seen: dict[int, int] = {}
+    seen: set[int] = set()
     for core, program in enumerate(plan.programs):
-        last = -1
+        last = 0
         for step in program:
             if not isinstance(step, TaskStep):
                 continue
@@ -160,7 +160,7 @@ def _check_bodies(plan: Plan) -> Iterator[Violation]:
                 yield Violation("task runs twice", where)
             if step.task < last:
                 yield Violation("bodies leave the global order", where, f"after task {last}")
-            seen[step.task] = core
+            seen.add(step.task)
             last = max(last, step.task)
     for task in plan.tasks:
         if task.index not in seen:

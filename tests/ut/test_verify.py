@@ -17,7 +17,7 @@ from superkernel.core.errors import VerificationError
 from superkernel.core.tensor import Region
 from superkernel.scheduler.schedule import MemoryAccess, Space, Task
 from superkernel.sync.plan import Plan, Set, Step, TaskStep, Wait
-from superkernel.sync.verify import check, verify
+from superkernel.sync.verify import Emitted, check, verify
 
 
 def pair() -> Plan:
@@ -38,29 +38,77 @@ def messages(plan: Plan, units: dict[int, int] | None = None) -> str:
 WAIT = Wait(0, 1, 1, 0)
 
 
+ENDS = "sets do not end at the declared number"
+COUNT_UP = "sets do not count up"
+ORDER = "bodies leave the global order"
+REACH = "the threshold is never reached, or reached before the launch"
+ON_0, ON_1, WAITS = "core 0, task 0", "core 1, task 1", "core 1, boundary 1, wait 0"
+
+
 @pytest.mark.parametrize(
-    ("programs", "says"),
+    ("programs", "wrong"),
     [
-        (((TaskStep(0), Set(1)), (WAIT,)), "task never runs"),
-        (((TaskStep(0), Set(1), TaskStep(0)), (WAIT, TaskStep(1))), "task runs twice"),
-        (((TaskStep(0), TaskStep(1), Set(1)), (WAIT,)), "wrong core"),
-        (((TaskStep(0), Set(1)), (WAIT, TaskStep(7))), "no such task"),
-        (((TaskStep(0), Set(1), Set(1)), (WAIT, TaskStep(1))), "sets do not count up"),
-        (((TaskStep(0), Set(0), Set(1)), (WAIT, TaskStep(1))), "sets do not count up"),
-        (((TaskStep(0), Set(2)), (WAIT, TaskStep(1))), "sets do not end at the declared number"),
-        (((TaskStep(0), Set(1), Set(2)), (WAIT, TaskStep(1))), "sets do not end at the declared number"),
-        (((TaskStep(0),), (WAIT, TaskStep(1))), "sets do not end at the declared number"),
-        (((TaskStep(0), Set(1)), (Wait(0, 2, 1, 0), TaskStep(1))), "never reached"),
-        (((TaskStep(0), Set(1)), (Wait(0, 0, 1, 0), TaskStep(1))), "before the launch"),
-        (((TaskStep(0), Set(1)), (Wait(1, 1, 1, 0), TaskStep(1))), "cannot signal"),
-        (((TaskStep(0), Set(1)), (Wait(5, 1, 1, 0), TaskStep(1))), "cannot signal"),
-        (((TaskStep(0), Set(1)), (WAIT, WAIT, TaskStep(1))), "used twice"),
-        (((TaskStep(0), Set(1)), (TaskStep(1), WAIT)), "race"),
-        (((Set(1), TaskStep(0)), (WAIT, TaskStep(1))), "race"),
+        (((TaskStep(0), Set(1)), (WAIT,)), [("task never runs", ON_1)]),
+        (((TaskStep(0), Set(1), TaskStep(0)), (WAIT, TaskStep(1))), [("task runs twice", ON_0)]),
+        (
+            ((TaskStep(0), TaskStep(1), Set(1)), (WAIT,)),
+            [("task runs on the wrong core", "core 0, task 1", "1", "0")],
+        ),
+        *(
+            (((TaskStep(0), Set(1)), (WAIT, TaskStep(n), TaskStep(1))), [("no such task", f"core 1, task {n}")])
+            for n in (2, 7, -1)
+        ),
+        (((TaskStep(0), Set(1), Set(1)), (WAIT, TaskStep(1))), [(COUNT_UP, "core 0", "", "[1, 1]")]),
+        (((TaskStep(0), Set(0), Set(1)), (WAIT, TaskStep(1))), [(COUNT_UP, "core 0", "", "[0, 1]")]),
+        (
+            ((TaskStep(0), *([Set(1)] * 25)), (WAIT, TaskStep(1))),
+            [(COUNT_UP, "core 0", "", str([1] * 20))],
+        ),
+        (((TaskStep(0), Set(2)), (WAIT, TaskStep(1))), [(ENDS, "core 0", "1", "2")]),
+        (((TaskStep(0), Set(1), Set(2)), (WAIT, TaskStep(1))), [(ENDS, "core 0", "1", "2")]),
+        (((TaskStep(0),), (WAIT, TaskStep(1))), [(ENDS, "core 0", "1", "0")]),
+        (((TaskStep(0), Set(1)), (Wait(0, 2, 1, 0), TaskStep(1))), [(REACH, WAITS, "1 to 1", "2")]),
+        (((TaskStep(0), Set(1)), (Wait(0, 0, 1, 0), TaskStep(1))), [(REACH, WAITS, "1 to 1", "0")]),
+        *(
+            (
+                ((TaskStep(0), Set(1)), (Wait(n, 1, 1, 0), TaskStep(1))),
+                [("wait for a core that cannot signal", WAITS, "", str(n))],
+            )
+            for n in (1, 2, 5, -1)
+        ),
+        (((TaskStep(0), Set(1)), (WAIT, WAIT, TaskStep(1))), [("wait index is used twice", WAITS)]),
     ],
 )
-def test_each_structural_fault_is_named(programs: tuple[tuple[Step, ...], ...], says: str) -> None:
-    assert says in messages(with_programs(pair(), *programs))
+def test_each_structural_fault_is_told_and_nothing_else(
+    programs: tuple[tuple[Step, ...], ...], wrong: list[tuple[str, ...]]
+) -> None:
+    found, certificate = check(with_programs(pair(), *programs))
+    told = [(v.message, v.location, v.expected, v.found) for v in found]
+    assert told == [tuple([*row, "", ""][:4]) for row in wrong]
+    assert certificate is None
+
+
+@pytest.mark.parametrize(
+    "programs",
+    [((TaskStep(0), Set(1)), (TaskStep(1), WAIT)), ((Set(1), TaskStep(0)), (WAIT, TaskStep(1)))],
+)
+def test_a_wait_too_late_and_a_set_too_early_are_races(programs: tuple[tuple[Step, ...], ...]) -> None:
+    assert "race" in messages(with_programs(pair(), *programs))
+
+
+def test_counts_may_be_left_out_and_a_later_one_tells_of_all_before() -> None:
+    """Sets of 2 and of 5: whoever waits for 1 waits for 2; for 3, for 5."""
+    tasks = [Task(n, n, 0, 0, 1, (write(8 * n, 8),)) for n in range(2)]
+    tasks.append(Task(2, 2, 1, 0, 1, (read(8, 8),)))
+    mine = (TaskStep(0), Set(2), TaskStep(1), Set(5))
+
+    def text(count: int) -> str:
+        return messages(Plan(tuple(tasks), (mine, (Wait(0, count, 2, 0), TaskStep(2))), (5, 0), (), ()))
+
+    for count in (1, 2):
+        assert "race: tasks 1 " in text(count)
+    for count in (3, 4, 5):
+        assert text(count) == ""
 
 
 def test_a_race_names_tasks_bytes_and_the_missing_wait() -> None:
@@ -80,7 +128,8 @@ def test_a_deadlock_is_found_and_all_its_waits_are_told() -> None:
 
 def test_bodies_out_of_the_global_order() -> None:
     tasks = tuple(Task(i, i, 0, 0, 1, (write(8 * i, 8),)) for i in range(2))
-    assert "global order" in messages(Plan(tasks, ((TaskStep(1), TaskStep(0)),), (0,), (), ()))
+    (found,) = check(Plan(tasks, ((TaskStep(1), TaskStep(0)),), (0,), (), ()))[0]
+    assert (found.message, found.location, found.expected) == (ORDER, ON_0, "after task 1")
 
 
 @pytest.mark.parametrize("space", [Space.INPUT, Space.CONSTANT])
@@ -148,10 +197,37 @@ def test_verify_raises_with_every_violation() -> None:
 
 
 def test_the_certificate_counts() -> None:
+    """Pairs of one task count for nothing, those of one core do."""
     certificate = verify(pair(), {0: 1, 1: 1})
     assert (certificate.tasks, certificate.cores, certificate.waits, certificate.sets) == (2, 2, 1, 1)
-    assert certificate.cross_core_pairs == 1
-    assert "2 tasks on 2 cores" in str(certificate)
+    assert (certificate.conflicting_pairs, certificate.cross_core_pairs) == (1, 1)
+    tasks = [
+        Task(0, 0, 0, 0, 1, (write(0, 8),)),
+        Task(1, 1, 0, 0, 1, (read(0, 8), write(4, 8))),
+        Task(2, 2, 1, 0, 1, (read(0, 8),)),
+    ]
+    certificate = verify(minimal(schedule_of(2, tasks)))
+    assert (certificate.conflicting_pairs, certificate.cross_core_pairs) == (4, 2)
+    assert str(certificate) == (
+        "certificate: 3 tasks on 2 cores, 1 waits, 1 sets; 4 pairs of accesses whose address ranges meet (2 across "
+        "cores): none races; no deadlock"
+    )
+
+
+def test_the_certificate_says_which_code_it_covers() -> None:
+    digests = ["".join(letter * 2 for letter in f"{name}0123456789abcdef") for name in "wxyz"]
+    certificate = replace(verify(pair()), emitted=Emitted(*digests))
+    first = [digest[:16] for digest in digests]
+    assert str(certificate).splitlines()[1:] == [
+        f"covers the program as loaded: calls, waits and sets {first[0]}, addresses {first[1]}, accesses {first[2]}, "
+        f"objects {first[3]}",
+        "does not cover: that kernels touch only what their tilings declare, that objects are what the compiler made, "
+        "memory order within instructions (docs/reliability.md)",
+    ]
+    of_plan = replace(certificate, emitted=Emitted("", "", "", digests[3]))
+    assert str(of_plan).splitlines()[1:] == [
+        "covers the plan only: this system does not let code be changed to record what it does; objects " + first[3]
+    ]
 
 
 def brute_force_races(plan: Plan) -> bool:
