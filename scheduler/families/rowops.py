@@ -30,7 +30,7 @@ def real(value: AttrValue) -> float:
     return float(value)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def space_of(body: Body) -> RowSpace:
     """The row space of a body whose anchor is a row-wise operator, a reduction or a scan. Raises InternalError for
     others."""

@@ -84,14 +84,14 @@ def walks_of(program: PointwiseProgram) -> list[Strides]:
     return [i.strides for i in program.inputs if i.source >= 0] + [o.strides for o in program.outputs if o.target >= 0]
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def collapse(program: PointwiseProgram, fences: tuple[int, ...] = ()) -> PointwiseProgram:
     """Merge adjacent dimensions where possible, never across a fence; with fences (f1, f2, ...) the groups of
     dimensions [0, f1), [f1, f2), ... stay apart. Use `merge_dims` for the mapping of old to new dimensions."""
     return regroup(program, merge_dims(program.shape, walks_of(program), fences))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def canonical(program: PointwiseProgram) -> PointwiseProgram:
     """For programs without an anchor: dimensions sorted by the outputs' strides (largest first), size 1 dropped, the
     rest merged. The rank of the result is 0 only for a single element."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar
@@ -258,8 +259,16 @@ def _made(found: reading.Description) -> AicoreTarget:
 
 
 def load_target(name_or_path: str | Path) -> AicoreTarget:
-    """The target of a preset's name or of a TOML file. Raises FileFormatError, InputError for an unknown name."""
-    return _made(reading.load(name_or_path))
+    """The target of a preset's name, always the same object, or of a TOML file. Raises FileFormatError, InputError for
+    an unknown name."""
+    known = isinstance(name_or_path, str) and name_or_path in preset_names()
+    return _preset(str(name_or_path)) if known else _made(reading.load(name_or_path))
+
+
+@cache
+def _preset(name: str) -> AicoreTarget:
+    """Read once: what is remembered of compilations holds its target."""
+    return _made(reading.load(name))
 
 
 def parse_target(text: str, *, origin: str = "text", folder: Path | None = None) -> AicoreTarget:

@@ -67,6 +67,21 @@ def test_accesses_of_no_bytes_conflict_with_nobody() -> None:
     assert pairs(tasks_of((0, (write(0, 8),)), (1, (nothing,)), (2, (read(0, 8),)))) == [(0, 2)]
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_access_of_several_regions_meets_by_each(count: int) -> None:
+    """Runs or strided ones; what lies between them is nobody's."""
+    regions = tuple(Region(start, 4, 8 if count > 1 else 0, count) for start in (0, 40))
+    several = MemoryAccess(Space.ARENA, 0, True, regions)
+    for at, region in ((0, 0), (8 * count - 8, 0), (40, 1), (40 + 8 * count - 8, 1)):
+        (after,) = conflicts(tasks_of((0, (several,)), (1, (read(at, 4),))))
+        assert (after.left, after.right) == (regions[region], Region(at, 4))
+        (before,) = conflicts(tasks_of((0, (write(at, 4),)), (1, (several,))))
+        assert (before.left, before.right) == (Region(at, 4), regions[region])
+    for gap in (4, 20, 60):
+        assert pairs(tasks_of((0, (several,)), (1, (read(gap, 4),)))) == []
+        assert pairs(tasks_of((0, (write(gap, 4),)), (1, (several,)))) == []
+
+
 def test_a_task_has_one_conflict_per_earlier_task_and_operand() -> None:
     def at(operand: int | None, *accesses: MemoryAccess) -> tuple[MemoryAccess, ...]:
         return tuple(MemoryAccess(a.space, a.slot, a.write, a.regions, operand) for a in accesses)

@@ -89,6 +89,12 @@ def refused(text: str, **options: Any) -> list[str]:
     return [str(v) for v in caught.value.violations]
 
 
+def test_a_preset_is_read_once() -> None:
+    """What is remembered of compilations holds its target, which would be another one for each."""
+    assert load_target("mini") is load_target("mini")
+    assert load_target("mini") != load_target("a3")
+
+
 def test_a3_has_the_published_figures_and_says_so(a3: AicoreTarget) -> None:
     for path, value in PUBLISHED:
         assert (a3.value(path), a3.origin(path)) == (value, "published"), path

@@ -88,7 +88,7 @@ def _turn_bytes(strides: tuple[int, ...], p_dim: int, q_dim: int, p: int, q: int
     return q * turn_stride(p, item, block) if along == 1 or p == 1 else p * q * block
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=2048)
 def buffers_of(body: Body, p: int, q: int, stride: int, fold: bool, block: int) -> RowBuffers:
     """What a kernel allocates for tiles of p rows of q elements, `stride` apart; `block`: `memory.block_bytes`."""
     space = space_of(body)
@@ -143,7 +143,7 @@ def buffers_of(body: Body, p: int, q: int, stride: int, fold: bool, block: int) 
     )  # fmt: skip
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def code_before(body: Body) -> TileCode | None:
     """The tile code of the program that yields the data; None for a plain load."""
     program = space_of(body).data
@@ -153,7 +153,7 @@ def code_before(body: Body) -> TileCode | None:
     return lower(program, dtypes, *tile_dims(space_of(body)), deliver=work_of(body))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def code_behind(body: Body) -> TileCode | None:
     """The tile code of the program that takes the results; None for plain stores."""
     program = space_of(body).epilogue

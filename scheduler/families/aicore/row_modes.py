@@ -14,7 +14,6 @@ dimensions, P (tile rows) and Q (along which memory is contiguous), the others a
 from __future__ import annotations
 
 from enum import Enum
-from functools import lru_cache
 
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body
@@ -50,7 +49,6 @@ def tile_dims(space: RowSpace) -> tuple[int, int]:
     return rank - 2, rank - 1
 
 
-@lru_cache(maxsize=4096)
 def is_reduction(body: Body) -> bool:
     """Whether there is one result per row."""
     return (body.op or "").startswith("reduce_")
