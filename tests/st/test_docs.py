@@ -19,6 +19,7 @@ import pytest
 from superkernel._core import OversubscriptionWarning
 from superkernel.cli import main
 
+HAS_TORCH = find_spec("torch") is not None or os.environ.get("SK_REQUIRE_TORCH") == "1"
 ROOT = Path(__file__).parents[2]
 TUTORIAL = "docs/tutorial.md"
 GUIDES = (
@@ -31,6 +32,8 @@ GUIDES = (
     "docs/errors.md",
     "docs/registry.md",
 )
+TORCH_GUIDES = ("docs/generation.md",)
+"""Guides none of whose blocks runs without torch."""
 COMMANDS = ("docs/getting-started.md", "docs/command-line.md", "docs/registry.md")
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -40,7 +43,7 @@ def blocks(name: str, language: str) -> list[str]:
     return [text for tag, text in _BLOCK.findall((ROOT / name).read_text()) if tag == language]
 
 
-@pytest.mark.parametrize("name", GUIDES)
+@pytest.mark.parametrize("name", [*GUIDES, *(TORCH_GUIDES if HAS_TORCH else ())])
 def test_python_blocks_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One block after the other in one namespace, warnings as errors."""
     monkeypatch.chdir(tmp_path)
@@ -51,7 +54,7 @@ def test_python_blocks_run(name: str, tmp_path: Path, monkeypatch: pytest.Monkey
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", OversubscriptionWarning)  # of a machine with one CPU
         for number, text in enumerate(found):
-            if "import torch" in text and find_spec("torch") is None and os.environ.get("SK_REQUIRE_TORCH") != "1":
+            if "import torch" in text and not HAS_TORCH:
                 continue
             exec(compile(text, f"{name}, block {number}", "exec"), namespace)
 

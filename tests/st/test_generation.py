@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ if os.environ.get("SK_REQUIRE_TORCH") != "1":
     pytest.importorskip("torch", reason="torch is not installed (SK_REQUIRE_TORCH=1 makes this a failure)")
     pytest.importorskip("transformers", reason="transformers is not installed (see SK_REQUIRE_TORCH)")
 
+import generation
 import gguf
 import torch
 import transformers
@@ -25,6 +27,7 @@ from superkernel.pretrained.rotary import rotary_of
 
 pytestmark = pytest.mark.slow
 
+ROOT = Path(__file__).parents[2]
 VOCABULARY, WIDTH = 160, 64
 PROMPT = np.random.default_rng(3).integers(0, VOCABULARY, 13)
 _COMMON = {
@@ -316,3 +319,23 @@ def test_damaged_gguf_files_are_refused(tmp_path: Path) -> None:
         path.write_bytes(damaged)
         with pytest.raises(FileFormatError):
             sk.from_pretrained(path)
+
+
+# Beside it ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_example_finds_the_tokens_of_transformers(capsys: pytest.CaptureFixture[str]) -> None:
+    main = runpy.run_path(str(ROOT / "examples" / "generate.py"))["main"]
+    assert main(["--tokens", "6", "--prompt", "11", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert set(found) == {"llama", "gpt2"}
+    assert all(result["same_tokens"] for result in found.values())
+
+
+def test_the_bench_compares_runners_on_equal_weights(tmp_path: Path) -> None:
+    out = tmp_path / "found.json"
+    asked = "--model tiny --formats f32,q4_0 --runners superkernel,transformers --rounds 1 --prompt 9 --steps 2"
+    assert generation.main([*asked.split(), "--json", str(out)]) == 0
+    found = json.loads(out.read_text())["formats"]
+    assert found["f32"]["transformers"]["logits_off"] < 1e-5
+    assert list(found["q4_0"]) == ["superkernel"]

@@ -1,0 +1,298 @@
+"""Language models of random weights: time per token and of a prompt, ours beside other runtimes.
+
+    python bench/generation.py [--model 60m] [--formats f32,bf16,q8_0,q4_0] [--runners ...] [--threads 2] [--json FILE]
+
+Each runner has a process of its own and loads the same weights: the folder (f32, bf16), or a GGUF file in the format
+(q8_0, q4_0; llama.cpp reads GGUF files for all). Runners take turns, a prompt and some tokens at a time, in an order
+drawn anew each round, while the others sleep. Printed are medians over rounds with the least and the largest, ours
+against each rival within rounds, and the share of the time that the bytes of the weights alone would take at the
+bandwidth measured here. Logits of all runners behind the prompt are compared first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from decoders import CONTEXT, SIZES, Sizes, tensors, write_folder, write_gguf
+from machine import read_gb_per_s
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+OURS = "superkernel"
+FORMATS = ("f32", "bf16", "q8_0", "q4_0")
+ROUNDS = 5
+
+
+@dataclass
+class Session:
+    """A loaded model: `prompt` forgets everything, appends tokens and gives the logits behind them, `step` appends one
+    token and gives logits."""
+
+    prompt: Callable[[Array], Array]
+    step: Callable[[int], Array]
+
+
+def load_ours(source: Path, kind: str, threads: int) -> Session:
+    import superkernel
+
+    model = superkernel.from_pretrained(source, threads=threads, context=CONTEXT)
+    model.prepare()
+
+    def prompt(tokens: Array) -> Array:
+        model.rewind()
+        return model(tokens)
+
+    return Session(prompt, model)
+
+
+def load_transformers(source: Path, kind: str, threads: int) -> Session:
+    import torch
+    import transformers
+
+    torch.set_num_threads(threads)
+    model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype="auto").eval()
+    cache: list[Any] = [None]
+
+    def append(tokens: Array) -> Array:
+        with torch.inference_mode():
+            found = model(torch.as_tensor(tokens)[None], past_key_values=cache[0], use_cache=True, logits_to_keep=1)
+        cache[0] = found.past_key_values
+        return np.asarray(found.logits[0, -1].float().numpy())
+
+    def prompt(tokens: Array) -> Array:
+        cache[0] = None
+        return append(tokens)
+
+    return Session(prompt, lambda token: append(np.array([token])))
+
+
+def load_llama_cpp(source: Path, kind: str, threads: int, *, flash: bool = False) -> Session:
+    import ctypes
+
+    import llama_cpp
+
+    llama_cpp.llama_backend_init()
+    silent = llama_cpp.llama_log_callback(lambda *_: None)
+    llama_cpp.llama_log_set(silent, ctypes.c_void_p())
+    of_model = llama_cpp.llama_model_default_params()
+    of_model.use_extra_bufts = False  # repacked buffers crash on CPUs with AMX
+    model = llama_cpp.llama_model_load_from_file(str(source).encode(), of_model)
+    setup = llama_cpp.llama_context_default_params()
+    setup.n_ctx, setup.n_batch, setup.n_threads, setup.n_threads_batch = CONTEXT, 512, threads, threads
+    if hasattr(setup, "flash_attn_type"):
+        setup.flash_attn_type = int(flash)
+    else:
+        setup.flash_attn = flash
+    if kind == "f32":
+        setup.type_k = setup.type_v = llama_cpp.GGML_TYPE_F32
+    context = llama_cpp.llama_init_from_model(model, setup)
+    vocabulary = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
+
+    def append(tokens: Array) -> Array:
+        given = (llama_cpp.llama_token * len(tokens))(*map(int, tokens))
+        if llama_cpp.llama_decode(context, llama_cpp.llama_batch_get_one(given, len(tokens))):
+            raise RuntimeError("llama_decode failed")
+        logits = llama_cpp.llama_get_logits_ith(context, -1)
+        return np.ctypeslib.as_array(logits, (vocabulary,)).copy()
+
+    def prompt(tokens: Array) -> Array:
+        llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(context), True)
+        return append(tokens)
+
+    prompt.kept = (silent, model)  # type: ignore[attr-defined]  # they live as long as what calls them
+    return Session(prompt, lambda token: append(np.array([token])))
+
+
+def load_llama_cpp_flash(source: Path, kind: str, threads: int) -> Session:
+    return load_llama_cpp(source, kind, threads, flash=True)
+
+
+@dataclass(frozen=True)
+class Runner:
+    """`load`: (file or folder, format, threads) -> session; `module`: what must be importable."""
+
+    load: Callable[[Path, str, int], Session]
+    module: str
+    formats: tuple[str, ...] = FORMATS
+    gguf_only: bool = False
+
+    def as_gguf(self, kind: str) -> bool:
+        """Whether it reads the format from a GGUF file."""
+        return self.gguf_only or kind.startswith("q")
+
+
+RUNNERS = {
+    OURS: Runner(load_ours, "superkernel"),
+    "transformers": Runner(load_transformers, "transformers", ("f32", "bf16")),
+    "llama.cpp": Runner(load_llama_cpp, "llama_cpp", gguf_only=True),
+    "llama.cpp-flash": Runner(load_llama_cpp_flash, "llama_cpp", gguf_only=True),
+}
+
+
+# A runner's process ---------------------------------------------------------------------------------------------------
+
+
+def serve(runner: str, source: Path, kind: str, threads: int) -> int:
+    """Answers lines of JSON: {"prompt": N, "steps": M} -> seconds of the prompt and of each step; {"logits": N}."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print does not stand between answers
+    start = time.perf_counter()
+    session = RUNNERS[runner].load(source, kind, threads)
+    print(json.dumps({"load_s": time.perf_counter() - start}), file=answers, flush=True)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        tokens = np.random.default_rng(1).integers(0, asked["vocabulary"], asked["prompt"])
+        start = time.perf_counter()
+        logits = session.prompt(tokens)
+        marks = [time.perf_counter()]
+        for _ in range(asked["steps"]):
+            session.step(int(tokens[0]))
+            marks.append(time.perf_counter())
+        answer: dict[str, Any] = {"prompt_s": marks[0] - start, "step_s": np.diff(marks).tolist()}
+        if not asked["steps"]:
+            answer["logits"] = logits.astype(float).tolist()
+        print(json.dumps(answer), file=answers, flush=True)
+    return 0
+
+
+class Process:
+    """A runner at work."""
+
+    def __init__(self, runner: str, source: Path, kind: str, threads: int) -> None:
+        self.runner = runner
+        command = [sys.executable, __file__, "--serve", runner, str(source), kind, str(threads)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.load_s = self._answer()["load_s"]
+
+    def ask(self, **what: int) -> dict[str, Any]:
+        self.process.stdin.write(json.dumps(what) + "\n")
+        self.process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self.runner} ended with status {self.process.wait()}")
+        return dict(json.loads(line))
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.wait()
+
+
+# Measuring ------------------------------------------------------------------------------------------------------------
+
+
+def measure(
+    kind: str, sizes: Sizes, folder: Path, runners: Sequence[str], threads: int, rounds: int, prompt: int, steps: int
+) -> dict[str, Any]:
+    """All runners on one format."""
+    weights: dict[bool, Path] = {}
+
+    def source(as_gguf: bool) -> Path:
+        if as_gguf not in weights:
+            path = folder / (f"{kind}.gguf" if as_gguf else kind)
+            weights[as_gguf] = write_gguf(path, sizes, kind.upper()) if as_gguf else write_folder(path, sizes, kind)
+        return weights[as_gguf]
+
+    results: dict[str, Any] = {}
+    processes: list[Process] = []
+    for name in runners:
+        if kind not in RUNNERS[name].formats:
+            continue
+        if find_spec(RUNNERS[name].module) is None:
+            results[name] = {"absent": f"{RUNNERS[name].module} is not installed"}
+            continue
+        try:
+            processes.append(Process(name, source(RUNNERS[name].as_gguf(kind)), kind, threads))
+        except RuntimeError as error:
+            results[name] = {"absent": str(error)}
+    rng = np.random.default_rng(0)
+    asked = {"prompt": prompt, "vocabulary": sizes.vocabulary}
+    logits = {p.runner: np.array(p.ask(**asked, steps=0)["logits"]) for p in processes}
+    taken: dict[str, list[tuple[float, float]]] = {p.runner: [] for p in processes}
+    nbytes = {name: _bytes_per_token(path, sizes) for name, path in weights.items()}
+    bounds = []
+    for _ in range(rounds):
+        bounds.append({name: size / read_gb_per_s(size, threads) * 1e-9 for name, size in nbytes.items()})
+        for index in rng.permutation(len(processes)):
+            answer = processes[index].ask(**asked, steps=steps)
+            taken[processes[index].runner].append((answer["prompt_s"], float(np.median(answer["step_s"]))))
+    for process in processes:
+        name, times = process.runner, np.array(taken[process.runner])
+        reference = logits[OURS] if OURS in logits else logits[name]
+        results[name] = {
+            "load_s": round(process.load_s, 2),
+            "logits_off": float(np.abs(logits[name] - reference).max() / np.abs(reference).max()),
+            "prompt_tokens_per_s": _spread(prompt / times[:, 0]),
+            "tokens_per_s": _spread(1 / times[:, 1]),
+            "times_the_bound": _spread(times[:, 1] / [b[RUNNERS[name].as_gguf(kind)] for b in bounds]),
+        }
+        if OURS in taken and name != OURS:
+            ours = np.array(taken[OURS])
+            results[name]["ours_is_faster"] = {
+                "prompt": _spread(times[:, 0] / ours[:, 0]),
+                "token": _spread(times[:, 1] / ours[:, 1]),
+            }
+        process.close()
+    for path in weights.values():
+        for file in [path] if path.is_file() else path.iterdir():
+            file.unlink()
+    return results
+
+
+def _bytes_per_token(weights: Path, sizes: Sizes) -> int:
+    """What a step reads of a file: everything but the embedding, which only hands out a row."""
+    files = [weights] if weights.is_file() else list(weights.glob("*.safetensors"))
+    matrices = [array.size for _, _, array in tensors(sizes) if array.ndim == 2]
+    return round(sum(file.stat().st_size for file in files) * (1 - matrices[0] / sum(matrices)))
+
+
+def _spread(values: Array) -> list[float]:
+    """Median, least, largest."""
+    return [round(float(v), 3) for v in (np.median(values), values.min(), values.max())]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    if arguments is None and sys.argv[1:2] == ["--serve"]:
+        runner, source, kind, threads = sys.argv[2:]
+        return serve(runner, Path(source), kind, int(threads))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", choices=SIZES, default="60m")
+    parser.add_argument("--formats", default=",".join(FORMATS))
+    parser.add_argument("--runners", default=",".join(RUNNERS))
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--prompt", type=int, default=512, help="tokens (default 512)")
+    parser.add_argument("--steps", type=int, default=32, help="tokens behind it in each round (default 32)")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args(arguments)
+    sizes, results = SIZES[args.model], {}
+    with tempfile.TemporaryDirectory() as folder:
+        for kind in args.formats.split(","):
+            runners = args.runners.split(",")
+            results[kind] = found = measure(
+                kind, sizes, Path(folder), runners, args.threads, args.rounds, args.prompt, args.steps
+            )
+            print(f"{args.model}, {kind}, {args.threads} threads: median, least and largest of {args.rounds} rounds")
+            for name, row in found.items():
+                print(f"  {name}: " + ", ".join(f"{what} {value}" for what, value in row.items()), flush=True)
+    if args.json:
+        args.json.write_text(json.dumps({"model": args.model, "threads": args.threads, "formats": results}, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
