@@ -19,6 +19,7 @@ import generation
 import gguf
 import torch
 import transformers
+from transformers.integrations.executorch import convert_and_export_with_cache
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 import superkernel as sk
@@ -178,6 +179,27 @@ def test_positions_that_are_none_are_refused(llama: sk.CausalLM) -> None:
             llama.rewind(position)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="no such chunk"):
         llama.kernel(3)
+
+
+# By way of torch.export ----------------------------------------------------------------------------------------------
+
+
+def test_a_module_with_the_cache_of_transformers_says_how_it_is_compiled() -> None:
+    with pytest.raises(UnsupportedError, match=r"use_cache=False.*from_pretrained"):
+        sk.compile(made("llama"), example_inputs={"input_ids": torch.tensor([[1, 2]])})
+
+
+def test_an_exported_program_with_a_static_cache_decodes() -> None:
+    model = made("llama")
+    wanted = logits_of(model, PROMPT[:4])
+    settings = {"batch_size": 1, "max_cache_len": 32}
+    model.generation_config = transformers.GenerationConfig(
+        use_cache=True, cache_implementation="static", max_length=32, cache_config=settings
+    )
+    first = {"example_input_ids": torch.tensor([[1]]), "example_cache_position": torch.tensor([0])}
+    kernel = sk.compile(convert_and_export_with_cache(model, **first), threads=2, options={"fallback": "forbid"})
+    found = [np.asarray(kernel(np.array([[token]]), np.array([at]))).ravel() for at, token in enumerate(PROMPT[:4])]
+    np.testing.assert_allclose(np.stack(found), wanted, rtol=0, atol=2e-5)
 
 
 # Files ----------------------------------------------------------------------------------------------------------------

@@ -197,6 +197,8 @@ def _blame(
     hint = "torch.export must be able to capture it: no control flow and no shapes that depend on data"
     if "specialized integer" in str(error) or "data-dependent" in str(error):
         hint += "; a tensor that is an index needs a dimension: shape (1,), not ()"
+    if "transformers.cache_utils" in str(error):
+        hint = "use_cache=False among the example inputs; with its cache: superkernel.from_pretrained(module)"
     found = f"{type(error).__name__}: {_first_line(error)}"
     return UnsupportedError("torch.export cannot capture it", location=type(module).__name__, found=found, hint=hint)
 
