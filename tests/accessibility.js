@@ -25,6 +25,20 @@ function wrongWithPage() {
   const heads = all.filter(e => /^H[1-6]$/.test(e.tagName) && seen(e)).map(e => [Number(e.tagName[1]), e]);
   if (heads.filter(([level]) => level === 1).length !== 1) say("not one first heading", document.body);
   heads.forEach(([level, e], n) => { if (level > (n ? heads[n - 1][0] : 0) + 1) say("a level of headings is left out", e); });
+  const needed = { heading: "aria-level", checkbox: "aria-checked", radio: "aria-checked", switch: "aria-checked",
+                   slider: "aria-valuenow", combobox: "aria-expanded" };
+  const named = e => e.getAttribute("aria-label") ??
+    (e.getAttribute("aria-labelledby") ?? "").split(/\s+/).map(id => document.getElementById(id)?.textContent ?? "").join(" ").trim();
+  const landmarks = new Set();
+  for (const e of document.querySelectorAll("nav, aside, section, form, [role]")) {
+    const kinds = { NAV: "navigation", ASIDE: "complementary", SECTION: "region", FORM: "form" };
+    const kind = e.getAttribute("role") ?? kinds[e.tagName], name = named(e);
+    if (kind in needed && !e.hasAttribute(needed[kind])) say(`role ${kind} needs ${needed[kind]}`, e);
+    if (!Object.values(kinds).includes(kind) && kind !== "search") continue;
+    if (!name && (kind === "region" || kind === "form")) continue; // no landmarks without a name
+    if (landmarks.has(kind + " " + name)) say("two landmarks with one name", e);
+    landmarks.add(kind + " " + name);
+  }
   const ids = new Map();
   for (const e of all) if (e.id) ids.set(e.id, (ids.get(e.id) ?? 0) + 1);
   for (const e of all) {

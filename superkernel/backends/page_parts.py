@@ -30,23 +30,40 @@ def kernels_table(uses: Iterable[KernelUse]) -> PageTable:
 def flow_of(schedule: Schedule, us: Mapping[int, float]) -> DataFlow:
     """The graph of sub-operators, with the us that each takes. Who reads what whom wrote follows from addresses: of
     what a sub-operator reads, each byte is of the last one ahead of it that wrote there."""
+    edges = dict.fromkeys((writer, reader) for writer, reader, _ in _reads(schedule))
+    nodes = tuple((sub.index, sub.name, us.get(sub.index, 0.0)) for sub in schedule.subops)
+    return DataFlow(nodes, tuple(edges))
+
+
+def reading_in_words(schedule: Schedule) -> dict[int, str]:
+    """By sub-operator that reads what others wrote: which value of whom, the first of them."""
+    found: dict[int, list[tuple[int, str]]] = {}
+    for writer, reader, value in _reads(schedule):
+        found.setdefault(reader, []).append((writer, value))
+    texts = {}
+    for reader, rows in found.items():
+        (writer, value), more = rows[0], len(rows) - 1
+        behind = f", and {more} more" if more else ""
+        texts[reader] = f"it reads {value!r} of sub-operator {writer} ({schedule.subops[writer].name}){behind}"
+    return texts
+
+
+def _reads(schedule: Schedule) -> Iterator[tuple[int, int, str]]:
+    """Writer, reader and the reader's name of what it reads."""
     written: dict[tuple[Space, int], list[tuple[int, int, int]]] = {}  # by space: begin, end, writer; newest last
-    edges: dict[tuple[int, int], None] = {}
     for sub, addresses in zip(schedule.subops, schedule.addresses, strict=True):
         rows = [
-            (operand.role, (at.space, at.slot), at.offset, at.offset + operand.type.nbytes)
-            for operand, at in zip(sub.body.operands, addresses, strict=True)
+            (operand.role, value, (at.space, at.slot), at.offset, at.offset + operand.type.nbytes)
+            for operand, value, at in zip(sub.body.operands, sub.values, addresses, strict=True)
             if at.space is not Space.CONSTANT
         ]
-        for role, space, begin, end in rows:
+        for role, value, space, begin, end in rows:
             if role is not Role.OUTPUT:
-                edges |= {(writer, sub.index): None for writer in _writers(written.get(space, []), begin, end)}
-        for role, space, begin, end in rows:
+                yield from ((writer, sub.index, value) for writer in _writers(written.get(space, []), begin, end))
+        for role, _, space, begin, end in rows:
             if role in (Role.OUTPUT, Role.INOUT):
                 kept = [piece for row in written.get(space, []) for piece in _without(row, begin, end)]
                 written[space] = [*kept, (begin, end, sub.index)]
-    nodes = tuple((sub.index, sub.name, us.get(sub.index, 0.0)) for sub in schedule.subops)
-    return DataFlow(nodes, tuple(edges))
 
 
 def _writers(rows: Iterable[tuple[int, int, int]], begin: int, end: int) -> Iterator[int]:

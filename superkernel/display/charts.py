@@ -18,8 +18,7 @@ PART_COLOURS = {
     "pure": "wait",
     "misses": "fetch",
     "control": "between",
-    "NumPy": "flag",
-    "numpy": "flag",
+    "NumPy": "numpy",
 }
 """Where they differ from the part's name."""
 ROOFLINE_PX = (560, 300)
@@ -173,8 +172,8 @@ class MemoryUse:
         return (
             '<section aria-labelledby="memory-title"><h2 id="memory-title">Memory over time</h2><div class="scroll">'
             f'<svg width="{wide}" height="{tall}" viewBox="0 0 {wide} {tall}" role="img" aria-label="{said}">'
-            f'<polyline points="{" ".join(points)}" fill="var(--movement)" fill-opacity="0.35" '
-            'stroke="var(--movement)"/>'
+            f'<polyline points="{" ".join(points)}" fill="var(--faint)" fill-opacity="0.25" '
+            'stroke="var(--faint)"/>'
             f'<path d="M{left},{height:.1f}H{wide - left}" stroke="var(--ink)" stroke-dasharray="4 3"/>'
             f'<text x="{left}" y="{top - 6}">{kept}: the arena</text>'
             f'<text x="{left}" y="{tall - 8}">0 us</text>'
@@ -227,7 +226,7 @@ class DataFlow:
         )
         return (
             '<section aria-labelledby="graph-title"><h2 id="graph-title">Graph</h2>'
-            '<div class="scroll" tabindex="0" role="region" aria-labelledby="graph-title">'
+            '<div class="scroll" tabindex="0" role="region" aria-label="Graph, to scroll">'
             f'<svg id="graph" width="{wide}" height="{tall}" viewBox="0 0 {wide} {tall}" role="img" '
             f'aria-label="{said}">{lines}{boxes}</svg></div>'
             '<p class="faint">A box per sub-operator, the fuller the longer it takes; a line leads from who writes a '

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from html import unescape
 from html.parser import HTMLParser
 from importlib.resources import files
 from pathlib import Path
@@ -171,8 +172,10 @@ def test_text_reads_on_its_ground(theme: int) -> None:
 def test_every_kind_of_span_and_part_has_a_colour() -> None:
     for colours in themes():
         assert {kind.value for kind in SpanKind} <= set(colours)
-        assert {"work", "end", "launch", "rest"} <= set(colours)
-        assert colours["wait"] not in {c for name, c in colours.items() if name != "wait"}
+        assert {"work", "end", "launch", "rest", "numpy"} <= set(colours)
+        parts = {name: colour for name, colour in colours.items() if name not in ("ink", "back", "faint", "line")}
+        del parts["compute"]  # is work
+        assert len(set(parts.values())) == len(parts), "a colour means one thing"
 
 
 def test_the_headline_names_limit_and_remedy() -> None:
@@ -312,6 +315,8 @@ WRONG = {
     "no such role": PAGE_START + '<h1>a</h1><p role="knob">b</p>',
     "no such attribute aria-lable": PAGE_START + '<h1>a</h1><p aria-lable="x">b</p>',
     "aria-labelledby leads nowhere": PAGE_START + '<h1>a</h1><section aria-labelledby="q">b</section>',
+    "role heading needs aria-level": PAGE_START + '<h1>a</h1><p role="heading">b</p>',
+    "two landmarks with one name": PAGE_START + "<h1>a</h1><aside>b</aside><aside>c</aside>",
     "a table without heads": PAGE_START + "<h1>a</h1><table><tr><td>1</td></tr></table>",
     "a label of nothing": PAGE_START + "<h1>a</h1><label>b</label>",
     "it scrolls, and cannot be reached": PAGE_START
@@ -511,6 +516,9 @@ def test_the_accelerator_s_bars_are_the_report_s_times() -> None:
     assert bars["as chosen"].us == pytest.approx(report.time_us, rel=0.01)
     assert bars["one by one"].us == pytest.approx(report.baseline.time_us, rel=0.02)
     assert bars["as chosen"].us < bars["full barriers"].us < bars["one by one"].us
+    page = unescape(report.html())
+    assert re.search(r"1 event; it reads '[\w/.]+' of sub-operator \d+ \(layer0/", page)
+    assert " of arena0" not in page
     for bar in bars.values():
         assert sum(us for _, us in bar.parts) == pytest.approx(bar.us)
     parts = {name: dict(bar.parts) for name, bar in bars.items()}

@@ -16,7 +16,7 @@ from superkernel.backends.aicore.critical_path import critical_path
 from superkernel.backends.aicore.measure import span_of
 from superkernel.backends.aicore.timeline import Activity, Timeline, summed
 from superkernel.backends.aicore.variants import with_other_code
-from superkernel.backends.page_parts import flow_of, kernels_table, memory_of
+from superkernel.backends.page_parts import flow_of, kernels_table, memory_of, reading_in_words
 from superkernel.display.charts import StackedBar
 from superkernel.display.page import Gain, Page, PageTable, headline
 from superkernel.display.spans import with_symbols
@@ -26,7 +26,7 @@ from superkernel.sim.trace import records, trace_of
 if TYPE_CHECKING:
     from superkernel.backends.aicore.compiled import AicoreCompiled
     from superkernel.backends.aicore.executable import SimRun
-    from superkernel.backends.aicore.report import SimReport
+    from superkernel.backends.aicore.report import SimReport, SubopRow
 
 ROWS = 8  # boundaries and sub-operators in the list of gains
 LIMITS = {
@@ -151,12 +151,18 @@ def _bar(
 
 
 def _boundaries(report: SimReport, compiled: AicoreCompiled) -> PageTable:
-    reasons = {b.subop: b.reason for b in compiled.plan.boundaries}
-    us = 1 / report.clock_mhz
-    rows = tuple(
-        (r.subop, r.name, r.form, r.pure * us, r.imbalance * us, f"{FORMS.get(r.form, r.form)}; {reasons[r.subop]}")
-        for r in report.subops
-    )
+    boundaries = {b.subop: b for b in compiled.plan.boundaries}
+    reads, us = reading_in_words(compiled.schedule), 1 / report.clock_mhz
+
+    def why(row: SubopRow) -> str:
+        events = len(boundaries[row.subop].events)
+        if not events:
+            return f"{FORMS.get(row.form, row.form)}; {boundaries[row.subop].reason}"
+        counted = "1 event" if events == 1 else f"{events} events"
+        cause = reads.get(row.subop, "it writes where others may still read")
+        return f"{FORMS.get(row.form, row.form)}, {counted}; {cause}"
+
+    rows = tuple((r.subop, r.name, r.form, r.pure * us, r.imbalance * us, why(r)) for r in report.subops)
     head = ("", "ahead of", "form", "pure us", "imbalance us", "why")
     return PageTable("Boundaries", head, rows, "Means over the cores.")
 
