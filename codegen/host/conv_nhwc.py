@@ -106,7 +106,7 @@ class NhwcEmitter:
         self.tiles, self.begin = None, None
         if t.format.tiled:
             self.tiles = TileProduct(kb, t.format, t.positions, t.tile_rows, self.run_words % TILE_ROWS)
-            self.begin = kb.stack(4 * t.tile_rows) if t.format.is_integral else None
+            self.begin = None if t.format.rows.is_float else kb.stack(4 * t.tile_rows)
         self.lines_in_row = form.out_height == 1 and not t.format.scales_rows
         if t.in_place:
             self.walk = Walk(form.x_strides[2], form.x_strides[3], form.x_strides[1])
@@ -195,7 +195,10 @@ class NhwcEmitter:
 
         def in_tiles(positions: int, start: ir.Value, item: Index, row: Index, column: Index) -> None:
             ahead = self._ahead(weights, 4 * t.filter_elements(form), self._place(lines[0], row, column))
-            self._sum_in_tiles(kb.at(start, item, self.item), weights, ahead)
+            if t.format.scales_rows:
+                self._rows_in_tiles(start, item, weights, ahead)
+            else:
+                self._sum_in_tiles(kb.at(start, item, self.item), weights, ahead)
             coords, pitch = self._coords(image, row, column), t.tile_rows
             put_parked(kb, self.stores, shape(positions), pitch, coords, channel, width)
 
@@ -346,24 +349,67 @@ class NhwcEmitter:
         """The sums of one register tile, whose first input is at `source`, parked in scratch."""
         kb, t, form, walk, tiles = self.kb, self.t, self.form, self.walk, self.tiles
         assert tiles is not None
-        begin = self._begin(Tile(1, t.vectors, t.lanes, DType.I32), weights) if self.begin is not None else []
+        begin = self._begin(Tile(1, t.vectors, t.lanes, DType.I32), weights) if t.format.is_integral else []
+        self._start_tiles(begin)
+        with kb.loop(0, form.kernel[0], name="row") as row:
+            here = kb.at(source, kb.mul(row, walk.row * form.dilations[0]), self.item)
+            self._add_row(here, weights, row, ahead)
+        tiles.store(kb.scratch)
+
+    def _start_tiles(self, begin: Sequence[ir.Value]) -> None:
+        """The sums of all positions from 0 on, or from those vectors."""
+        assert self.tiles is not None
         for v, value in enumerate(begin):
-            kb.store(value, self.begin, v * t.lanes, DType.I32)
-        tiles.start(self.begin if begin else None)
-        rows, bytes_of_step = form.kernel[0], TILE_ROWS * 4 * t.tile_rows
-        each, pitch = runs_of(form)[0] // rows, walk.column * form.strides[1] * self.item.itemsize
+            self.kb.store(value, self.begin, v * self.t.lanes, DType.I32)
+        self.tiles.start(self.begin if begin else None)
+
+    def _add_row(self, source: ir.Value, weights: ir.Value, row: Index, ahead: Ahead | None) -> None:
+        """The products of a row of the window, whose inputs of the first position begin at `source`."""
+        kb, t, form, walk, tiles = self.kb, self.t, self.form, self.walk, self.tiles
+        assert tiles is not None
+        count, run = runs_of(form)
+        each, size = count // form.kernel[0], t.format.words(run) * t.tile_rows
+        pitch = walk.column * form.strides[1] * self.item.itemsize
 
         def fetch(_: Index, here: ir.Value) -> None:
             assert ahead is not None
-            ahead.fetch(kb, weights, here, bytes_of_step)
+            ahead.fetch(kb, weights, here, TILE_ROWS * 4 * t.tile_rows)
 
-        with kb.loop(0, rows, name="row") as row, kb.loop(0, each, name="run") as run:
-            at = kb.add(kb.mul(row, walk.row * form.dilations[0]), kb.mul(run, walk.column * form.dilations[1]))
-            index = kb.add(kb.mul(row, each), run)
-            size = t.format.words(runs_of(form)[1]) * t.tile_rows
-            own = kb.at(weights, kb.mul(index, size), DType.I32)
-            tiles.add(kb.at(source, at, self.item), pitch, own, self.run_words, fetch if ahead is not None else None)
-        tiles.store(kb.scratch)
+        with kb.loop(0, each, name="run") as index:
+            here = kb.at(source, kb.mul(index, walk.column * form.dilations[1]), self.item)
+            own = kb.at(weights, kb.mul(kb.add(kb.mul(row, each), index), size), DType.I32)
+            tiles.add(here, pitch, own, self.run_words, fetch if ahead is not None else None)
+
+    def _rows_in_tiles(self, head: ir.Value, first: Index, weights: ir.Value, ahead: Ahead | None) -> None:
+        """The sums of one register tile whose first input is byte `first` of the patch rows from `head` on, parked in
+        scratch."""
+        kb, t, form, tiles = self.kb, self.t, self.form, self.tiles
+        assert tiles is not None
+        behind, size = kb.at(weights, t.steps(form) * t.tile_rows, DType.I32), t.positions * t.tile_rows
+        with kb.loop(0, size, t.lanes, name="clear") as at:
+            kb.store(zero(DType.F32, t.lanes), kb.scratch, at, DType.F32)
+        with kb.loop(0, form.kernel[0], name="line") as line:
+            row = kb.offset(head, kb.mul(line, self.walk.row * form.dilations[0]))
+            sums, zeros = kb.mul(line, t.tile_rows), kb.splat(kb.b.neg(kb.load(row, 1, DType.I32)), t.lanes)
+            self._start_tiles(
+                [
+                    kb.b.mul(zeros, kb.load(behind, kb.add(sums, v * t.lanes), DType.I32, t.lanes))
+                    for v in range(t.vectors)
+                ]
+            )
+            self._add_row(kb.offset(kb.offset(row, HEAD_BYTES), first), weights, line, ahead)
+            tiles.store(self.sums)
+            scale = kb.splat(kb.load(row, 0, DType.F32), t.lanes)
+            with kb.loop(0, size, t.lanes, name="scale") as at:
+                value = kb.b.sitofp(kb.load(self.sums, at, DType.I32, t.lanes), scale.type)
+                total = kb.fma(value, scale, kb.load(kb.scratch, at, DType.F32, t.lanes))
+                kb.store(total, kb.scratch, at, DType.F32)
+        scales = kb.at(behind, form.kernel[0] * t.tile_rows, DType.F32)
+        with kb.loop(0, t.positions, name="position") as r:
+            for v in range(t.vectors):
+                at = kb.add(kb.mul(r, t.tile_rows), v * t.lanes)
+                own = kb.load(scales, v * t.lanes, DType.F32, t.lanes)
+                kb.store(kb.b.fmul(kb.load(kb.scratch, at, DType.F32, t.lanes), own), kb.scratch, at, DType.F32)
 
     def _zero_point(self) -> ir.Value | None:
         """The zero point of an image of bytes, in its own type; None where it is 0."""

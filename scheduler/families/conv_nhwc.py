@@ -51,7 +51,17 @@ import numpy as np
 
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
-from superkernel.core.formats import BF16, BF16_TILES, BYTES, BYTES_TILES, F32, INT8, TILE_ROWS, NumberFormat
+from superkernel.core.formats import (
+    BF16,
+    BF16_TILES,
+    BYTES,
+    BYTES_TILES,
+    F32,
+    INT8,
+    INT8_TILES,
+    TILE_ROWS,
+    NumberFormat,
+)
 from superkernel.core.tensor import TensorType, strided_view
 from superkernel.ir.body import Body, Role, View
 from superkernel.ops.opdef import BYTES as BYTE_TYPES
@@ -247,6 +257,8 @@ class NhwcTiling(ConvTiling):
     def tile_bytes(self) -> int:
         """Bytes ahead of the patch: of a register tile on its way through the epilogue, then of the sums of all tiles
         that are open at a time."""
+        if self.format.tiled and self.format.scales_rows:
+            return 2 * self.finished_bytes  # sums of a row of the window, and of all its rows
         return self.finished_bytes + (self.open_positions * self.tile_rows * 4 if self.pieces else 0)
 
     @property
@@ -474,7 +486,7 @@ def _require_tiles(kernel: str, form: ConvForm, number: NumberFormat, target: Cp
         raise UnsupportedError(
             "this CPU has no tiles", location=f"kernel {kernel!r}", expected=number.feature, found=target.features
         )
-    if not number.is_integral and runs_of(form)[1] % number.step:
+    if number.rows.is_float and runs_of(form)[1] % number.step:
         raise UnsupportedError(
             "a row of the window that ends within a word",
             location=f"kernel {kernel!r}",
@@ -643,4 +655,11 @@ KERNELS = (
     replace(_BYTES, id="host.conv.bytes_tiles", family=ByteConvFamily(BYTES_TILES), code_bytes=4096),
     replace(_BYTES, id="host.conv.bytes_any", modifier="any", layout=None, role=KernelRole.GENERIC),
     replace(_BF16, id="host.conv.nhwc_int8", family=NhwcFamily(INT8), limits=(PLANE, INT8_DEPTHS)),
+    replace(
+        _BF16,
+        id="host.conv.nhwc_int8_tiles",
+        family=NhwcFamily(INT8_TILES),
+        limits=(PLANE, INT8_DEPTHS),
+        code_bytes=4096,
+    ),
 )

@@ -63,6 +63,7 @@ def kernels_of(kernel: sk.Kernel) -> set[str]:
         (encoder, "bf16", "host.matmul.bf16_tiles"),
         (encoder, "int8", "host.matmul.int8_tiles"),
         (images, "bf16", "host.conv.nhwc_bf16_tiles"),
+        (images, "int8", "host.conv.nhwc_int8_tiles"),
     ],
 )
 def test_what_gains_is_taken_on_tiles(make: Callable[[], Graph], precision: str, taken: str) -> None:
@@ -81,7 +82,7 @@ def test_few_rows_and_f32_stay_where_they_were(precision: str) -> None:
         assert not {name for name in kernels_of(sk.compile(graph, options=options)) if name.endswith("_tiles")}
 
 
-@pytest.mark.parametrize(("make", "precision"), [(encoder, "bf16"), (encoder, "int8"), (images, "bf16")])
+@pytest.mark.parametrize(("make", "precision"), [(encoder, "bf16"), (images, "bf16"), (images, "int8")])
 def test_bits_depend_on_no_schedule_and_nothing_undeclared_is_touched(
     make: Callable[[], Graph], precision: str
 ) -> None:

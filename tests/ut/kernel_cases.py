@@ -109,6 +109,13 @@ def pixels(kernel: str, number: NumberFormat) -> Case:
     return name, turned, [last.reshape(image.shape), *arrays[1:]], dict.fromkeys(expected, want)
 
 
+def window_in_int8(kernel: str) -> Case:
+    image, w = numbers(1, 7, 9, 11), numbers(10, 7, 3, 3)
+    made = anchor_case("conv", {"pads": (1, 1, 1, 1)}, [image, w], constants=[1], layouts={0: (0, 2, 3, 1)})
+    want = expected_conv(image, w, {"pads": (1, 1, 1, 1)})
+    return kernel, made.body, made.arrays, dict.fromkeys(made.expected, want)
+
+
 def reduced_products() -> list[Case]:
     """Products of reduced precision, which this CPU multiplies as f32 and 16-bit integers."""
     found = []
@@ -124,9 +131,7 @@ def reduced_products() -> list[Case]:
         made = anchor_case("conv", {"pads": (1, 1, 1, 1)}, slots, constants=[1], layouts={0: (0, 2, 3, 1)})
         found.append((kernel, made.body, made.arrays, made.expected))
     image, w = numbers(1, 7, 9, 11), numbers(10, 7, 3, 3)
-    made = anchor_case("conv", {"pads": (1, 1, 1, 1)}, [image, w], constants=[1], layouts={0: (0, 2, 3, 1)})
-    want = expected_conv(image, w, {"pads": (1, 1, 1, 1)})
-    found.append(("host.conv.nhwc_int8", made.body, made.arrays, dict.fromkeys(made.expected, want)))
+    found.append(window_in_int8("host.conv.nhwc_int8"))
     for byte in (DType.U8, DType.I8):
         point, layouts = np.array(5, byte.numpy), {0: (0, 2, 3, 1)}
         product: list[Slot] = [((9, 37), byte), ((37, 20), DType.I8), point]
@@ -149,7 +154,7 @@ def reduced_products() -> list[Case]:
 
 def on_tiles() -> list[Case]:
     """Products and convolutions on AMX's tiles, which no CPU of another kind has."""
-    found = []
+    found = [window_in_int8("host.conv.nhwc_int8_tiles")]
     image, w = (np.rint(4 * numbers(*shape)).astype(np.float32) for shape in ((1, 6, 9, 11), (10, 6, 3, 3)))
     window: list[Slot] = [((1, 7, 9, 11), DType.U8), ((10, 7, 3, 3), DType.I8), None, np.array(5, np.uint8)]
     for kernel, op, slots in (
