@@ -207,7 +207,7 @@ def vector_product(quick: bool) -> list[Figure]:
     report = _timed(b.graph())
     target = load_target("a3")
     rate = min(
-        target.hbm.rate_gb_per_s,
+        target.hbm_gb_per_s,
         target.hbm.core_bytes_per_cycle * target.device.cube_cores * target.device.clock_mhz / 1000,
     )
     reached = 2 * size * size / report.time_us / 1e3

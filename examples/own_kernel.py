@@ -130,7 +130,7 @@ class VectorRows(VectorTiling):
 
     def cost_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
         load = target.move_cycles("rates.gm_to_ub_gb_per_s", 1, self.columns * 4)
-        return (end - begin) * (load + target.vector.startup_cycles + target.dma.startup_cycles)
+        return (end - begin) * (load + target.vector.startup_cycles + target.dma.store_startup_cycles)
 
 
 class VectorRowSums(KernelFamily[AicoreTarget]):

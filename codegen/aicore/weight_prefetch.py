@@ -171,7 +171,7 @@ class _Chooser:
         self.flag = target.cycles(target.sync.memory_flag_ns)
         self.cold = times_of(demands, plan, target)
         self.l2 = target.bytes_per_cycle(target.l2.aggregate_gb_per_s)
-        self.hbm = target.bytes_per_cycle(target.hbm.rate_gb_per_s)
+        self.hbm = target.bytes_per_cycle(target.hbm_gb_per_s)
         self.cache = _Cache(schedule, target)
         self.notes: dict[int, str] = {}
 
@@ -306,7 +306,7 @@ class _Cache:
 
     def __init__(self, schedule: Schedule, target: AicoreTarget) -> None:
         self.room = int(STRETCHES * ROOM)
-        self.nbytes = max(1, int(target.l2.capacity_bytes) // STRETCHES)
+        self.nbytes = max(1, target.l2_room_bytes // STRETCHES)
         self.touches: list[list[tuple[object, ...]]] = [[] for _ in schedule.subops]
         for task in schedule.tasks:
             row: dict[tuple[object, ...], None] = dict.fromkeys(self.touches[task.subop])

@@ -65,7 +65,7 @@ def place_aicore(
         local = rematerialise(subops, tilings, spans, grouping.buffers, cores, target, fixed)
     subops, buffers = local.subops, local.buffers
     said = [(cut[i][1], arranged.notes[i], local.notes.get(at, "")) for at, i in enumerate(arranged.order)]
-    touched, roomy = arranged.touched(subops, buffers), int(target.l2.capacity_bytes) // 2
+    touched, roomy = arranged.touched(subops, buffers), target.l2_room_bytes // 2
     memory = plan_memory(subops, tilings, buffers, grouping.constants, touched, roomy if touched else 0, ALIGN_BYTES)
     check_memory(subops, memory.addresses, buffers)
     own = {use: copies.stride for copies in local.copies for use in copies.uses}

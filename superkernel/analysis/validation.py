@@ -25,6 +25,11 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 STREAM_BYTES = 32 * KIB
 """Size of the copies that read a working set: above `dma.near_peak_bytes`, two of them in UB."""
 ROUNDS = 64
+FITTED = {
+    1 * KIB: "dma.startup_cycles", 2 * KIB: "dma.startup_cycles", 6 * KIB: "dma.startup_cycles",
+    80 * MIB: "l2.vector_gb_per_s", 132 * MIB: "l2.usable_percent", 368 * MIB: "hbm.loss_percent",
+}  # fmt: skip
+"""Sizes of copies and working sets whose rates constants were chosen by."""
 _DRAIN = ProbeLoop(name="drain", count=1)
 
 
@@ -114,33 +119,35 @@ def validate(target: AicoreTarget) -> list[Comparison]:
 
 def facts(target: AicoreTarget) -> Iterator[Fact]:
     """The published facts of a target's description."""
-    dma, rates, sync = target.dma, target.rates, target.sync
+    dma, sync = target.dma, target.sync
     every = "all vector cores copy, one copy after the other, data in L2"
     for size, rate in zip(dma.size_curve_bytes, dma.size_curve_gb_per_s, strict=True):
-        yield Fact(f"copies of {size // KIB} KiB", "GB/s", rate, "preset", every, _copies(size), "dma.startup_cycles")
+        yield Fact(f"copies of {size // KIB} KiB", "GB/s", rate, "preset", every, _copies(size), FITTED.get(size, ""))
     yield Fact("copies of 16 KiB, of the rate of 64 KiB", "%", 100, "blocks", every, _near_peak, low=90, high=100)
     for size, rate in zip(dma.working_set_bytes, dma.working_set_gb_per_s, strict=True):
         text = f"{size / GIB:g} GiB" if size >= GIB else f"{size // MIB} MiB"
         told = "all vector cores read a working set again and again, in copies of 32 KiB (the size is our choice)"
-        yield Fact(f"working set of {text}", "GB/s", rate, "preset", told, _working_set(size))
+        yield Fact(f"working set of {text}", "GB/s", rate, "preset", told, _working_set(size), FITTED.get(size, ""))
     yield Fact(
         "loss where all vector cores read the same lines", "%", target.l2.same_line_loss_percent, "constraints",
-        "all cores the same addresses in the same order, against addresses of their own", _sharing, low=10, high=20,
+        "all cores the same addresses in the same order, against addresses of their own", _sharing,
+        "l2.same_line_loss_percent", low=10, high=20,
     )  # fmt: skip
     yield Fact(
         "loss at 32-byte alignment", "%", dma.unaligned_loss_percent, "align",
         "one core, long copies; the published figure is the worst case", _unaligned, "dma.unaligned_loss_percent",
     )  # fmt: skip
     one = "one core, longest copies that fit, data in L2"
-    for name, path, measure in (
-        ("global memory to UB", rates.gm_to_ub_gb_per_s, _to_ub),
-        ("global memory to L1", rates.gm_to_l1_gb_per_s, _to_l1),
-        ("UB to global memory", rates.ub_to_gm_gb_per_s, _from_ub),
-        ("L0C to global memory", rates.l0c_to_gm_gb_per_s, _from_l0c),
-        ("L1 to L0A", rates.l1_to_l0a_gb_per_s, _to_l0("l1_to_l0a_raw")),
-        ("L1 to L0B", rates.l1_to_l0b_gb_per_s, _to_l0("l1_to_l0b_raw")),
-    ):
-        yield Fact(f"{name}, one core", "GB/s", path, "preset", one, measure)
+    paths: tuple[tuple[str, str, Callable[[AicoreTarget], float]], ...] = (
+        ("global memory to UB", "rates.gm_to_ub_gb_per_s", _to_ub),
+        ("global memory to L1", "rates.gm_to_l1_gb_per_s", _to_l1),
+        ("UB to global memory", "rates.ub_to_gm_gb_per_s", _from_ub),
+        ("L0C to global memory", "rates.l0c_to_gm_gb_per_s", _from_l0c),
+        ("L1 to L0A", "rates.l1_to_l0a_gb_per_s", _to_l0("l1_to_l0a_raw")),
+        ("L1 to L0B", "rates.l1_to_l0b_gb_per_s", _to_l0("l1_to_l0b_raw")),
+    )
+    for name, path, measure in paths:
+        yield Fact(f"{name}, one core", "GB/s", _number(target, path), "preset", one, measure, path)
     yield Fact(
         "HBM to L1, one core", "bytes/cycle", target.hbm.core_bytes_per_cycle, "preset",
         "one core, long copies, nothing in L2", _miss_rate, "hbm.core_bytes_per_cycle",
@@ -148,6 +155,7 @@ def facts(target: AicoreTarget) -> Iterator[Fact]:
     yield Fact(
         "all cores read from L2", "GB/s", target.l2.aggregate_gb_per_s, "preset",
         "cube and vector cores, long copies of their own data; the published figure is a peak", _aggregate,
+        "l2.aggregate_gb_per_s",
     )  # fmt: skip
     peak = target.cube_flops_per_ns(target.cube.k_f16) / 1000
     yield Fact(
@@ -158,6 +166,12 @@ def facts(target: AicoreTarget) -> Iterator[Fact]:
         "barrier of all cores of a type", "ns", sync.core_full_ns, "preset",
         "one after the other, from the control unit", _barriers, "sync.core_full_ns",
     )  # fmt: skip
+
+
+def _number(target: AicoreTarget, path: str) -> float:
+    value = target.value(path)
+    assert isinstance(value, float), path
+    return value
 
 
 # Measurements ---------------------------------------------------------------------------------------------------------
@@ -185,7 +199,8 @@ def _reads(
 
 def _copies(size: int) -> Callable[[AicoreTarget], float]:
     def copies(target: AicoreTarget) -> float:
-        return _rate(_reads(target, size, ROUNDS), target, "mte2")
+        rounds = min(ROUNDS, target.l2_room_bytes // 2 // size // target.device.vector_cores)
+        return _rate(_reads(target, size, rounds), target, "mte2")
 
     return copies
 

@@ -174,7 +174,8 @@ class CoreCounts:
 
 @dataclass(frozen=True, slots=True)
 class MemoryCounts:
-    """L2 and HBM. The cycles are what accesses were delayed by, each access by its own delay. `prefetched_*`: lines
+    """L2 and HBM. The cycles are how long pieces of lines waited for what serves them, which need not delay a transfer
+    as much. `shared`: pieces of lines that several cores asked for at about the same time. `prefetched_*`: lines
     that SDMA was asked to bring into L2, by what became of them."""
 
     line_reads: int
@@ -186,7 +187,8 @@ class MemoryCounts:
     write_bytes: int
     hbm_read_bytes: int
     hbm_write_bytes: int
-    same_line_cycles: int
+    shared: int
+    limit_cycles: int
     bank_cycles: int
     channel_cycles: int
     core_rate_cycles: int

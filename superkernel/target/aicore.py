@@ -178,10 +178,15 @@ class AicoreTarget(Target):
         return -(-cycles * 1000 // (1000 - round(self.dma.unaligned_loss_percent * 10)))
 
     def move_cycles(self, path: str, rows: int, row_bytes: int, address: int = 0) -> int:
-        """Cycles of a command that moves rows to or from global memory: start-up, `global_transfer_cycles`, and
-        dma.row_cycles for each row but the first."""
+        """Cycles of a command that moves rows to or from global memory: `startup_of` the path,
+        `global_transfer_cycles`, and dma.row_cycles for each row but the first."""
         beats = self.global_transfer_cycles(path, rows * row_bytes, address)
-        return self.dma.startup_cycles + beats + (rows - 1) * self.dma.row_cycles
+        return self.startup_of(path) + beats + (rows - 1) * self.dma.row_cycles
+
+    def startup_of(self, path: str) -> int:
+        """Start-up of a command on a path to or from global memory: stores wait for no answer."""
+        stores = path.endswith("_to_gm_gb_per_s")
+        return int(self.dma.store_startup_cycles if stores else self.dma.startup_cycles)
 
     # Device figures.
 
@@ -191,9 +196,21 @@ class AicoreTarget(Target):
         return -(-self.l2.line_bytes * self.l2.banks * self.device.clock_mhz // self.mb_per_s("l2.aggregate_gb_per_s"))
 
     @property
+    def hbm_gb_per_s(self) -> float:
+        """What HBM gives: hbm.rate_gb_per_s without hbm.loss_percent."""
+        return self.hbm.rate_gb_per_s * (100 - self.hbm.loss_percent) / 100
+
+    @property
     def hbm_channel_line_cycles(self) -> int:
-        """Cycles a channel is busy with one L2 line: ceil(line_bytes x channels / rate in bytes per cycle)."""
-        return -(-self.l2.line_bytes * self.hbm.channels * self.device.clock_mhz // self.mb_per_s("hbm.rate_gb_per_s"))
+        """Cycles a channel is busy with one L2 line: ceil(line_bytes x channels / `hbm_gb_per_s` per cycle)."""
+        scaled = self.l2.line_bytes * self.hbm.channels * self.device.clock_mhz
+        return -(-scaled // max(1, round(self.hbm_gb_per_s * 1000)))
+
+    @property
+    def l2_room_bytes(self) -> int:
+        """Bytes that L2 has room for: l2.usable_percent of l2.capacity_bytes, whole lines."""
+        lines = int(self.l2.capacity_bytes) * self.l2.usable_percent // 100 // self.l2.line_bytes
+        return lines * self.l2.line_bytes
 
     @property
     def icache_fill_cycles(self) -> int:
@@ -207,27 +224,6 @@ class AicoreTarget(Target):
     def vector_ops_per_ns(self, lanes: int) -> float:
         """Peak of all vector cores: lanes x vector_cores x clock_mhz / 1000, one operation per lane and cycle."""
         return lanes * self.device.vector_cores * self.device.clock_mhz / 1000
-
-    def dma_rate_gb_per_s(self, transfer_bytes: int) -> float:
-        """Model of the measured size curve: all vector cores issue transfers of one size, one after the other.
-
-        size / (startup + size / share), summed over cores; share = the larger of the measured working-set rates per
-        core, because the start-up was fitted against it.
-        """
-        share = max(self.dma.working_set_gb_per_s) / self.device.vector_cores
-        time_ns = self.nanoseconds(self.dma.startup_cycles) + transfer_bytes / share
-        return self.device.vector_cores * transfer_bytes / time_ns
-
-    def working_set_rate_gb_per_s(self, working_set_bytes: int) -> float:
-        """The measured working-set curve, linear in the logarithm of the size between points, flat outside."""
-        sizes, rates = self.dma.working_set_bytes, self.dma.working_set_gb_per_s
-        if working_set_bytes <= sizes[0]:
-            return rates[0]
-        for i in range(1, len(sizes)):
-            if working_set_bytes <= sizes[i]:
-                t = math.log(working_set_bytes / sizes[i - 1]) / math.log(sizes[i] / sizes[i - 1])
-                return rates[i - 1] + t * (rates[i] - rates[i - 1])
-        return rates[-1]
 
     def text(self) -> str:
         """The description as TOML; `parse_target` of it gives an equal target."""

@@ -91,11 +91,13 @@ class L2Cache:
 
     capacity_bytes: int = quantity("size", 4096, _TERA)
     line_bytes: int = quantity("line; unit of serialisation", 32, 65536, power_of_two=True)
-    banks: int = quantity("banks, interleaved by line", 1, 4096, power_of_two=True)
-    aggregate_gb_per_s: float = quantity("all cores together", 0.001, 1e6)
-    same_line_interval_cycles: int = quantity("between accesses of several cores to the same line", 0, 10_000)
+    usable_percent: int = quantity("of capacity_bytes, what lines that are used again and again find room in", 1, 100)
+    banks: int = quantity("banks, told by a hash of the line's number", 1, 4096, power_of_two=True)
+    aggregate_gb_per_s: float = quantity("all banks together", 0.001, 1e6)
+    cube_gb_per_s: float = quantity("all cube cores together, reads and writes each", 0.001, 1e6)
+    vector_gb_per_s: float = quantity("all vector cores together, reads and writes each", 0.001, 1e6)
     same_line_loss_percent: float = quantity(
-        "loss of rate seen where cores share lines: what the serialisation is checked against", 0, 99
+        "loss of cube_gb_per_s or vector_gb_per_s where all cores read the same lines at once", 0, 99
     )
 
 
@@ -103,8 +105,9 @@ class L2Cache:
 class Hbm:
     """Global memory behind L2; the device is one die."""
 
-    rate_gb_per_s: float = quantity("one die, all channels", 0.001, 1e6)
-    channels: int = quantity("channels, interleaved by L2 line", 1, 4096)
+    rate_gb_per_s: float = quantity("one die, all channels: the peak", 0.001, 1e6)
+    loss_percent: float = quantity("of the peak, what rows, refresh and turns take", 0, 99)
+    channels: int = quantity("channels, told by a hash of the L2 line's number", 1, 4096)
     latency_ns: int = quantity("access that misses L2, on top of an L2 hit, without transfer", 0, 100_000)
     core_bytes_per_cycle: int = quantity("one core reading what is not in L2", 1, 65536)
 
@@ -126,7 +129,8 @@ class Rates:
 class Dma:
     """What a transfer costs beyond its rate, and measured curves to check the model with."""
 
-    startup_cycles: int = quantity("start-up of an MTE2, MTE3 or FIX command (fitted to the size curve)", 0, 100_000)
+    startup_cycles: int = quantity("start-up of a load, an MTE2 command; requests run ahead by as much", 0, 100_000)
+    store_startup_cycles: int = quantity("start-up of an MTE3 or FIX command, which waits for no answer", 0, 100_000)
     local_startup_cycles: int = quantity("start-up of an MTE1 command", 0, 100_000)
     row_cycles: int = quantity("per row of a two-dimensional transfer after its first", 0, 10_000)
     near_peak_bytes: int = quantity("transfer size from which the rate is near its peak", 1, _GIGA)

@@ -126,32 +126,66 @@ def test_capacity_misses_come_back() -> None:
     assert result.memory.hbm_read_bytes == result.memory.misses * LINE
 
 
-@pytest.mark.parametrize("interval", [0, 4, 16])
-@pytest.mark.parametrize("cores", [2, 3, 4])
-def test_cores_that_share_lines_are_served_one_after_the_other(cores: int, interval: int) -> None:
-    """All read the same lines from the same cycle on: the last of n is n - 1 intervals behind the first."""
-    target = MINI.replaced({"l2.same_line_interval_cycles": interval, "l2.aggregate_gb_per_s": 1e6})
-    body = Body(target)
-    body.do("cross_set", Engine.CONTROL, flag=0, mode="type").do("cross_wait", flag=0)
-    body.nops(8).do("gm_to_ub", src=DATA, dst=0, bytes=32768).drain()
-    result = run(dict.fromkeys(range(VECTOR, VECTOR + 4), body) if cores == 4 else _some(target, cores), target=target)
-    busy = sorted(c.engines["mte2"].busy for c in result.cores[VECTOR : VECTOR + cores])
-    price = price_of(command("gm_to_ub", src=DATA, dst=0, bytes=32768), target)
-    delay = max(interval, 1)  # a bank is busy for a cycle at least
-    assert [b - busy[0] for b in busy] == [n * delay for n in range(cores)]
-    assert busy[0] == price.startup + price.beats
+COPY_BYTES, ROUNDS = 32768, 24
 
 
-def _some(target: AicoreTarget, cores: int) -> dict[int, Body]:
-    """As many vector cores as asked for copy; all signal."""
-    head = Body(target).do("cross_set", Engine.CONTROL, flag=0, mode="type").do("cross_wait", flag=0).nops(8)
-    copies = Body(target).emit(*head.words).do("gm_to_ub", src=DATA, dst=0, bytes=32768).drain()
-    return {c: copies if c < VECTOR + cores else head for c in range(VECTOR, VECTOR + 4)}
+def _all_copy(target: AicoreTarget, *, shared: bool = False, stride: int = LINE, **options: Any) -> LaunchResult:
+    """Every vector core reads lines `stride` bytes apart, in its own stretch or all in the same one."""
+    rows = COPY_BYTES // LINE
+    body: dict[int, Body] = {}
+    for core in range(VECTOR, VECTOR + 4):
+        body[core] = Body(target).do("cross_set", Engine.CONTROL, flag=0, mode="type").do("cross_wait", flag=0).nops(8)
+        for turn in range(ROUNDS):
+            place = DATA + (turn % 4) * COPY_BYTES + (0 if shared else (core - VECTOR) * 4 * COPY_BYTES)
+            copy = command(
+                "gm_to_ub_2d", types=(DType.I32,), src=place, dst=0, rows=rows, cols=LINE // 4, dst_stride=LINE,
+                src_stride=stride,
+            )  # fmt: skip
+            body[core].issue(copy)
+        body[core].drain()
+    return run(body, target=target, **options)
+
+
+def _rate_of(result: LaunchResult) -> float:
+    """Bytes per cycle of the vector cores' MTE2 together."""
+    engines = [core.engines["mte2"] for core in result.cores[VECTOR : VECTOR + 4]]
+    span = max(e.last_cycle for e in engines) - min(e.first_cycle or 0 for e in engines)
+    return sum(e.bytes_read for e in engines) / span
+
+
+@pytest.mark.parametrize("limit", [40.0, 100.0, 200.0])
+def test_all_vector_cores_together_are_limited(limit: float) -> None:
+    target = MINI.replaced({"l2.vector_gb_per_s": limit})
+    result = _all_copy(target)
+    assert near(_rate_of(result), target.bytes_per_cycle(limit))
+    assert result.memory.limit_cycles > 0
+    free = _all_copy(MINI.replaced({"l2.vector_gb_per_s": 1e6, "l2.cube_gb_per_s": limit}))
+    assert free.memory.limit_cycles == 0  # the other type's is no limit to them
+    assert _rate_of(free) > 1.05 * _rate_of(result)
+
+
+@pytest.mark.parametrize("loss", [0.0, 15.0, 50.0])
+def test_sharing_lines_costs_a_share_of_the_limit(loss: float) -> None:
+    target = MINI.replaced({"l2.vector_gb_per_s": 100.0, "l2.same_line_loss_percent": loss})
+    own, same = _all_copy(target), _all_copy(target, shared=True)
+    together = same.memory.shared / same.memory.line_reads  # less than 3 / 4: cores drift apart
+    assert 0.2 < together < 0.75
+    assert own.memory.shared == 0
+    assert _rate_of(same) / _rate_of(own) == pytest.approx(1 / (1 + together * loss / (100 - loss)), rel=0.01)
+
+
+@pytest.mark.parametrize("lines", [8, 32, 33, 64, 128])
+def test_no_stride_stays_with_few_banks(lines: int) -> None:
+    """Rows that lie a power of two of lines apart are read as fast as those that lie one behind the other."""
+    target = MINI.replaced({"l2.aggregate_gb_per_s": 500.0})
+    near_by, far = (_rate_of(_all_copy(target, stride=s * LINE, warm=1 << 23)) for s in (1, lines))
+    assert far > 0.95 * near_by
 
 
 @pytest.mark.parametrize("channels", [1, 2, 4])
 def test_hbm_limits_all_cores_together(channels: int) -> None:
-    target = MINI.replaced({"hbm.channels": channels, "hbm.rate_gb_per_s": 59.2 * channels})  # 16 cycles per line: 32 B
+    fields = {"hbm.channels": channels, "hbm.rate_gb_per_s": 59.2 * channels, "hbm.loss_percent": 0.0}
+    target = MINI.replaced(fields)  # 16 cycles per line: 32 B
     size = 131072
     bodies = {}
     for core in range(2, 6):

@@ -363,19 +363,22 @@ def test_core_numbers(a3: AicoreTarget) -> None:
         assert core in own
 
 
-def test_transfer_model_fits_the_published_size_curve(a3: AicoreTarget) -> None:
-    for size, rate in zip(a3.dma.size_curve_bytes, a3.dma.size_curve_gb_per_s, strict=True):
-        assert a3.dma_rate_gb_per_s(size) == pytest.approx(rate, rel=0.16), size
+def test_start_up_is_a_time_and_stores_wait_for_no_answer(a3: AicoreTarget) -> None:
     a2 = load_target("a2")
-    assert a2.nanoseconds(a2.dma.startup_cycles) == pytest.approx(a3.nanoseconds(a3.dma.startup_cycles), rel=0.01)
+    for name in ("startup_cycles", "store_startup_cycles"):
+        ours, theirs = (t.nanoseconds(t.value(f"dma.{name}")) for t in (a2, a3))
+        assert ours == pytest.approx(theirs, rel=0.01)
+    assert a3.startup_of("rates.gm_to_l1_gb_per_s") == a3.startup_of("rates.gm_to_ub_gb_per_s") == 340
+    assert a3.startup_of("rates.l0c_to_gm_gb_per_s") == a3.startup_of("rates.ub_to_gm_gb_per_s") == 140
+    assert a3.control.global_load_cycles == 340 - 140
 
 
-def test_working_set_curve(a3: AicoreTarget) -> None:
-    for size, rate in zip(a3.dma.working_set_bytes, a3.dma.working_set_gb_per_s, strict=True):
-        assert a3.working_set_rate_gb_per_s(size) == pytest.approx(rate)
-    assert a3.working_set_rate_gb_per_s(1) == 1945
-    assert a3.working_set_rate_gb_per_s(1 << 40) == 950
-    assert 1252 < a3.working_set_rate_gb_per_s(200 << 20) < 1408
+def test_what_is_lost_is_not_there(a3: AicoreTarget) -> None:
+    halved = a3.replaced({"hbm.loss_percent": 50.0, "l2.usable_percent": 50})
+    assert halved.hbm_gb_per_s == 850
+    assert halved.hbm_channel_line_cycles == -(-512 * 32 * 1850 // 850_000)
+    assert halved.l2_room_bytes == 96 << 20
+    assert a3.replaced({"l2.usable_percent": 60}).l2_room_bytes % a3.l2.line_bytes == 0
 
 
 def test_sweep(a3: AicoreTarget) -> None:

@@ -86,7 +86,8 @@ struct MemoryStats {
   std::uint64_t write_bytes = 0;  // to L2
   std::uint64_t hbm_read_bytes = 0;
   std::uint64_t hbm_write_bytes = 0;
-  std::uint64_t same_line_cycles = 0;  // waited because another core had just used the line
+  std::uint64_t shared = 0;            // of pieces: another core asked for the line at about the same time
+  std::uint64_t limit_cycles = 0;      // waited for the limit of all cores of the type
   std::uint64_t bank_cycles = 0;       // because of other lines of the bank
   std::uint64_t channel_cycles = 0;    // for HBM's channels
   std::uint64_t core_rate_cycles = 0;  // for the core's own rate of misses

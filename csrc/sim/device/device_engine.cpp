@@ -163,8 +163,8 @@ bool Device::start_data(EngineQueue& queue, std::uint64_t now) {
   return false;
 }
 
-// ---- transfers. One piece per event: a piece that took its bank or channel ahead of others' earlier ones would leave
-// holes that nobody could fill.
+// ---- transfers. One piece per event, in the order in which they are asked for. Requests run ahead of the data by the
+// start-up: that is how long an answer may take without a gap. Where one comes later, so does all that follows.
 
 void Device::begin_transfer(EngineQueue& queue, std::uint64_t now, const Cost& price) {
   Transfer& transfer = queue.transfer;
@@ -184,6 +184,7 @@ void Device::begin_transfer(EngineQueue& queue, std::uint64_t now, const Cost& p
   transfer.touches = std::move(kept);
   transfer.begin = now + price.start_up;
   transfer.beats = price.beats;
+  transfer.ahead = config_.target.dma.startup_cycles;
   queue.state = EngineQueue::State::transferring;
   push(transfer.begin, part_of(queue, kParts), EventKind::engine);
 }
@@ -192,10 +193,10 @@ void Device::step_transfer(EngineQueue& queue, std::uint64_t now) {
   Transfer& transfer = queue.transfer;
   const std::uint64_t line = memory_.line_bytes();
   const bool is_hint = queue.commands.front().command.opcode == Opcode::sdma_prefetch;
-  for (std::uint64_t at = now; is_next(at, part_of(queue, kParts)); at = transfer.nominal() + transfer.slip) {
+  for (std::uint64_t at = now; is_next(at, part_of(queue, kParts)); at = transfer.next()) {
     if (transfer.touch == transfer.touches.size()) {
       queue.state = EngineQueue::State::busy;
-      const std::uint64_t end = std::max(transfer.begin + transfer.beats + transfer.slip, transfer.ready);
+      const std::uint64_t end = std::max(transfer.begin + transfer.beats + transfer.late, transfer.ready);
       return push(end, part_of(queue, kParts), EventKind::engine);
     }
     const Touch& touch = transfer.touches[transfer.touch];
@@ -205,7 +206,7 @@ void Device::step_transfer(EngineQueue& queue, std::uint64_t now) {
     const auto access = touch.write ? memory_.write(address, bytes, queue.core, at)
                         : is_hint   ? memory_.prefetch(address, bytes, at)
                                     : memory_.read(address, bytes, queue.core, at);
-    transfer.slip += access.served - at;
+    transfer.late = std::max(transfer.late, access.served - transfer.nominal());
     transfer.ready = std::max(transfer.ready, access.ready);
     transfer.done += bytes;
     transfer.offset += bytes;
@@ -215,7 +216,7 @@ void Device::step_transfer(EngineQueue& queue, std::uint64_t now) {
     transfer.row = 0;
     ++transfer.touch;
   }
-  push(transfer.nominal() + transfer.slip, part_of(queue, kParts), EventKind::engine);
+  push(transfer.next(), part_of(queue, kParts), EventKind::engine);
 }
 
 // ---- ends

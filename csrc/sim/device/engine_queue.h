@@ -43,11 +43,13 @@ struct Transfer {
   std::uint64_t done = 0;
   std::uint64_t begin = 0;  // start of the command + start-up
   std::uint64_t beats = 0;
-  std::uint64_t slip = 0;   // how late the next piece is asked for, against the closed form
+  std::uint64_t ahead = 0;  // how late a piece may be served without delaying what is asked for next
+  std::uint64_t late = 0;   // how late pieces were served, at most, against the closed form
   std::uint64_t ready = 0;  // when all data asked for so far are there
 
-  // When the closed form asks for the next piece.
+  // When the closed form asks for the next piece, and when it is asked for.
   std::uint64_t nominal() const { return begin + beats * done / bytes; }
+  std::uint64_t next() const { return nominal() + (late > ahead ? late - ahead : 0); }
 };
 
 struct EngineQueue {

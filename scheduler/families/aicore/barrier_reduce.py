@@ -73,10 +73,15 @@ class BarrierReduceTiling(VectorTiling):
         vector, dma = target.vector, target.dma
         load = target.move_cycles("rates.gm_to_ub_gb_per_s", 1, self.chunk * item)
         beats = 3 * (vector.startup_cycles + -(-self.chunk // vector.lanes_32bit))
-        total: float = CALL_CYCLES + load + (end - begin) * max(load, beats) + dma.startup_cycles
+        total: float = CALL_CYCLES + load + (end - begin) * max(load, beats) + dma.store_startup_cycles
         total += target.cycles(target.sync.core_full_ns)
         if begin == 0:
-            total += 2 * dma.startup_cycles + 4 * vector.startup_cycles + -(-self.units // vector.lanes_32bit)
+            total += (
+                dma.startup_cycles
+                + dma.store_startup_cycles
+                + 4 * vector.startup_cycles
+                + -(-self.units // vector.lanes_32bit)
+            )
         return total
 
 

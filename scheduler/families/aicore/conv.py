@@ -164,7 +164,7 @@ class _Search:
         m, n = -(-frame.rows * frame.columns // cube.m), -(-channels // cube.n)
         depth = -(-conv.kernel[0] * conv.kernel[1] * conv.channels // (cube.k_f32 if conv.item == 4 else cube.k_f16))
         stored = frame.rows * min(frame.columns, conv.out_width) * channels * (conv.item if self.fix else 4)
-        fix = target.dma.startup_cycles + target.transfer_cycles("rates.l0c_to_gm_gb_per_s", stored)
+        fix = target.move_cycles("rates.l0c_to_gm_gb_per_s", 1, stored)
         return self._share(conv.images * conv.groups * blocks) * max(m * n * depth, fix)
 
     def _channel_blocks(self) -> Iterator[int]:

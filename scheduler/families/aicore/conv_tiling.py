@@ -341,7 +341,7 @@ def _store_cycles(tiling: ConvTiling, conv: CubeConv, wide: int, target: AicoreT
     commands = tiling.rows if tiling.framed and tiling.fix else 1
     address = conv.out_channels * conv.groups * item if tiling.fix else wide * item
     beats = target.global_transfer_cycles("rates.l0c_to_gm_gb_per_s", rows * wide * item, address)
-    return commands * dma.startup_cycles + beats + rows * dma.row_cycles
+    return commands * dma.store_startup_cycles + beats + rows * dma.row_cycles
 
 
 def _first_unit(tiling: ConvTiling, one: UnitCycles, target: AicoreTarget) -> float:

@@ -139,7 +139,7 @@ def _shapes(product: CubeProduct, body: Body, target: AicoreTarget) -> list[tupl
             moved = min(rows, columns), max(rows, columns)
             least = moved[1] * product.depth * item / rate
             alone = moved[0] * product.depth * item / rate
-            fix = target.dma.startup_cycles + 2 * rows * columns / 37
+            fix = target.dma.store_startup_cycles + 2 * rows * columns / 37
             time = share * max(work + (fix if sums == 1 else 0), least + alone / 2, fix) + alone
             scored.append((time, rows, columns, sums))
     return [s[1:] for s in sorted(scored)[:DETAILED]]

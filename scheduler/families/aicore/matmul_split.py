@@ -265,7 +265,7 @@ def _cut(
         -(-product.rows // rows), tiles, memory.block_bytes, lines, drift=_drift(product.depth // chunk),
         block=blocks[-1], parts=PARTS, spare=spare, transposed=transposed,
     )  # fmt: skip
-    room = target.l2.capacity_bytes // WORKSPACE_SHARE // target.device.groups
+    room = target.l2_room_bytes // WORKSPACE_SHARE // target.device.groups
     fitting = [t for t in (replace(tiling, stage=s) for s in range(1, STAGE_MAX + 1)) if t.scratch_bytes <= room]
     return fitting[-1] if fitting else None
 

@@ -126,7 +126,7 @@ class PoolTiling(VectorTiling):
         beats += wide.kernel * self.rows * per_row + (2 + self.planar_out) * start
         out = self.rows * self.cols * self.channel_stride
         beats += out / lanes * (1 + self.planar_out)
-        store = target.dma.startup_cycles + target.transfer_cycles("rates.ub_to_gm_gb_per_s", out * item)
+        store = target.move_cycles("rates.ub_to_gm_gb_per_s", 1, int(out * item))
         return load * deep.kernel, beats * deep.kernel, float(store)
 
 

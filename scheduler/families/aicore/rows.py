@@ -139,12 +139,12 @@ def _cost(tiling: RowsTiling, body: Body, units: int, target: AicoreTarget) -> f
     again = 1 if tiling.resident else loads
     load_one: float = target.move_cycles("rates.gm_to_ub_gb_per_s", 1, int(tile * kind.dtype.itemsize))
     out = body.anchor_outputs[0].nbytes / max(1, tiling.units) * units
-    stores: float = tiles * dma.startup_cycles + target.transfer_cycles("rates.ub_to_gm_gb_per_s", int(out))
+    stores: float = tiles * dma.store_startup_cycles + target.transfer_cycles("rates.ub_to_gm_gb_per_s", int(out))
     pieces_in, pieces_out = _pieces(tiling, body, elements)
     load_one += pieces_in / tiles * dma.row_cycles
     stores += pieces_out * dma.row_cycles
     slowest = max(work, tiles * again * load_one, stores)
-    return slowest + load_one + (work / tiles if tiles > 1 else work) + dma.startup_cycles
+    return slowest + load_one + (work / tiles if tiles > 1 else work) + dma.store_startup_cycles
 
 
 def _pieces(tiling: RowsTiling, body: Body, elements: float) -> tuple[float, float]:

@@ -258,7 +258,7 @@ def _headlines(report: SimReport) -> list[str]:
     lines.append(
         f"L2: {memory['read_bytes']} bytes read, {memory['write_bytes']} written, {memory['misses']} of "
         f"{memory['hits'] + memory['misses']} lines missed; HBM: {memory['hbm_read_bytes']} read, "
-        f"{memory['hbm_write_bytes']} written; same-line waits {memory['same_line_cycles']} cycles"
+        f"{memory['hbm_write_bytes']} written; {memory['shared']} pieces of lines shared"
     )
     missed = sum(row.stalls.get(cause, 0) for row in report.cores for cause in FETCH_STALLS) / len(report.cores)
     copies = "1 copy" if report.copies == 1 else f"{report.copies} copies"

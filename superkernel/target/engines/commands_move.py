@@ -83,7 +83,7 @@ _TO_GLOBAL = (
         "Copies bytes. No byte of global memory outside them is written or read back.",
         (gm("dst", "first byte written"), local("src", Local.UB, "first byte read"), size("bytes", "how many")),
         accesses=(reads("src", "bytes"), writes("dst", "bytes")),
-        start_up="dma.startup_cycles",
+        start_up="dma.store_startup_cycles",
         beats="gm_transfer(rates.ub_to_gm_gb_per_s, bytes, dst)",
     ),
     CommandSpec(
@@ -104,7 +104,7 @@ _TO_GLOBAL = (
             reads("src", "row_bytes", "rows", "src_stride"),
             writes("dst", "row_bytes", "rows", "dst_stride"),
         ),
-        start_up="dma.startup_cycles",
+        start_up="dma.store_startup_cycles",
         beats=(
             "gm_transfer(rates.ub_to_gm_gb_per_s, rows * row_bytes, choose(rows == 1, dst, dst | dst_stride))"
             " + (rows - 1) * dma.row_cycles"
@@ -153,7 +153,7 @@ _FIX = (
             reads("bias_src", "n * 4", when="bias == 'channel'"),
             writes("dst", "n * item1", "m", "dst_stride"),
         ),
-        start_up="dma.startup_cycles",
+        start_up="dma.store_startup_cycles",
         beats=(
             "gm_transfer(rates.l0c_to_gm_gb_per_s, m * n * item1, choose(m == 1, dst, dst | dst_stride))"
             " + (m - 1) * dma.row_cycles"
