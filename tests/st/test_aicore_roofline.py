@@ -293,9 +293,9 @@ def test_streaming(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert share >= STREAM_SHARE_MIN
 
 
-CUBE_SHARE_MIN = {"computed": 0.68, "constant": 0.70}
+CUBE_SHARE_MIN = {"computed": 0.76, "constant": 0.77}
 """Of the large product below, all of it from HBM; it goes over its depth in passes, see "Large products" in
-`docs/accelerator.md`. From L2 the cube is busy 79 % of the time; what is missing is the first reading."""
+`docs/accelerator.md`. From L2 the cube is busy 84 % of the time and more; what is missing is the first reading."""
 
 
 @pytest.mark.slow

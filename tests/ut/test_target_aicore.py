@@ -366,7 +366,7 @@ def test_core_numbers(a3: AicoreTarget) -> None:
 def test_start_up_is_a_time_and_stores_wait_for_no_answer(a3: AicoreTarget) -> None:
     a2 = load_target("a2")
     for name in ("startup_cycles", "store_startup_cycles"):
-        ours, theirs = (t.nanoseconds(t.value(f"dma.{name}")) for t in (a2, a3))
+        ours, theirs = (t.nanoseconds(getattr(t.dma, name)) for t in (a2, a3))
         assert ours == pytest.approx(theirs, rel=0.01)
     assert a3.startup_of("rates.gm_to_l1_gb_per_s") == a3.startup_of("rates.gm_to_ub_gb_per_s") == 340
     assert a3.startup_of("rates.l0c_to_gm_gb_per_s") == a3.startup_of("rates.ub_to_gm_gb_per_s") == 140
