@@ -97,10 +97,9 @@ py::dict memory_of(const sk::sim::MemoryStats& stats) {
                   "misses"_a = stats.misses, "merged"_a = stats.merged, "read_bytes"_a = stats.read_bytes,
                   "write_bytes"_a = stats.write_bytes, "hbm_read_bytes"_a = stats.hbm_read_bytes,
                   "hbm_write_bytes"_a = stats.hbm_write_bytes, "shared"_a = stats.shared,
-                  "limit_cycles"_a = stats.limit_cycles,
-                  "bank_cycles"_a = stats.bank_cycles, "channel_cycles"_a = stats.channel_cycles,
-                  "core_rate_cycles"_a = stats.core_rate_cycles, "fetches"_a = stats.fetches,
-                  "fetch_same_line_cycles"_a = stats.fetch_same_line_cycles,
+                  "limit_cycles"_a = stats.limit_cycles, "bank_cycles"_a = stats.bank_cycles,
+                  "channel_cycles"_a = stats.channel_cycles, "core_rate_cycles"_a = stats.core_rate_cycles,
+                  "fetches"_a = stats.fetches, "fetch_same_line_cycles"_a = stats.fetch_same_line_cycles,
                   "prefetched_present"_a = stats.prefetched_present, "prefetched_timely"_a = stats.prefetched_timely,
                   "prefetched_late"_a = stats.prefetched_late, "prefetched_useless"_a = stats.prefetched_useless);
 }
