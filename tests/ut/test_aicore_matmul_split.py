@@ -101,8 +101,9 @@ def product(m: int, k: int, n: int, constant: bool = False, activation: bool = F
         ((3072, 3072, 3072), False, True),
         ((3072, 3072, 3072), True, True),
         ((1536, 3072, 1536), False, False),  # a block per core
-        ((3072, 4096, 3072), False, False),  # rows begin in two banks
-        ((3072, 6144, 3072), True, False),  # in four, those of the computed factor
+        ((3072, 4096, 3072), False, False),
+        ((3072, 6144, 3072), True, True),
+        ((6144, 6144, 6144), True, False),  # more than L2 has room for
     ],
     ids=str,
 )
