@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 CHUNKS = (1, 8, 64, 256)
 """Numbers of tokens that one launch of a language model appends, unless others are asked for."""
-CONTEXT_MAX = 2048
-"""Of a context that nobody asked for: models that could hold more would need gigabytes of caches."""
 
 
 @overload
@@ -88,7 +86,9 @@ def compile(
     """Fuse a graph into one kernel.
 
     graph: a `superkernel.Graph`, a networkx DiGraph/MultiDiGraph (docs/graph-format.md), a path to an .onnx, .pt2 or
-        node-link .json file, an `onnx.ModelProto`, a `torch.nn.Module` or a `torch.export.ExportedProgram`.
+        node-link .json file, an `onnx.ModelProto`, a `torch.nn.Module` or a `torch.export.ExportedProgram`; or a
+        .gguf file or a folder with config.json and safetensors, of which it is the launch that appends `dims["tokens"]`
+        tokens to a language model's context (`from_pretrained` makes the whole model).
     target: "host", the CPU at hand; or an accelerator: a preset ("a3", "a2", "mini"), the path of a target file
         (docs/hardware.md), or what `load_target` returned. Its kernels run on a simulator.
     threads: host: worker threads, the calling one included; default: all CPUs the process may use. More than there are
@@ -175,7 +175,7 @@ def from_pretrained(
 
     Nothing is compiled yet. Raises InputError, FileFormatError, UnsupportedError, MachineError."""
     from superkernel.compilation.pipeline import compile_graph
-    from superkernel.pretrained import read_decoder
+    from superkernel.frontends.pretrained import read_decoder
     from superkernel.runtime.causal import CausalLM
 
     found, count, chosen = resolved(target), thread_count(threads), Options.of(options)
@@ -185,7 +185,7 @@ def from_pretrained(
     if not sizes or 0 in sizes:
         raise InputError("not numbers of tokens", location="chunks", expected="integers >= 1", found=repr(chunks))
     decoder = read_decoder(source)
-    room = min(decoder.positions_max, CONTEXT_MAX) if context is None else _integer(context)
+    room = decoder.context if context is None else _integer(context)
     if room is None or not 1 <= room <= decoder.positions_max:
         expected = f"1 to {decoder.positions_max}, for which the model was made"
         raise InputError("not a number of tokens", location="context", expected=expected, found=repr(context))
@@ -246,8 +246,9 @@ def _existing_file(name: str | PathLike[str]) -> Path:
     if not isinstance(text, str) or not text or "\0" in text:
         raise InputError("not the name of a file", found=repr(text))
     path = Path(text)
-    if path.is_dir():
-        raise InputError("a directory, not a file", location=f"file {text!r}", expected="an .onnx, .pt2 or .json file")
+    if path.is_dir() and not (path / "config.json").is_file():
+        expected = "an .onnx, .pt2, .json or .gguf file, or a folder with config.json"
+        raise InputError("a directory, not a file", location=f"file {text!r}", expected=expected)
     if is_saved_kernel(path):
         raise InputError("a saved kernel, not a model", location=f"file {text!r}", hint="read it with superkernel.load")
     if is_elf(path):

@@ -227,7 +227,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def add_model_arguments(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
     """The arguments that say which model is compiled, and how. `optional`: there need not be a model."""
-    text = "an .onnx, .pt2 or node-link .json file, or a saved kernel"
+    text = "an .onnx, .pt2, .gguf or node-link .json file, a folder with config.json, or a saved kernel"
     parser.add_argument("model", nargs="?" if optional else None, help=text)
     text = (
         "host, a machine's profile (.json), a3, a2, mini or a target file (default: host; ablate: a3, crosscheck: mini)"

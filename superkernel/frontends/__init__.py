@@ -16,7 +16,7 @@ from superkernel.ir.graph import Graph
 
 _FORMS = (
     "a Graph, a GraphBuilder, a networkx DiGraph or MultiDiGraph, an onnx.ModelProto, a torch.nn.Module, a "
-    "torch.export.ExportedProgram, or a path to .onnx, .pt2 or .json"
+    "torch.export.ExportedProgram, or a path to .onnx, .pt2, .json, .gguf or a folder with config.json"
 )
 
 
@@ -29,7 +29,8 @@ def load_graph(
     example_inputs: Sequence[Any] | Mapping[str, Any] | None = None,
 ) -> Graph:
     """The validated graph of any supported source. `shapes`, `dims` and `constants` are for ONNX models (see
-    `load_onnx`), `example_inputs` for torch modules (see `load_torch`).
+    `load_onnx`), `dims` for language models too (see `load_decoder`), `example_inputs` for torch modules (see
+    `load_torch`).
 
     Raises InputError on what is no source of a graph, FileFormatError on an unreadable file, GraphError on an
     inconsistent graph, UnsupportedError on what cannot be compiled.
@@ -51,11 +52,18 @@ def load_graph(
             from superkernel.frontends.onnx import load_onnx
 
             return load_onnx(path, shapes=shapes, dims=dims, constants=constants)
+        if path.suffix == ".gguf" or path.is_dir():
+            from superkernel.frontends.pretrained import load_decoder
+
+            others = ", ".join(name for name in ("shapes", "constants") if onnx_options[name])
+            return _plain(load_decoder(path, dims or {}), others)
         if path.suffix == ".json":
             from superkernel.frontends.json_form import load_json
 
             return _plain(load_json(path), given)
-        raise InputError("the file name says no known format", expected=".onnx, .pt2 or .json", found=repr(str(source)))
+        raise InputError(
+            "the file name says no known format", expected=".onnx, .pt2, .json or .gguf", found=repr(str(source))
+        )
     module = type(source).__module__
     if type(source).__name__ == "ModelProto" and module.startswith("onnx"):
         from superkernel.frontends.onnx import load_onnx

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InputError
 from superkernel.frontends.dynamic import Axis, DynamicInput, DynamicSource
-from superkernel.pretrained.decoder import Decoder
-from superkernel.pretrained.graph import POSITION, ROWS, TOKENS, decoder_graph
+from superkernel.frontends.pretrained.decoder import Decoder
+from superkernel.frontends.pretrained.graph import POSITION, ROWS, TOKENS, decoder_graph
 from superkernel.runtime.dynamic import DynamicKernel, Make
 from superkernel.runtime.kernel import Kernel
 

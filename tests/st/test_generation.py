@@ -23,8 +23,9 @@ from transformers.integrations.executorch import convert_and_export_with_cache
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 import superkernel as sk
+from superkernel.cli import main
 from superkernel.core.errors import FileFormatError, InputError, UnsupportedError
-from superkernel.pretrained.rotary import rotary_of
+from superkernel.frontends.pretrained.rotary import rotary_of
 
 pytestmark = pytest.mark.slow
 
@@ -179,6 +180,21 @@ def test_positions_that_are_none_are_refused(llama: sk.CausalLM) -> None:
             llama.rewind(position)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="no such chunk"):
         llama.kernel(3)
+
+
+def test_a_launch_of_a_model_is_compiled_like_any_graph(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = made("llama")
+    model.save_pretrained(tmp_path)
+    kernel = sk.compile(tmp_path, threads=1, dims={"tokens": 2, "rows": 2, "context": 16})
+    found = kernel(PROMPT[:2], np.array([0]), np.arange(2))
+    np.testing.assert_allclose(found, logits_of(model, PROMPT[:2]), rtol=0, atol=2e-5)
+    assert kernel.states["key_0"].shape == (1, 2, 16, 16)
+    for dims in ({"token": 2}, {"tokens": 17, "context": 16}, {"tokens": 2, "rows": 3}, {"context": 65}):
+        with pytest.raises(InputError):
+            sk.compile(tmp_path, threads=1, dims=dims)
+    capsys.readouterr()
+    assert main(["verify", str(tmp_path), "--dim", "context=16", "--threads", "1"]) == 0
+    assert "certificate" in capsys.readouterr().out.lower()
 
 
 # By way of torch.export ----------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 
 from superkernel.builder import GraphBuilder
 from superkernel.core.dtypes import DType
-from superkernel.pretrained.gguf import _BLOCKS
+from superkernel.frontends.pretrained.gguf import _BLOCKS
 from superkernel.reference import evaluate
 
 

@@ -13,9 +13,9 @@ import numpy as np
 
 from superkernel.builder import GraphBuilder, Tensor
 from superkernel.core.dtypes import DType
+from superkernel.frontends.pretrained.decoder import Attention, Decoder, Experts, FeedForward, Linear, Norm
+from superkernel.frontends.pretrained.factors import constant
 from superkernel.ir.graph import Graph
-from superkernel.pretrained.decoder import Attention, Decoder, Experts, FeedForward, Linear, Norm
-from superkernel.pretrained.factors import constant
 
 TOKENS, POSITION, ROWS, LOGITS = "tokens", "position", "rows", "logits"
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.core.errors import FileFormatError, UnsupportedError, Violation, raise_all
-from superkernel.pretrained.decoder import (
+from superkernel.frontends.pretrained.decoder import (
     ACTIVATIONS,
     Attention,
     Block,
@@ -25,9 +25,9 @@ from superkernel.pretrained.decoder import (
     Linear,
     Norm,
 )
-from superkernel.pretrained.factors import Dense
-from superkernel.pretrained.rotary import Rotary, rotary_of
-from superkernel.pretrained.tensors import Tensors, mapped_safetensors
+from superkernel.frontends.pretrained.factors import Dense
+from superkernel.frontends.pretrained.rotary import Rotary, rotary_of
+from superkernel.frontends.pretrained.tensors import Tensors, mapped_safetensors
 
 Array = NDArray[Any]
 

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.core.errors import FileFormatError, MachineError, UnsupportedError
-from superkernel.pretrained.decoder import Attention, Block, Decoder, Experts, FeedForward, Linear, Norm
-from superkernel.pretrained.factors import Coded, Dense, Matrix
-from superkernel.pretrained.rotary import Rotary, rotary_of
+from superkernel.frontends.pretrained.decoder import Attention, Block, Decoder, Experts, FeedForward, Linear, Norm
+from superkernel.frontends.pretrained.factors import Coded, Dense, Matrix
+from superkernel.frontends.pretrained.rotary import Rotary, rotary_of
 
 Array = NDArray[Any]
 

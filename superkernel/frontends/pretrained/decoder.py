@@ -10,15 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from numpy.typing import NDArray
 
 from superkernel.core.dtypes import DType
-from superkernel.pretrained.factors import Matrix
-from superkernel.pretrained.rotary import Rotary
+from superkernel.frontends.pretrained.factors import Matrix
+from superkernel.frontends.pretrained.rotary import Rotary
 
 Array = NDArray[Any]
+
+CONTEXT_MAX = 2048
+"""Of a context that nobody asked for: models that could hold more would need gigabytes of caches."""
 
 ACTIVATIONS = {
     "silu": "silu",
@@ -121,6 +124,11 @@ class Decoder:
         return self.head.shape[0]
 
     @property
+    def context(self) -> int:
+        """How many tokens there is room for unless somebody asks: what the model was made for, within CONTEXT_MAX."""
+        return min(self.positions_max, CONTEXT_MAX)
+
+    @property
     def width(self) -> int:
         """Elements of a token between blocks."""
         return self.embedding.shape[1]
@@ -156,7 +164,3 @@ def _of_feed(feed: FeedForward | None) -> list[Linear | None]:
 
 def _stacked(feed: Experts) -> tuple[Array, Array, Array]:
     return feed.gate, feed.up, feed.down
-
-
-Source: TypeAlias = Any
-"""A directory, a file, or a module of transformers."""
