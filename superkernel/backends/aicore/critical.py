@@ -1,11 +1,12 @@
 """What each boundary's synchronisation really costs a run: critical path, slack, and the gain of being free of it.
 
 Model: a task is a sub-operator on one core, as a traced run showed it. It begins when the core is done with what comes
-before and the events that it takes are visible; how much later it ends is its length, as observed (negative where its
-engines were done before the core's last work, which overlaps). The cores of a group begin a MIX kernel together,
-because they exchange tiles all along. An event is signalled when the last of its setters is done, plus what was
-observed beyond, and is visible a fixed latency later (`sync.*_ns`). So the run's end follows from the tasks, exactly as
-observed, and can be asked again under other conditions:
+before and with what it loads itself ahead of the first event (its weights: the *lead*, as observed), and the events
+that it takes are visible; how much later it ends is its length, as observed (negative where its engines were done before
+the core's last work, which overlaps). The cores of a group begin a MIX kernel together, because they exchange tiles all
+along. An event is signalled when the last of its setters is done, plus what was observed beyond, and is visible a fixed
+latency later (`sync.*_ns`). So the run's end follows from the tasks, exactly as observed, and can be asked again under
+other conditions:
 
     slack      by how much the events of a boundary could come later before the run ended later
     instantly  gain if they were visible at once
@@ -222,13 +223,14 @@ def _rows(
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """A sub-operator on a core: the events that it takes, and how long it goes on behind its begin. `team`: number of
-    the tasks that begin together."""
+    """A sub-operator on a core: the events that it takes, how long behind the core's last work it loads what needs none
+    of them, and how long it goes on behind its begin. `team`: number of the tasks that begin together."""
 
     subop: int
     core: int
     events: tuple[int, ...]
     team: int
+    lead: int = 0
     length: int = 0
 
 
@@ -269,6 +271,10 @@ class _Tasks:
                 for event in task.events:
                     ready = self._ready(clock, event, task.core)
                     self.beyond[event, task.core] = self.fired[event, task.core] - ready
+            visible = min((self._visible(clock, e, t.core) for t in team for e in t.events), default=0)
+            for number, task in enumerate(team):
+                moved = line.loaded_by(task.core, task.subop, visible)
+                team[number] = replace(task, lead=max(0, moved - clock.done[task.core]))
             start = self._start(clock, team, (), ())
             for number, task in enumerate(team):
                 ended = int(line.ends[task.core, task.subop]) or start
@@ -304,7 +310,7 @@ class _Tasks:
         return fired if event in instant else fired + self.latency[event]
 
     def _start(self, clock: _Clock, team: Sequence[_Task], instant: Collection[int], gone: Collection[int]) -> int:
-        found = max(clock.done[task.core] for task in team)
+        found = max(clock.done[task.core] + task.lead for task in team)
         for task in team:
             for event in task.events:
                 if event not in gone:
@@ -352,7 +358,7 @@ class _Tasks:
                 ends = [following[task.core], *(t for after, t in due[task.core] if task.subop <= after)]
                 found[number] = min(found[number], min(ends) - task.length)
             for task in team:
-                following[task.core] = min(following[task.core], found[number])
+                following[task.core] = min(following[task.core], found[number] - task.lead)
                 for event in task.events:
                     time = found[number] - self.latency[event] - self.beyond[event, task.core]
                     for setter in self.observed[event, task.core]:

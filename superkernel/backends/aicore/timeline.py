@@ -109,6 +109,20 @@ class Timeline:
         np.maximum.at(found, (self.rows["core"][work], subop[work]), self.rows["end"][work].astype(np.int64))
         return found[:, : self.subops]
 
+    def loaded_by(self, core: int, subop: int, time: int) -> int:
+        """When a core's loads that it began for a sub-operator before a time are done; 0: there are none."""
+        rows = self._loads[core]
+        mine = rows[(rows["marker"] // 4 == subop) & (rows["begin"] < time)]
+        return int(mine["end"].max(initial=0))
+
+    @cached_property
+    def _loads(self) -> tuple[NDArray[np.void], ...]:
+        """By core, loads from global memory inside kernels."""
+        return tuple(
+            rows[(rows["kind"] == COMMAND) & (rows["marker"] % 4 == PHASE_BODY) & (rows["track"] == Engine.MTE2.value)]
+            for rows in self.of_core
+        )
+
     @cached_property
     def takes(self) -> tuple[Take, ...]:
         """All flags that cores took, by core and time. Awaits and signals of a flag come in the same order on every
