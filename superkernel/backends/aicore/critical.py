@@ -2,11 +2,11 @@
 
 Model: a task is a sub-operator on one core, as a traced run showed it. It begins when the core is done with what comes
 before and with what it loads itself ahead of the first event (its weights: the *lead*, as observed), and the events
-that it takes are visible; how much later it ends is its length, as observed (negative where its engines were done before
-the core's last work, which overlaps). The cores of a group begin a MIX kernel together, because they exchange tiles all
-along. An event is signalled when the last of its setters is done, plus what was observed beyond, and is visible a fixed
-latency later (`sync.*_ns`). So the run's end follows from the tasks, exactly as observed, and can be asked again under
-other conditions:
+that it takes are visible; how much later it ends is its length, as observed (negative where its engines were done
+before the core's last work, which overlaps). The cores of a group begin a MIX kernel together, because they exchange
+tiles all along. An event is signalled when the last of its setters is done, plus what was observed beyond, and is
+visible a fixed latency later (`sync.*_ns`). So the run's end follows from the tasks, exactly as observed, and can be
+asked again under other conditions:
 
     slack      by how much the events of a boundary could come later before the run ended later
     instantly  gain if they were visible at once
