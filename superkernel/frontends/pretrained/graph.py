@@ -9,7 +9,11 @@ Everything is computed in one element type; norms, softmax and sums of products 
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from superkernel.builder import GraphBuilder, Tensor
 from superkernel.core.dtypes import DType
@@ -17,6 +21,7 @@ from superkernel.frontends.pretrained.decoder import Attention, Decoder, Experts
 from superkernel.frontends.pretrained.factors import constant
 from superkernel.ir.graph import Graph
 
+Array = NDArray[Any]
 TOKENS, POSITION, ROWS, LOGITS = "tokens", "position", "rows", "logits"
 
 
@@ -25,6 +30,14 @@ def decoder_graph(decoder: Decoder, *, tokens: int, rows: int, context: int, dty
     Output: logits f32 [rows, vocabulary]. States: key_N, value_N [1, kv_heads, context, head_size]. The caller sees to
     it that position + tokens <= context. `dtype`: what to compute in, else the decoder's own."""
     return _Writer(decoder, tokens, context, dtype or decoder.dtype).write(rows)
+
+
+@lru_cache(maxsize=4)
+def _zeros(shape: tuple[int, ...], dtype: DType) -> Array:
+    """What caches begin as: one array for those of all blocks and of all graphs of a model."""
+    zeros = np.zeros(shape, dtype.numpy)
+    zeros.flags.writeable = False
+    return zeros
 
 
 class _Writer:
@@ -74,8 +87,7 @@ class _Writer:
             return (y if norm is None else self.norm(norm, y)).transpose(0, 2, 1, 3)
 
         def kept(name: str, new: Tensor) -> Tensor:
-            shape = (1, decoder.kv_heads, self.context, size)
-            cache = b.state(f"{name}_{number}", np.zeros(shape, self.dtype.numpy))
+            cache = b.state(f"{name}_{number}", _zeros((1, decoder.kv_heads, self.context, size), self.dtype))
             filled = b.kv_update(cache, new, self.position)
             b.update(cache, filled)
             return filled
