@@ -214,12 +214,16 @@ def test_bodies_as_networks_have_them(net: str) -> None:
 
 
 def test_search_leaves_out_only_worse_cuts() -> None:
+    """How many it leaves out depends on what stores cost: the second problem's are all within reach of the best."""
+    left_out = []
     for x, w, strides in (((1, 32, 40, 40), (96, 32, 3, 3), (1, 1)), ((4, 64, 28, 28), (64, 64, 1, 1), (1, 1))):
         body = conv_case(x, w, {"strides": strides}).body
         device = load_target("a3")
         quick, thorough = cube_tilings(body, device), cube_tilings(body, device, every=True)
         assert quick[0] == thorough[0]
-        assert set(quick) < set(thorough)
+        assert set(quick) <= set(thorough)
+        left_out.append(len(thorough) - len(quick))
+    assert left_out[0] > 0
 
 
 RESNET: list[tuple[Shape, Shape, int, Engine]] = [

@@ -14,6 +14,7 @@ from rv64_asm import EXIT, PROLOGUE, code_bytes, elf, i, jal, s, simple_elf
 import superkernel as sk
 from superkernel.cli import main
 from superkernel.sim import run_program
+from superkernel.target.certificate_note import sealed
 from superkernel.target.note import SECTION
 
 FAILURE = simple_elf([i("addi", 9, 0, 2 * 7 + 1), s("sd", 9, 8, 0)])
@@ -71,7 +72,11 @@ def test_a_damaged_program_ends_in_bounded_time(
     data = Path(program).read_bytes()
     section = ELFFile(io.BytesIO(data)).get_section_by_name(".text.sk_fused0_cube")
     assert section is not None
-    (damaged := tmp_path / "damaged.elf").write_bytes(patched(data, section["sh_offset"], jal(0, 0)))
+    endless = patched(data, section["sh_offset"], jal(0, 0))
+    (damaged := tmp_path / "damaged.elf").write_bytes(endless)
+    assert main(["sim", "run", str(damaged), "--time-limit", "0.2"]) == 2, "its bytes are not those of its certificate"
+    damaged.write_bytes(sealed(endless))
+    capsys.readouterr()
     assert main(["sim", "run", str(damaged), "--time-limit", "0.2"]) == 15
     out = capsys.readouterr().out
     assert re.search(r"core 0 .* its control unit runs at pc 0x\w+ <sk_fused0_cube\+0x0>", out), out
