@@ -229,7 +229,7 @@ FILES: dict[str, tuple[str, Callable[[Path], bytes | None], type[sk.SuperKernelE
     "missing pt2": ("m.pt2", lambda p: None, sk.InputError, "no such file"),
     "pt2 empty": ("m.pt2", lambda p: b"", sk.FileFormatError, "torch.export.save"),
     "missing json": ("m.json", lambda p: None, sk.InputError, "no such file"),
-    "unknown kind": ("m.txt", lambda p: b"hello", sk.InputError, "expected .onnx, .pt2 or .json"),
+    "unknown kind": ("m.txt", lambda p: b"hello", sk.InputError, "expected .onnx, .pt2, .json or .gguf"),
 }
 
 
