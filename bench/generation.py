@@ -44,10 +44,11 @@ class Session:
     step: Callable[[int], Array]
 
 
-def load_ours(source: Path, kind: str, threads: int) -> Session:
+def load_ours(source: Path, kind: str, threads: int, *, precision: str = "f32") -> Session:
     import superkernel
 
-    model = superkernel.from_pretrained(source, threads=threads, context=CONTEXT)
+    options = {"precision": precision}
+    model = superkernel.from_pretrained(source, threads=threads, context=CONTEXT, options=options)
     model.prepare()
 
     def prompt(tokens: Array) -> Array:
@@ -55,6 +56,11 @@ def load_ours(source: Path, kind: str, threads: int) -> Session:
         return model(tokens)
 
     return Session(prompt, model)
+
+
+def load_ours_int8(source: Path, kind: str, threads: int) -> Session:
+    """Rows of single tokens as whole numbers of 16 bits; llama.cpp rounds them to 8."""
+    return load_ours(source, kind, threads, precision="int8")
 
 
 def load_transformers(source: Path, kind: str, threads: int) -> Session:
@@ -135,6 +141,7 @@ class Runner:
 
 RUNNERS = {
     OURS: Runner(load_ours, "superkernel"),
+    f"{OURS}-int8": Runner(load_ours_int8, "superkernel", ("q8_0", "q4_0")),
     "transformers": Runner(load_transformers, "transformers", ("f32", "bf16")),
     "llama.cpp": Runner(load_llama_cpp, "llama_cpp", gguf_only=True),
     "llama.cpp-flash": Runner(load_llama_cpp_flash, "llama_cpp", gguf_only=True),
