@@ -93,7 +93,8 @@ def load_llama_cpp(source: Path, kind: str, threads: int, *, flash: bool = False
     silent = llama_cpp.llama_log_callback(lambda *_: None)
     llama_cpp.llama_log_set(silent, ctypes.c_void_p())
     of_model = llama_cpp.llama_model_default_params()
-    of_model.use_extra_bufts = False  # repacked buffers crash on CPUs with AMX
+    if "amx_tile" in Path("/proc/cpuinfo").read_text():
+        of_model.use_extra_bufts = False  # repacked buffers crash on such CPUs
     model = llama_cpp.llama_model_load_from_file(str(source).encode(), of_model)
     setup = llama_cpp.llama_context_default_params()
     setup.n_ctx, setup.n_batch, setup.n_threads, setup.n_threads_batch = CONTEXT, 512, threads, threads
