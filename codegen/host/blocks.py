@@ -31,7 +31,7 @@ from superkernel.codegen.host.streaming import AHEAD_BYTES, Panel
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body
 from superkernel.scheduler.families.blocks import BLOCK_WORDS, WORD_CODES, BlockTiling
-from superkernel.scheduler.families.matmul import COPY
+from superkernel.scheduler.families.matmul_tiling import COPY
 
 _LARGEST = 127 * 256 + 127  # whole number whose high and low bytes are both signed bytes
 _SMALLEST = 2.0**-100  # largest number of a block that is not taken for 0: what others become must be finite

@@ -40,9 +40,10 @@ from superkernel.core.formats import TILE_ROWS
 from superkernel.ir.body import Body
 from superkernel.scheduler.families.conv import PIXELS
 from superkernel.scheduler.families.conv_form import ConvForm
-from superkernel.scheduler.families.conv_nhwc import HEAD_BYTES, NhwcTiling, Walk, patch_extent, patch_walk, runs_of
 from superkernel.scheduler.families.costing import program_weight
 from superkernel.scheduler.families.matmul_form import view_of
+from superkernel.scheduler.families.nhwc_form import HEAD_BYTES, Walk, patch_extent, patch_walk, runs_of
+from superkernel.scheduler.families.nhwc_tiling import NhwcTiling
 from superkernel.scheduler.families.window_nhwc import WindowForm
 
 _UNROLLED_ROWS = 3  # of a window in int8, written out

@@ -48,8 +48,8 @@ from superkernel.codegen.host.tile_product import TileProduct
 from superkernel.core.dtypes import DType
 from superkernel.core.formats import TILE_ROWS
 from superkernel.ir.body import Body, PointwiseProgram, View
-from superkernel.scheduler.families.matmul import COPY, PACKED, ROWS, MatmulTiling, packed_batch_strides
 from superkernel.scheduler.families.matmul_form import Factor, MatmulForm, form_of, view_of
+from superkernel.scheduler.families.matmul_tiling import COPY, PACKED, ROWS, MatmulTiling, packed_batch_strides
 
 Range = tuple[Index, Index]
 

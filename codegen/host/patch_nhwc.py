@@ -21,7 +21,7 @@ from superkernel.codegen.host.shuffle import permute
 from superkernel.core.dtypes import DType
 from superkernel.core.formats import F32
 from superkernel.scheduler.families.conv_form import ConvForm
-from superkernel.scheduler.families.conv_nhwc import HEAD_BYTES, Walk
+from superkernel.scheduler.families.nhwc_form import HEAD_BYTES, Walk
 
 _INTERLEAVED_MOST = 4  # channels
 _BLANK_BYTES = 64  # of padding, stored at once

@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 from llvmlite import ir
 
 from superkernel.codegen.host.builder import I8, Index, KernelBuilder
-from superkernel.scheduler.families.matmul import PACKED, TOGETHER, MatmulTiling
 from superkernel.scheduler.families.matmul_form import MatmulForm
+from superkernel.scheduler.families.matmul_tiling import PACKED, TOGETHER, MatmulTiling
 
 AHEAD_BYTES = 4096
 AHEAD_FMAS = 2048  # multiply-adds of vectors: about half a microsecond

@@ -26,8 +26,8 @@ from superkernel.core.formats import F32
 from superkernel.ir.body import Body
 from superkernel.scheduler.families.conv import PIXELS
 from superkernel.scheduler.families.conv_form import conv_form
-from superkernel.scheduler.families.conv_nhwc import Walk
 from superkernel.scheduler.families.matmul_form import view_of
+from superkernel.scheduler.families.nhwc_form import Walk
 from superkernel.scheduler.families.winograd import POINTS, WinogradTiling, even_polynomial
 
 

@@ -45,20 +45,10 @@ from superkernel.scheduler.families.kernel import (
     HostTiling,
     ReducedKernelDef,
 )
-from superkernel.scheduler.families.matmul import (
-    COLUMNS,
-    COPY,
-    GEMM_TILES,
-    PACKED,
-    ROWS,
-    MatmulFamily,
-    MatmulTiling,
-    PackPanels,
-    make_tiling,
-    stores_prologue,
-    tile_shapes,
-)
+from superkernel.scheduler.families.matmul import GEMM_TILES, MatmulFamily, stores_prologue, tile_shapes
 from superkernel.scheduler.families.matmul_form import MatmulForm, form_of
+from superkernel.scheduler.families.matmul_tiling import COLUMNS, COPY, PACKED, ROWS, MatmulTiling, make_tiling
+from superkernel.scheduler.families.packing import PackPanels
 from superkernel.scheduler.tiling import Pack
 from superkernel.target.cpu import CpuTarget
 

@@ -24,7 +24,7 @@ from superkernel.registry.rounding import EXACT, PRODUCT_SUMS
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.costing import CALL_NS, memory_ns
 from superkernel.scheduler.families.kernel import INDEX_TYPES, TABLE_TYPES, HostKernelDef, HostTiling
-from superkernel.scheduler.families.matmul import PackPanels
+from superkernel.scheduler.families.packing import PackPanels
 from superkernel.scheduler.tiling import Access, KernelFamily, Pack
 from superkernel.target.cpu import CpuTarget
 

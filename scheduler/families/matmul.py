@@ -1,50 +1,21 @@
-"""How matrix products are cut: row tiles or column panels, packed weights, and the bytes each piece touches.
-
-Model: the result is a grid of register tiles, `tile_rows` x `panel` columns. The unit axis is either *rows* (one unit
-= one row of tiles of one batch, all columns) or *columns* (one unit = one panel of one batch, all rows). A constant
-right factor is packed when compiling into panels [batch][columns/panel][depth][panel], zero-padded; a computed one is
-copied panel by panel into scratch, or read in place where it is used too seldom to pay for the copy. The left factor
-is read in place unless a prologue, another dtype or the cache asks for a copy in scratch. 1 x 1 convolutions of images
-that lie channels last are such products too (`matmul_form`).
-
-With a constant right factor the product may be computed in a number format of reduced precision. A packed panel then
-holds words, [words][parts][panel] of them, and behind these per column an f32 scale and the i32 sum of the bytes where
-the format has them; rows are copied as words, those of integers with a scale and a zero point of their own. With few
-rows, int8 weights stream past in a quarter of the time: rows of 16 bits then, or f32, cost nothing and hardly an error.
-
-A format in tiles has register tiles of up to four of the CPU's tiles of results: 32 x 32, or 16 x 64 of few rows.
-Packed panels are the same words, up to a multiple of 16 of them per column, so that 16 words of 16 columns are a tile
-of weights; what a row's copy is filled up with is multiplied by weights of 0.
-
-Where a block of rows is too deep to stay in the second-level cache beside the panels, the depth is walked in *pieces*:
-a group of panels takes its piece of all rows of the block, the sums of all their tiles are parked meanwhile.
-
-Invariants: the sum behind a result is added up in the order of the depth, in pieces or not; a last tile that would
-stand out is moved up and only its new rows are stored. A row's copy depends on that row only, so results do not depend
-on how the work is split.
-"""
+"""Which kernels compute matrix products, and which cuts of them are worth weighing: see `matmul_tiling` for these."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
-
-import numpy as np
 
 from superkernel.core import formats
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
-from superkernel.core.formats import TILE_ROWS, NumberFormat
-from superkernel.core.tensor import Box, TensorType, regions_of_box, strided_view
+from superkernel.core.formats import TILE_ROWS
 from superkernel.ir.body import Body, Role, View
-from superkernel.ir.collapse import runs_of_range
-from superkernel.ops.opdef import BYTES, FLOATS, Array
+from superkernel.ops.opdef import BYTES, FLOATS
 from superkernel.registry.predicates import Reason, one_of, within
 from superkernel.registry.records import KernelRole, Transform
 from superkernel.registry.requirement import CHANNELS_LAST
 from superkernel.registry.rounding import PRODUCT_SUMS
-from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.kernel import (
     CONSTANT_WEIGHT,
     PLANE,
@@ -55,367 +26,28 @@ from superkernel.scheduler.families.kernel import (
     HostTiling,
     ReducedKernelDef,
 )
-from superkernel.scheduler.families.matmul_form import Factor, MatmulForm, form_of, pixel_stride
-from superkernel.scheduler.families.packing import bytes_of, encoded, signed_bytes, words_of
-from superkernel.scheduler.tiling import Access, Pack
+from superkernel.scheduler.families.matmul_form import MatmulForm, form_of, pixel_stride
+from superkernel.scheduler.families.matmul_tiling import (
+    COLUMNS,
+    COPY,
+    GEMV_ROWS,
+    IN_PLACE,
+    PACKED,
+    REGISTER_TILES,
+    ROWS,
+    is_crowded,
+    is_streamed,
+    make_tiling,
+)
 from superkernel.target.cpu import CpuTarget
 
-ROWS, COLUMNS = "rows", "columns"
-PACKED, IN_PLACE, COPY = "packed", "in_place", "copy"
-
-# Register tiles (rows, vectors) that measured best, widest left factor reuse first.
-_TILES = {
-    "avx512": ((14, 2), (8, 3), (6, 4)),
-    "avx2": ((6, 2), (4, 2)),
-    "plain": ((6, 2), (4, 2)),
-}
-TOGETHER = 0.75
-"""Of the second-level cache, what a block of rows and two panels may fill."""
-
-GEMM_TILES = {tier: shapes[0] for tier, shapes in _TILES.items()}
-"""The first of them by tier."""
+GEMM_TILES = {tier: shapes[0] for tier, shapes in REGISTER_TILES.items()}
+"""Register tile (rows, vectors) by tier, the widest."""
 
 # The rows of a tile one vector wide: it needs a vector of the right factor only every so many multiply-adds, so that
 # one which comes from far keeps up. Only where that leaves no row idle, and for few tiles: more reuse the panel anyway.
 _TALL_ROWS = {"avx512": 16}
 _TALL_TILES = 2
-_STREAMED_TILES = 4  # row tiles up to which streamed panels are fetched a fixed time ahead
-_GEMV_ROWS = 6  # up to here the weights are streamed, not reused
-_CALL_NS = 30.0
-_STREAM_GAIN = 1.2
-_KEPT_SHARE = 0.75  # of the last-level cache that constants may fill and still all be there at the next launch
-_NEAR_SHARE = 0.25  # of it: so many constants the second-level caches keep, more or less
-_GONE_SHARE = 3  # times the last-level cache: of so many constants none is there any more
-_NEAR_ROWS = 0.4  # of the second-level cache that a block of rows may fill
-_PARKED = 0.2  # of it: the sums of a group of panels
-_PIECE_MIN = 256  # steps of the depth for which a tile's sums are worth reading and parking again
-_TILE_NS = 12.0  # storing a tile and starting the depth loop
-
-
-@dataclass(frozen=True)
-class PackPanels(Pack):
-    """Weights [batch.., depth, columns] (a strided view of the constant) as panels [batch][panels][depth][panel],
-    zero-padded; in a reduced format as words, see the module docstring."""
-
-    batch_dims: tuple[int, ...]
-    batch_strides: tuple[int, ...]
-    depth: int
-    columns: int
-    depth_stride: int
-    column_stride: int
-    offset: int
-    panel: int
-    format: NumberFormat = formats.F32
-
-    def apply(self, array: Array) -> Array:
-        if not self.format.is_reduced:
-            return self._panels(array)
-        if self.format.is_integral:
-            codes = self._panels(array)
-            if not codes.size:
-                return np.zeros(0, np.uint8)
-            blocks = [words_of(codes, self.format), codes.sum(axis=2, dtype=np.int32)]
-            return np.concatenate([bytes_of(block, 2) for block in blocks], axis=2)
-        panels = self._panels(np.asarray(array, np.float32))
-        if not panels.size:
-            return np.zeros(0, np.uint8)
-        if not self.format.scales_weights:
-            return encoded(panels, self.format)
-        codes, scale = signed_bytes(panels, axis=2)
-        blocks = [words_of(codes, self.format), scale]
-        if self.format.scales_rows:
-            blocks.append(codes.sum(axis=2, dtype=np.int32))
-        return np.concatenate([bytes_of(block, 2) for block in blocks], axis=2)
-
-    def packed_bytes(self, kind: TensorType) -> int:
-        matrices = prod(self.batch_dims) if self.columns and self.depth else 0
-        reduced = self.format.is_reduced
-        each = (
-            self.format.panel_bytes(self.depth, self.panel)
-            if reduced
-            else self.depth * self.panel * kind.dtype.itemsize
-        )
-        return matrices * -(-self.columns // self.panel) * each
-
-    def _panels(self, array: Array) -> Array:
-        """[batch][panels][depth][panel] of the array's element type."""
-        shape = (*self.batch_dims, self.depth, self.columns)
-        if 0 in shape:
-            return np.zeros(0, array.dtype)
-        source = strided_view(array, shape, (*self.batch_strides, self.depth_stride, self.column_stride), self.offset)
-        source = source.reshape(-1, self.depth, self.columns)
-        panels = -(-self.columns // self.panel)
-        packed = np.zeros((source.shape[0], panels, self.depth, self.panel), array.dtype)
-        whole = self.columns // self.panel
-        if whole:
-            cut = source[:, :, : whole * self.panel].reshape(source.shape[0], self.depth, whole, self.panel)
-            packed[:, :whole] = cut.transpose(0, 2, 1, 3)
-        if panels > whole:
-            packed[:, whole, :, : self.columns - whole * self.panel] = source[:, :, whole * self.panel :]
-        return packed
-
-
-@dataclass(frozen=True)
-class MatmulTiling(HostTiling):
-    """One cut of a matrix product, see the module docstring. `block` row tiles share one copy of the left factor."""
-
-    axis: str
-    tile_rows: int
-    vectors: int
-    lanes: int
-    phases: int
-    left: str
-    right: str
-    block: int
-    batch: int
-    row_tiles: int
-    panels: int
-    depth: int
-    tail_columns: int  # columns of the last panel, 0 where it is full
-    format: NumberFormat = formats.F32
-    far: bool = False  # packed panels can only come from memory: they are fetched ahead
-    streamed: bool = False  # packed panels come from behind the second-level cache beside much arithmetic: likewise
-    piece: int = 0  # steps of the depth in a piece, 0 where it is walked as a whole
-    group: int = 1  # panels whose sums are parked from piece to piece
-
-    def named(self, body: Body) -> tuple[str, Mapping[str, int]]:
-        return "", {"mr": self.tile_rows, "nr": self.panel}
-
-    @property
-    def panel(self) -> int:
-        """Columns of a panel."""
-        return self.vectors * self.lanes
-
-    @property
-    def per_batch(self) -> int:
-        """Units per product of the batch."""
-        return self.row_tiles if self.axis == ROWS else self.panels
-
-    @property
-    def units(self) -> int:
-        return self.batch * self.per_batch
-
-    @property
-    def acc(self) -> DType:
-        """The type of finished sums."""
-        return self.format.results
-
-    @property
-    def words(self) -> int:
-        """Steps of the depth loop."""
-        return self.format.words(self.depth)
-
-    @property
-    def plane(self) -> int:
-        """Accumulators in the space of one part of a row's copy; bytes are stored as whole vectors."""
-        items = self.words * self.format.step
-        if self.format.scales_rows:
-            items = -(-items // self.lanes) * self.lanes
-        return items * self.format.item.itemsize // self.acc.itemsize
-
-    @property
-    def left_pitch(self) -> int:
-        """Accumulators between rows of the left factor's copy, a row's scale and zero point included: odd multiples of
-        a cache line, so that rows spread over the sets."""
-        line = 64 // self.acc.itemsize
-        own = self.plane * self.format.row_parts + (2 if self.format.scales_rows else 0)
-        return (-(-own // line) | 1) * line
-
-    @property
-    def staged(self) -> int:
-        """f32 elements of the row that is being turned into integers, in whole vectors of words."""
-        vector = self.format.step * self.lanes
-        return -(-self.words * self.format.step // vector) * vector if self.format.scales_rows else 0
-
-    @property
-    def tile_bytes(self) -> int:
-        """Scratch for one tile's results, whole cache lines."""
-        return -(-self.tile_rows * self.panel * self.acc.itemsize // 64) * 64
-
-    @property
-    def parked_bytes(self) -> int:
-        """Scratch for the results of all tiles that are open at a time."""
-        return self.tile_bytes * (self.block * self.group if self.piece else 1)
-
-    @property
-    def left_bytes(self) -> int:
-        """Scratch for a block's copy of the left factor; 0 where it is read in place."""
-        rows = self.block * self.tile_rows
-        return rows * self.left_pitch * self.acc.itemsize if self.left == COPY else 0
-
-    @property
-    def scratch_bytes(self) -> int:
-        return (
-            self.parked_bytes
-            + self.left_bytes
-            + (self.depth * self.panel * self.acc.itemsize if self.copies_panels else 0)
-            + 4 * self.staged
-        )
-
-    @property
-    def copies_panels(self) -> bool:
-        """True where panels of the right factor (or only the last, partial one) are copied into scratch."""
-        return self.right == COPY or (self.right == IN_PLACE and self.tail_columns > 0)
-
-    def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
-        form, found = form_of(body), AccessSet(body)
-        dims = (*form.batch_dims, self.per_batch)
-        for box in runs_of_range(dims, begin, end):
-            batch, (low, high) = box[:-1], box[-1]
-            if self.axis == ROWS:
-                rows, columns = (low * self.tile_rows, min(high * self.tile_rows, form.rows)), (0, form.columns)
-            else:
-                rows, columns = (0, form.rows), (low * self.panel, min(high * self.panel, form.columns))
-            self._factor(found, form, form.left, batch, (self._first_row(form, rows[0]), rows[1]))
-            self._weights(found, body, batch, columns)
-            for row_box in runs_of_range(form.row_dims, *rows):
-                found.program(body.epilogue, output_box(form, batch, row_box, columns))
-        for slot in (form.left_zero, form.right_zero, form.bias):
-            source = body.anchor_inputs[slot] if slot is not None else None
-            if isinstance(source, View):
-                found.add(source.operand, False, source.regions(body.operands[source.operand].type.dtype.itemsize))
-        return found.result()
-
-    def _first_row(self, form: MatmulForm, row: int) -> int:
-        """The first row that a range starting at `row` reads: the last tile moves up where it reads in place."""
-        return max(0, min(row, form.rows - self.tile_rows)) if self.left == IN_PLACE else row
-
-    def _factor(self, found: AccessSet, form: MatmulForm, factor: Factor, batch: Box, lines: tuple[int, int]) -> None:
-        depth = (0, form.depth)
-        if factor.program is None:
-            strides = (*factor.batch, factor.line, factor.depth)
-            found.view(factor.operand, (*batch, lines, depth), strides, factor.offset)
-            return
-        if len(factor.shape) == 1:
-            found.program(factor.program, (depth,))
-            return
-        is_left = factor is form.left
-        parts = runs_of_range(form.row_dims, *lines) if is_left else [(lines,)]
-        for part in parts:
-            outer, line = (*batch, *part[:-1]), part[-1]
-            own = tuple((0, 1) if d == 1 else r for d, r in zip(factor.shape[-3::-1], reversed(outer), strict=False))[
-                ::-1
-            ]
-            found.program(
-                factor.program, (*own, depth, line) if self._depth_first(factor, is_left) else (*own, line, depth)
-            )
-
-    @staticmethod
-    def _depth_first(factor: Factor, is_left: bool) -> bool:
-        """True where the slot's last dimension is the line (rows or columns) and not the depth."""
-        return factor.transposed == (factor.slot == 0)
-
-    def panel_bytes(self, form: MatmulForm) -> int:
-        """Size of one packed panel of the right factor."""
-        if self.format.is_reduced:
-            return self.format.panel_bytes(form.depth, self.panel)
-        return form.depth * self.step_bytes(form)
-
-    def step_bytes(self, form: MatmulForm) -> int:
-        """Bytes of a packed panel that a step of the depth loop reads."""
-        return self.panel * (self.format.word_bytes if self.format.is_reduced else form.right.dtype.itemsize)
-
-    def _weights(self, found: AccessSet, body: Body, batch: Box, columns: tuple[int, int]) -> None:
-        """What some columns read of the right factor."""
-        form = form_of(body)
-        if self.right == PACKED:
-            self._packed(found, form, batch, columns)
-        else:
-            self._factor(found, form, form.right, batch, columns)
-
-    def _packed(self, found: AccessSet, form: MatmulForm, batch: Box, columns: tuple[int, int]) -> None:
-        size = self.panel_bytes(form)
-        first, last = columns[0] // self.panel, -(-columns[1] // self.panel)
-        steps = packed_batch_strides(form)
-        box = (*batch, (first * size, last * size))
-        strides = (*(s * self.panels * size for s in steps), 1)
-        found.add(form.right.operand, False, regions_of_box(box, strides, 1))
-
-    def packs(self, body: Body) -> Mapping[int, Pack]:
-        if self.right != PACKED:
-            return {}
-        form = form_of(body)
-        right = form.right
-        kept = [(d, s) for d, s in zip(form.batch_dims, right.batch, strict=True) if s]
-        dims, strides = tuple(d for d, _ in kept), tuple(s for _, s in kept)
-        pack = PackPanels(
-            dims, strides, form.depth, form.columns, right.depth, right.line, right.offset, self.panel, self.format
-        )
-        return {right.operand: pack}
-
-    def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
-        form = form_of(body)
-        share = (end - begin) / max(1, self.units)
-        rows = self.row_tiles * self.tile_rows
-        speed = target.flops_per_ns * self.format.speed
-        fill = min(1.0, self.tile_rows * self.vectors * self.phases / 8)
-        depth = self.depth
-        if self.format.tiled:  # whole tiles; with fewer rows than a tile has, loads of the others take the time
-            depth, fill = self.words * self.format.step, min(1.0, self.tile_rows / TILE_ROWS)
-        compute = 2.0 * self.batch * rows * self.panels * self.panel * depth / (speed * fill * 0.97)
-        tiles = self.batch * self.row_tiles * self.panels * _TILE_NS * (1 + self.tile_rows * self.vectors / 16)
-        work = self._beside_stream(share * compute, share, self._stream_ns(form, target))
-        return _CALL_NS + work + share * tiles + self._copy_ns(form, share, target)
-
-    def _beside_stream(self, work: float, share: float, stream: float) -> float:
-        """Time of arithmetic with the right factor coming near beside it: all of a panel arrives under the first row
-        tile of a block, the others find it near. Ranges of rows need every panel, whatever their share."""
-        whole = self.axis == ROWS and self.batch == 1
-        if self.right != PACKED:
-            return max(work, share * stream)
-        tiles = max(1.0, self.row_tiles * (share if whole else 1.0))
-        passes = max(1.0, tiles / self.block)
-        first = work * passes / tiles
-        return work - first + max(first, passes * stream * (1.0 if whole else share))
-
-    def _stream_ns(self, form: MatmulForm, target: CpuTarget) -> float:
-        """Time to bring the right factor near once; packed panels are one long stream, faster than plain reads. Where a
-        program's constants are more than the caches keep, even a small factor comes from memory."""
-        gain = _STREAM_GAIN if self.right == PACKED and self.row_tiles == 1 else 1.0
-        size = self.panel_bytes(form) * self.panels * self.batch
-        if size < target.l2_bytes // 2:
-            return size / target.l2_bytes_per_ns
-        kept = self.right != PACKED or target.constants_bytes <= _KEPT_SHARE * target.l3_bytes
-        if size < target.l3_bytes // 2 and kept:
-            return size / gain / (target.l3_same_bytes_per_ns if self.axis == ROWS else target.l3_bytes_per_ns)
-        return size / gain / (target.dram_same_bytes_per_ns if self.axis == ROWS else target.dram_bytes_per_ns)
-
-    def _copy_ns(self, form: MatmulForm, share: float, target: CpuTarget) -> float:
-        """Copies that a core makes for its range: what lies across the unit axis is copied by every core."""
-        total = 0.0
-        if self.left == COPY:
-            part = share if self.axis == ROWS or form.batch > 1 else 1.0
-            total += form.batch * form.rows * form.depth * part / self.format.copied_per_ns
-        if self.right == COPY:
-            times = max(1.0, self.row_tiles * (share if self.axis == ROWS and form.batch == 1 else 1.0) / self.block)
-            part = share if self.axis == COLUMNS or form.batch > 1 else 1.0
-            vectorised = form.right.line == 1 or form.right.program is not None
-            total += (
-                form.batch
-                * form.columns
-                * form.depth
-                * part
-                * times
-                / (8 if vectorised else 4 if form.right.depth == 1 else 1)
-            )
-        return total
-
-
-def packed_batch_strides(form: MatmulForm) -> tuple[int, ...]:
-    """Per batch dimension, how many packed matrices one step walks (0 where the right factor is broadcast)."""
-    steps, step = [], 1
-    for extent, stride in zip(reversed(form.batch_dims), reversed(form.right.batch), strict=True):
-        steps.append(step if stride else 0)
-        step *= extent if stride else 1
-    return tuple(reversed(steps))
-
-
-def output_box(form: MatmulForm, batch: Box, rows: Box, columns: tuple[int, int]) -> Box:
-    """The box in the anchor's output shape."""
-    box = [*batch, *rows]
-    if form.column_axis >= 0:
-        box.insert(form.column_axis, columns)
-    return tuple(box)
 
 
 def is_packable(body: Body, form: MatmulForm) -> bool:
@@ -427,107 +59,6 @@ def is_packable(body: Body, form: MatmulForm) -> bool:
     others = [i.source for p in programs for i in p.inputs]
     views = [v.operand for s, v in enumerate(body.anchor_inputs) if isinstance(v, View) and s != right.slot]
     return right.operand not in others + views
-
-
-def left_mode(form: MatmulForm) -> str:
-    """The left factor is read in place where its elements are already accumulators."""
-    plain = form.left.program is None and form.left.dtype is form.acc and form.left_zero is None
-    return IN_PLACE if plain else COPY
-
-
-def make_tiling(
-    body: Body,
-    axis: str,
-    rows: int,
-    vectors: int,
-    right: str,
-    target: CpuTarget,
-    number: NumberFormat | None = None,
-) -> MatmulTiling:
-    """A tiling with register tiles of at most `rows` rows (fewer where that fills the last one better). `number`: the
-    reduced precision, None without."""
-    form = form_of(body)
-    number = number or formats.elements(form.acc)
-    lanes = max(1, target.vector_bytes // form.acc.itemsize)
-    tiles = max(1, -(-form.rows // rows))
-    tile_rows = max(1, -(-form.rows // tiles))
-    tiles = -(-form.rows // tile_rows)
-    phases = 1
-    while phases < 8 and tile_rows * vectors * phases * 2 <= (16 if target.vector_registers >= 32 else 8):
-        phases *= 2
-    if number.tiled or number.words(form.depth) < 4 * phases:
-        phases = 1
-    panels = -(-form.columns // (vectors * lanes))
-    row_bytes = max(1, form.depth) * form.acc.itemsize * tile_rows
-    near = int(target.l2_bytes * _NEAR_ROWS)
-    block = max(1, min(tiles, near // row_bytes))
-    if right == COPY and left_mode(form) == IN_PLACE:
-        block = tiles  # copying a panel once is worth more than keeping the rows near
-    crowded = tile_rows > _TILES[target.tier][0][0] and is_crowded(form)  # of a tall tile
-    packed_share = 1.0
-    if number.is_reduced:
-        packed_share = number.panel_bytes(form.depth, 1) / max(1, form.right.dtype.itemsize * form.depth)
-    made = MatmulTiling(
-        axis,
-        tile_rows,
-        vectors,
-        lanes,
-        phases,
-        COPY if crowded or number.copies_rows else left_mode(form),
-        right,
-        block,
-        form.batch if form.columns and form.rows else 0,
-        tiles,
-        panels,
-        form.depth,
-        form.columns % (vectors * lanes),
-        number,
-        right == PACKED and is_far(form, target, packed_share),
-        right == PACKED and not number.is_reduced and tiles <= _STREAMED_TILES and is_streamed(form, target),
-    )
-    if number.is_reduced and made.left == COPY:
-        row_bytes = made.left_pitch * form.acc.itemsize * tile_rows
-        made = replace(made, block=max(1, min(tiles, near // row_bytes)))
-    return in_pieces(made, target)
-
-
-def in_pieces(tiling: MatmulTiling, target: CpuTarget) -> MatmulTiling:
-    """The tiling with its depth cut into pieces, where its rows are read in place and do not stay near as a whole, or
-    not beside two panels."""
-    t, near = tiling, int(target.l2_bytes * _NEAR_ROWS)
-    plain = t.left == IN_PLACE and t.right == PACKED and t.phases == 1 and not t.format.is_reduced
-    step = t.tile_rows * t.acc.itemsize
-    beside = t.depth * (t.row_tiles * step + 2 * t.panel * t.acc.itemsize) <= TOGETHER * target.l2_bytes
-    if not plain or t.streamed or t.row_tiles == 1 or (t.block == t.row_tiles and beside):
-        return t
-    block = min(t.row_tiles, near // (step * _PIECE_MIN))
-    if block < t.block or t.depth < 2 * _PIECE_MIN:
-        return t
-    pieces = max(2, -(-t.depth // (near // (step * block))))
-    piece = -(-t.depth // pieces // 16) * 16
-    group = max(1, min(t.panels, int(target.l2_bytes * _PARKED) // (block * t.tile_bytes)))
-    return replace(t, block=block, piece=piece, group=group)
-
-
-def is_streamed(form: MatmulForm, target: CpuTarget) -> bool:
-    """True where constants come from behind the second-level caches, and rows are so many that arithmetic takes longer
-    than that: they must come early, not fast."""
-    return form.rows > _GEMV_ROWS and _constants_bytes(form, target) > _NEAR_SHARE * target.l3_bytes
-
-
-def is_crowded(form: MatmulForm) -> bool:
-    """True where all rows of the left factor lie in the same set of the first-level cache, which keeps eight lines."""
-    return left_mode(form) == IN_PLACE and form.left.line * form.acc.itemsize % 4096 == 0
-
-
-def is_far(form: MatmulForm, target: CpuTarget, packed_share: float = 1.0) -> bool:
-    """True where constants, packed to a share of their size, are so many that no cache keeps any of them."""
-    return packed_share * _constants_bytes(form, target) > _GONE_SHARE * target.l3_bytes
-
-
-def _constants_bytes(form: MatmulForm, target: CpuTarget) -> int:
-    """Of the program; at least those of the right factor."""
-    return max(target.constants_bytes, form.batch * form.depth * form.columns * form.right.dtype.itemsize)
 
 
 class MatmulFamily(FormatFamily):
@@ -605,7 +136,7 @@ def right_mode(form: MatmulForm, target: CpuTarget) -> str:
     """Read in place where rows are contiguous and few tiles would share a copy."""
     right = form.right
     plain = right.program is None and right.dtype is form.acc and right.line == 1 and form.right_zero is None
-    return IN_PLACE if plain and form.rows <= 2 * _TILES[target.tier][0][0] else COPY
+    return IN_PLACE if plain and form.rows <= 2 * REGISTER_TILES[target.tier][0][0] else COPY
 
 
 def tall_shape(form: MatmulForm, target: CpuTarget) -> tuple[int, int] | None:
@@ -621,14 +152,14 @@ def tall_shape(form: MatmulForm, target: CpuTarget) -> tuple[int, int] | None:
 def tile_shapes(form: MatmulForm, right: str, target: CpuTarget) -> list[tuple[int, int]]:
     """Register tiles (rows, vectors) worth weighing, least padded work first."""
     lanes = max(1, target.vector_bytes // form.acc.itemsize)
-    budget = _TILES[target.tier][0][0] * _TILES[target.tier][0][1]
-    if form.rows <= _GEMV_ROWS:
+    budget = REGISTER_TILES[target.tier][0][0] * REGISTER_TILES[target.tier][0][1]
+    if form.rows <= GEMV_ROWS:
         widest = 8 if right == IN_PLACE else 4 if form.rows <= 2 else 2
         vectors = max(1, min(widest, budget // max(1, form.rows), -(-form.columns // lanes)))
         return [(max(1, form.rows), vectors)]
-    shapes = [(r, v) for r, v in _TILES[target.tier] if v == 2 or (v - 1) * lanes < form.columns]
+    shapes = [(r, v) for r, v in REGISTER_TILES[target.tier] if v == 2 or (v - 1) * lanes < form.columns]
     if form.columns <= lanes:
-        shapes = [(_TILES[target.tier][0][0], 1)]
+        shapes = [(REGISTER_TILES[target.tier][0][0], 1)]
 
     def padded(shape: tuple[int, int]) -> float:
         tiles = -(-form.rows // shape[0])
@@ -646,7 +177,7 @@ def tile_shapes(form: MatmulForm, right: str, target: CpuTarget) -> list[tuple[i
 
 _PACKED, _COPIED = Transform("pack", 1, True), Transform("pack", 1, False)
 _FACTORS = FLOATS | {DType.I8, DType.U8, DType.I32, DType.I64, DType.U32, DType.U64}
-_FEW_ROWS, _MANY_ROWS = within(Reason.SHAPE, "m", 1, _GEMV_ROWS), within(Reason.SHAPE, "m", _GEMV_ROWS + 1)
+_FEW_ROWS, _MANY_ROWS = within(Reason.SHAPE, "m", 1, GEMV_ROWS), within(Reason.SHAPE, "m", GEMV_ROWS + 1)
 _STREAM_TILES = dict.fromkeys(TIER_FEATURES, (1, 4))
 _POINTWISE = (
     PLANE,
@@ -691,7 +222,7 @@ _BF16_TILES = replace(
     tiles=_ON_TILES,
     code_bytes=4096,
 )
-_MANY_PIXELS = within(Reason.SHAPE, "n", _GEMV_ROWS + 1)
+_MANY_PIXELS = within(Reason.SHAPE, "n", GEMV_ROWS + 1)
 _PIXELS_BF16 = replace(
     _BF16,
     id="host.conv.bf16",

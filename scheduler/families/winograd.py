@@ -44,9 +44,9 @@ from superkernel.scheduler.families.conv import (
     ConvTiling,
 )
 from superkernel.scheduler.families.conv_form import ConvForm, conv_form
-from superkernel.scheduler.families.conv_nhwc import HIDDEN, register_tiles, sharers_of
 from superkernel.scheduler.families.costing import elements_ns, program_weight
 from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, HostTiling, ReducedKernelDef
+from superkernel.scheduler.families.nhwc_tiling import HIDDEN, register_tiles, sharers_of
 from superkernel.scheduler.families.packing import encoded
 from superkernel.scheduler.tiling import Pack
 from superkernel.target.cpu import CpuTarget

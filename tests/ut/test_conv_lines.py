@@ -15,7 +15,8 @@ from superkernel.ir.body import Body, View
 from superkernel.scheduler.families import family_of
 from superkernel.scheduler.families.conv import PIXELS
 from superkernel.scheduler.families.conv_form import conv_form
-from superkernel.scheduler.families.conv_nhwc import NhwcFamily, NhwcTiling
+from superkernel.scheduler.families.conv_nhwc import NhwcFamily
+from superkernel.scheduler.families.nhwc_tiling import NhwcTiling
 from superkernel.scheduler.tiling import Tiling
 from superkernel.target.cpu import cpu_target
 

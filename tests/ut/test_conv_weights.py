@@ -14,7 +14,7 @@ from superkernel.codegen.host.emitters import emit_ir
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.core.dtypes import DType
 from superkernel.scheduler.families import family_of
-from superkernel.scheduler.families.conv_nhwc import NhwcTiling
+from superkernel.scheduler.families.nhwc_tiling import NhwcTiling
 from superkernel.scheduler.families.winograd import WinogradTiling
 from superkernel.target.cpu import AVX2, AVX512, cpu_target
 

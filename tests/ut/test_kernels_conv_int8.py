@@ -25,7 +25,9 @@ from superkernel.ir.body import Role
 from superkernel.scheduler.families import family_of
 from superkernel.scheduler.families.conv import CHANNELS, PIXELS
 from superkernel.scheduler.families.conv_form import conv_form
-from superkernel.scheduler.families.conv_nhwc import NhwcFamily, NhwcTiling, PackTaps
+from superkernel.scheduler.families.conv_nhwc import NhwcFamily
+from superkernel.scheduler.families.nhwc_tiling import NhwcTiling
+from superkernel.scheduler.families.packing import PackTaps
 from superkernel.scheduler.tiling import pack_bytes
 
 Array = NDArray[Any]

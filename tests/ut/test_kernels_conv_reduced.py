@@ -20,7 +20,9 @@ from superkernel.core.errors import UnsupportedError
 from superkernel.core.formats import BF16
 from superkernel.scheduler.families import family_of
 from superkernel.scheduler.families.conv_form import conv_form
-from superkernel.scheduler.families.conv_nhwc import NhwcTiling, PackTaps, met_inputs, runs_of
+from superkernel.scheduler.families.nhwc_form import met_inputs, runs_of
+from superkernel.scheduler.families.nhwc_tiling import NhwcTiling
+from superkernel.scheduler.families.packing import PackTaps
 from superkernel.scheduler.tiling import pack_bytes
 from superkernel.target.cpu import cpu_target
 

@@ -11,8 +11,9 @@ from superkernel.codegen.host.features import detect_cpu
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import View
 from superkernel.scheduler.families import family_of
-from superkernel.scheduler.families.matmul import COLUMNS, ROWS, MatmulTiling, PackPanels
 from superkernel.scheduler.families.matmul_form import form_of
+from superkernel.scheduler.families.matmul_tiling import COLUMNS, ROWS, MatmulTiling
+from superkernel.scheduler.families.packing import PackPanels
 
 F32, F64, F16, BF16, I8, U8, I32 = (DType.of(n) for n in ("f32", "f64", "f16", "bf16", "i8", "u8", "i32"))
 

@@ -18,7 +18,8 @@ from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
 from superkernel.scheduler.families import family_of
 from superkernel.scheduler.families.conv import CHANNELS, PIXELS
-from superkernel.scheduler.families.conv_nhwc import NhwcTiling, PackTaps
+from superkernel.scheduler.families.nhwc_tiling import NhwcTiling
+from superkernel.scheduler.families.packing import PackTaps
 from superkernel.scheduler.families.winograd import POINTS, PackWinograd, even_polynomial, filter_matrix
 
 F32, F64, F16, BF16 = (DType.of(n) for n in ("f32", "f64", "f16", "bf16"))

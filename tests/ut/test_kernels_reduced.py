@@ -22,7 +22,8 @@ from superkernel.core.errors import UnsupportedError
 from superkernel.core.formats import BF16, BF16X3, INT8, INT8X2, WEIGHTS8, NumberFormat, choose
 from superkernel.ir.body import Role
 from superkernel.scheduler.families import family_of
-from superkernel.scheduler.families.matmul import MatmulFamily, MatmulTiling
+from superkernel.scheduler.families.matmul import MatmulFamily
+from superkernel.scheduler.families.matmul_tiling import MatmulTiling
 from superkernel.scheduler.tiling import pack_bytes
 from superkernel.target.cpu import CpuTarget
 

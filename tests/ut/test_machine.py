@@ -21,7 +21,7 @@ from superkernel.core.dtypes import DType
 from superkernel.core.errors import FileFormatError
 from superkernel.scheduler.cost import CostBook
 from superkernel.scheduler.families import family_of
-from superkernel.scheduler.families.matmul import COLUMNS, ROWS, MatmulTiling
+from superkernel.scheduler.families.matmul_tiling import COLUMNS, ROWS, MatmulTiling
 from superkernel.target.cpu import AVX2, AVX512, CpuTarget, cpu_target, profiled
 from superkernel.target.machine import DEFAULT, MachineProfile, between, from_json, load_profile, rounded
 

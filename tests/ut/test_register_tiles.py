@@ -17,7 +17,7 @@ from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body
 from superkernel.machine import machine_profile
 from superkernel.scheduler.families import family_of
-from superkernel.scheduler.families.conv_nhwc import ACCUMULATORS, POSITIONS_MOST, VECTORS_MOST
+from superkernel.scheduler.families.nhwc_tiling import ACCUMULATORS, POSITIONS_MOST, VECTORS_MOST
 from superkernel.target.cpu import CpuTarget, cpu_target
 
 F32 = DType.F32

@@ -30,7 +30,7 @@ from superkernel.registry.lint import lint
 from superkernel.registry.records import Capability, KernelRole, Policy, Requirement
 from superkernel.registry.requirement import parse_requirement, requirement_of
 from superkernel.scheduler.families import HOST_KERNELS, family_of
-from superkernel.scheduler.families.matmul import _TILES as MATMUL_TILES
+from superkernel.scheduler.families.matmul_tiling import REGISTER_TILES as MATMUL_TILES
 from superkernel.target.cpu import TIERS
 
 ROWS = [

@@ -17,7 +17,7 @@ from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body
 from superkernel.machine import machine_profile
 from superkernel.scheduler.families import family_of
-from superkernel.scheduler.families.matmul import COLUMNS, COPY, IN_PLACE, ROWS, MatmulTiling, make_tiling
+from superkernel.scheduler.families.matmul_tiling import COLUMNS, COPY, IN_PLACE, ROWS, MatmulTiling, make_tiling
 from superkernel.scheduler.place import streamed_bytes
 from superkernel.target.cpu import AVX2, AVX512, CpuTarget, cpu_target
 

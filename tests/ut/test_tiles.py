@@ -37,7 +37,7 @@ from superkernel.core.formats import BF16_TILES, INT8_TILES, NumberFormat
 from superkernel.ir.body import Role
 from superkernel.machine import may_use_tiles
 from superkernel.scheduler.families import family_of
-from superkernel.scheduler.families.matmul import MatmulTiling
+from superkernel.scheduler.families.matmul_tiling import MatmulTiling
 from superkernel.target.cpu import AVX2, AVX512, EMULATED_TILES, TILES, CpuTarget, cpu_target
 
 Array = NDArray[Any]
