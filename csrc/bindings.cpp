@@ -104,6 +104,7 @@ PYBIND11_MODULE(_core, m) {
       "superkernel._core.OversubscriptionWarning", "A kernel has more threads than the process may use CPUs.",
       PyExc_RuntimeWarning, nullptr));
   m.attr("ABI_VERSION") = SK_ABI_VERSION;
+  m.attr("CHAIN_CYCLES") = sk::kChainCycles;
   m.def("alloc_aligned", alloc_aligned, py::arg("nbytes"));
   m.def("tsc_hz", sk::ticks_hz, py::call_guard<GilReleased>());
   m.def("tsc_is_native", sk::ticks_are_native);

@@ -168,16 +168,16 @@ class KernelObject {
     in_session(io, watchdog_ns, [&](auto pointers, const auto& options) { return kernel_->run(pointers, options); });
   }
 
-  // By round: ns of plain, profiled and one-by-one launches, time stamps around and within the profiled ones, and how
-  // often threads lost their CPU beside each kind.
+  // By round: ns of plain, profiled and one-by-one launches, time stamps around and within the profiled ones, how often
+  // threads lost their CPU beside each kind, and how fast each core's CPU ran.
   py::dict profile(const py::handle& io, int rounds, int warmup, bool settle, bool single, std::int64_t watchdog_ns) {
     using namespace py::literals;
     check_rounds(rounds, warmup);
     const auto count = static_cast<py::ssize_t>(rounds);
     const sk::KernelConfig& config = kernel_->config();
     py::array_t<std::int64_t> plain(count), profiled(count), one_by_one(single ? count : 0);
-    const std::vector<py::ssize_t> three{count, 3}, two{count, 2};
-    py::array_t<std::int64_t> preemptions(three);
+    const std::vector<py::ssize_t> three{count, 3}, two{count, 2}, each{count, config.cores};
+    py::array_t<std::int64_t> preemptions(three), chain_ticks(each);
     py::array_t<std::uint64_t> edges(two);
     py::array_t<std::uint64_t> events(std::vector<py::ssize_t>{count, static_cast<py::ssize_t>(config.cores),
                                                                static_cast<py::ssize_t>(config.events_words)});
@@ -188,7 +188,8 @@ class KernelObject {
                                .single = span_of(one_by_one),
                                .edges = span_of(edges),
                                .events = span_of(events),
-                               .preemptions = span_of(preemptions)};
+                               .preemptions = span_of(preemptions),
+                               .chain_ticks = span_of(chain_ticks)};
     std::fill(rows.preemptions.begin(), rows.preemptions.end(), 0);
     if (rounds > 0) {
       in_session(io, watchdog_ns, [&](auto pointers, const auto& options) {
@@ -196,7 +197,7 @@ class KernelObject {
       });
     }
     return py::dict("plain_ns"_a = plain, "profiled_ns"_a = profiled, "single_ns"_a = one_by_one, "edges"_a = edges,
-                    "events"_a = events, "preemptions"_a = preemptions);
+                    "events"_a = events, "preemptions"_a = preemptions, "chain_ticks"_a = chain_ticks);
   }
 
   py::array_t<std::int64_t> count(const py::handle& io, int launches, std::int64_t watchdog_ns) {

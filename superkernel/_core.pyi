@@ -13,6 +13,8 @@ import numpy.typing as npt
 from typing_extensions import Buffer
 
 ABI_VERSION: int
+CHAIN_CYCLES: int
+"""Length of the chain of additions that `ProfileRows.chain_ticks` times, a cycle each."""
 """SK_ABI_VERSION of csrc/include/superkernel_abi.h."""
 
 class OversubscriptionWarning(RuntimeWarning):
@@ -96,6 +98,7 @@ class ProfileRows(TypedDict):
     edges: npt.NDArray[np.uint64]  # [rounds, 2]: time stamps at begin and end of the profiled launch
     events: npt.NDArray[np.uint64]  # [rounds, cores, events_words], 0 where the entry wrote none
     preemptions: npt.NDArray[np.int64]  # [rounds, 3]: of all threads beside plain, profiled and single launches
+    chain_ticks: npt.NDArray[np.int64]  # [rounds, cores]: of `CHAIN_CYCLES`, behind the profiled launch; 0: unknown
 
 class Kernel:
     """A compiled kernel with its arena, scratch, constants and progress counters.

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from superkernel.core.counted import counted
 from superkernel.core.tensor import Region
 from superkernel.scheduler.schedule import Schedule, Task
 from superkernel.sync.hazards import Conflict, find_conflicts
@@ -168,7 +169,7 @@ class _Assembler:
             if self.schedule.cores == 1:
                 return "one core: program order"
             if implied:
-                return f"{implied} ordering constraint{'s' if implied > 1 else ''} implied by earlier waits"
+                return f"{counted(implied, 'ordering constraint')} implied by earlier waits"
             return "every core reads only what it wrote itself"
         witness = reasons[0].witness
         assert witness is not None

@@ -33,6 +33,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from superkernel.core.counted import counted
 from superkernel.core.errors import VerificationError, Violation
 from superkernel.sync.plan import Plan, Set, TaskStep, Wait
 from superkernel.sync.verify_pairs import Accesses, Numbers
@@ -80,9 +81,9 @@ class Certificate:
 
     def __str__(self) -> str:
         text = (
-            f"certificate: {self.tasks} tasks on {self.cores} cores, {self.waits} waits, {self.sets} sets; "
-            f"{self.conflicting_pairs} pairs of accesses whose address ranges meet ({self.cross_core_pairs} across "
-            "cores): none races; no deadlock"
+            f"certificate: {counted(self.tasks, 'task')} on {counted(self.cores, 'core')}, "
+            f"{counted(self.waits, 'wait')}, {counted(self.sets, 'set')}; {counted(self.conflicting_pairs, 'pair')} of "
+            f"accesses whose address ranges meet ({self.cross_core_pairs} across cores): none races; no deadlock"
         )
         return text if self.emitted is None else f"{text}\n{self.emitted}"
 

@@ -114,7 +114,7 @@ Kernel::Kernel(KernelConfig config)
     : config_(std::move(config)),
       io_(config_.io_count + config_.shared.size(), nullptr),
       waits_(static_cast<std::size_t>(config_.cores)),
-      preemptions_(waits_.size()),
+      conditions_(waits_.size()),
       counters_(waits_.size()) {
   blocked_.reserve(waits_.size());  // no memory is asked for where a launch is given up
 }
@@ -211,19 +211,21 @@ AbortReason Kernel::profile(std::span<std::uint8_t* const> io, const RunOptions&
       const std::size_t kind = i % 2 == 0 ? turn : kinds - 1 - turn;
       std::int64_t before = 0;
       std::int64_t after = 0;
-      if (const AbortReason reason = note_preemptions(before); reason != AbortReason::kNone) return reason;
+      if (const AbortReason reason = note_conditions(before); reason != AbortReason::kNone) return reason;
       if (settle) {
         if (const AbortReason reason = profile_launch(kind, row, rows); reason != AbortReason::kNone) return reason;
       }
       if (const AbortReason reason = profile_launch(kind, row, rows); reason != AbortReason::kNone) return reason;
-      if (const AbortReason reason = note_preemptions(after); reason != AbortReason::kNone) return reason;
+      if (const AbortReason reason = note_conditions(after); reason != AbortReason::kNone) return reason;
       rows.preemptions[row * kKinds + kind] = after - before;
       if (kind != kProfiled) continue;
       if (const AbortReason reason = check_counters(); reason != AbortReason::kNone) return reason;
       for (std::size_t core = 0; core < static_cast<std::size_t>(config_.cores); ++core) {
         const std::uint64_t* stamps = frame_->ctx.events + core * frame_->ctx.events_stride;
-        const std::size_t at = (row * static_cast<std::size_t>(config_.cores) + core) * config_.events_words;
-        std::copy_n(stamps, config_.events_words, rows.events.begin() + static_cast<std::ptrdiff_t>(at));
+        const std::size_t at = row * static_cast<std::size_t>(config_.cores) + core;
+        const auto first = static_cast<std::ptrdiff_t>(at * config_.events_words);
+        std::copy_n(stamps, config_.events_words, rows.events.begin() + first);
+        rows.chain_ticks[at] = conditions_[core].chain_ticks;
       }
     }
     if (const AbortReason reason = poll_between_rounds(); reason != AbortReason::kNone) return reason;
@@ -251,18 +253,20 @@ AbortReason Kernel::profile_launch(std::size_t kind, std::size_t row, const Prof
   return reason;
 }
 
-// How often the threads of all cores have lost their CPU to others so far.
-AbortReason Kernel::note_preemptions(std::int64_t& all) {
-  const Job job{.entry = on_note_preemptions, .single = nullptr, .ctx = &frame_->ctx, .subop = 0};
+// How often the threads of all cores have lost their CPU to others so far, and how fast each core's CPU runs.
+AbortReason Kernel::note_conditions(std::int64_t& preemptions) {
+  const Job job{.entry = on_note_conditions, .single = nullptr, .ctx = &frame_->ctx, .subop = 0};
   if (const AbortReason reason = launch(job); reason != AbortReason::kNone) return reason;
-  all = 0;
-  for (const CorePreemptions& core : preemptions_) all += core.count;
+  preemptions = 0;
+  for (const CoreConditions& core : conditions_) preemptions += core.preemptions;
   return AbortReason::kNone;
 }
 
-std::int32_t Kernel::on_note_preemptions(SkContext* ctx, std::int32_t core) noexcept {
+std::int32_t Kernel::on_note_conditions(SkContext* ctx, std::int32_t core) noexcept {
   Kernel& kernel = *reinterpret_cast<Frame*>(ctx)->kernel;
-  kernel.preemptions_[static_cast<std::size_t>(core)].count = thread_preemptions();
+  CoreConditions& own = kernel.conditions_[static_cast<std::size_t>(core)];
+  own.preemptions = thread_preemptions();
+  own.chain_ticks = chain_ticks();
   return 0;
 }
 

@@ -104,6 +104,7 @@ struct ProfileRows {
   std::span<std::uint64_t> edges;       // [rounds, 2]: time stamps at begin and end of the profiled launch
   std::span<std::uint64_t> events;      // [rounds, cores, events_words], 0 where the entry wrote none
   std::span<std::int64_t> preemptions;  // [rounds, 3]: of all threads, beside plain, profiled and single launches
+  std::span<std::int64_t> chain_ticks;  // [rounds, cores]: of each core's CPU, right behind the profiled launch
 };
 
 class Kernel {
@@ -162,8 +163,9 @@ class Kernel {
     Atomic<std::uint64_t> awaits{0};  // the same for others: threshold << 8 | producer; 0: none
   };
 
-  struct alignas(kApartBytes) CorePreemptions {
-    Plain<std::int64_t> count = 0;
+  struct alignas(kApartBytes) CoreConditions {
+    Plain<std::int64_t> preemptions = 0;  // of its thread so far
+    Plain<std::int64_t> chain_ticks = 0;  // now
   };
 
   explicit Kernel(KernelConfig config);
@@ -186,8 +188,8 @@ class Kernel {
   static void on_join_wait(void* kernel) noexcept;
   bool poll(std::int64_t now) noexcept;
   AbortReason profile_launch(std::size_t kind, std::size_t row, const ProfileRows& rows);
-  AbortReason note_preemptions(std::int64_t& all);
-  static std::int32_t on_note_preemptions(SkContext* ctx, std::int32_t core) noexcept;
+  AbortReason note_conditions(std::int64_t& preemptions);
+  static std::int32_t on_note_conditions(SkContext* ctx, std::int32_t core) noexcept;
   static std::int32_t on_open_counters(SkContext* ctx, std::int32_t core) noexcept;
   static std::int32_t on_close_counters(SkContext* ctx, std::int32_t core) noexcept;
 
@@ -209,10 +211,10 @@ class Kernel {
   std::int64_t next_poll_ns_ = 0;
   Plain<AbortInfo> abort_;
   Atomic<bool> abort_taken_{false};
-  std::vector<CoreWait> waits_;               // by core, each its own
-  std::vector<BlockedWait> blocked_;          // of the last run that stopped early
-  std::vector<CorePreemptions> preemptions_;  // by core, of its thread so far
-  std::vector<HardwareCounters> counters_;    // by core
+  std::vector<CoreWait> waits_;             // by core, each its own
+  std::vector<BlockedWait> blocked_;        // of the last run that stopped early
+  std::vector<CoreConditions> conditions_;  // by core
+  std::vector<HardwareCounters> counters_;  // by core
 
   Kernel* next_ = nullptr;  // list of all kernels, for fork
   Kernel* previous_ = nullptr;

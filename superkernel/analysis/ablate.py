@@ -51,6 +51,7 @@ from superkernel.backends.aicore.measure import span_of
 from superkernel.backends.aicore.timeline import Activity, Timeline, summed
 from superkernel.backends.aicore.variants import with_other_code
 from superkernel.compilation.pipeline import compile_graph
+from superkernel.core.counted import counted
 from superkernel.core.errors import InputError, UnsupportedError
 from superkernel.core.option import ACCELERATOR
 from superkernel.core.options import OPTIONS, Options
@@ -219,7 +220,7 @@ class Ablation:
         kinds = list(self.rows[0].split)
         head = f"{'step':<17}{'cycles':>10}{'us':>9}{'gain':>8}{'alone':>8}{'predicted':>11}{'speedup':>9}"
         lines = [
-            f"{self.graph} on {self.target} (simulated), {self.subops} sub-operators",
+            f"{self.graph} on {self.target} (simulated), {counted(self.subops, 'sub-operator')}",
             "",
             head + "   us of " + "".join(f"{k:>11}" for k in kinds),
         ]

@@ -24,6 +24,7 @@ import numpy as np
 from superkernel.analysis.sync_bound import Chain
 from superkernel.backends.aicore.critical import without_events
 from superkernel.backends.aicore.timeline import Activity
+from superkernel.core.counted import counted
 from superkernel.core.errors import DataError, SimulationError
 from superkernel.scheduler.schedule import Space
 from superkernel.sync.aicore.plan import AICPU
@@ -110,11 +111,11 @@ class Figures:
         chain, left_us = self.chain, self.fused.pure_us
         latency_us, bound_us = chain.latency_ns / 1000, chain.bound_ns / 1000
         above = left_us >= bound_us
-        barriers = f"{self.full.pure_us:.2f} us ({self.barriers} barriers)"
+        barriers = f"{self.full.pure_us:.2f} us ({counted(self.barriers, 'barrier')})"
         lines = [
             f"pure synchronisation: {left_us:.2f} us left of {barriers}" + above * f", at least {bound_us:.2f} us",
-            f"  {self.events} events are left, each of them needed; the longest chain: {chain.events} events in turn, "
-            f"{chain.wide} of all cores, {latency_us:.2f} us",
+            f"  {counted(self.events, 'event')} left, each of them needed; the longest chain: "
+            f"{counted(chain.events, 'event')} in turn, {chain.wide} of all cores, {latency_us:.2f} us",
         ]
         if not above:
             return [*lines, "  work of other branches hides flags too, so that no lower bound can be given"]

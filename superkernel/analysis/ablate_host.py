@@ -23,6 +23,7 @@ from superkernel.backends.host.profile import measure
 from superkernel.backends.host.report import MedianInterval, TimePart
 from superkernel.backends.host.variants import with_other_sync
 from superkernel.compilation.pipeline import compile_graph
+from superkernel.core.counted import counted
 from superkernel.core.errors import InputError
 from superkernel.core.option import HOST
 from superkernel.core.options import OPTIONS, Options
@@ -83,7 +84,7 @@ class HostAblation:
         """For a terminal."""
         kinds = list(dict.fromkeys(kind for row in self.rows for kind in row.split))
         lines = [
-            f"{self.graph} on {self.target}, {self.cores} cores, {self.subops} sub-operators",
+            f"{self.graph} on {self.target}, {counted(self.cores, 'core')}, {counted(self.subops, 'sub-operator')}",
             *self.conditions.sentences(),
             "",
             f"{'step':<17}{'us':>9}{'from':>9}{'to':>9}{'gain':>8}{'speedup':>9}"

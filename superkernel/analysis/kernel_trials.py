@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from superkernel._core import OversubscriptionWarning
 from superkernel.api import compile
+from superkernel.core.counted import counted
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InputError, SuperKernelError, UnsupportedError
 from superkernel.core.option import HOST
@@ -220,7 +221,7 @@ def text_of(found: Sequence[Trial]) -> str:
         else f"ok    {t.kernel}  {t.problem}  error {t.error:.2g} of the tolerance"
         for t in found
     ]
-    return "\n".join([*lines, f"{len(found)} trials, {sum(bool(t.fault) for t in found)} failed"])
+    return "\n".join([*lines, f"{counted(len(found), 'trial')}, {sum(bool(t.fault) for t in found)} failed"])
 
 
 def timings_text(found: Sequence[TrialTime]) -> str:

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 from superkernel.backends.aicore.qemu_log import Logged
 from superkernel.backends.aicore.qemu_order import LaunchOrder, OrderLink
 from superkernel.backends.aicore.qemu_schedule import EngineSchedule, Fault
+from superkernel.core.counted import counted
 from superkernel.core.errors import SimulationError, UnsupportedError, WatchdogError
 from superkernel.target.engines.model import ENGINES_OF, CoreType, Engine
 
@@ -124,8 +125,8 @@ class MutationTable:
         """A table."""
         heads = ("mutants", *WAYS, "missed", "equivalent")
         lines = [
-            f"{self.model} on {self.target}: {len(self.needed)} mutants, {100 * self.caught:.1f} % noticed; "
-            f"{len(self.false_alarms)} false alarms in {self.runs} runs",
+            f"{self.model} on {self.target}: {counted(len(self.needed), 'mutant')}, {100 * self.caught:.1f} % noticed; "
+            f"{counted(len(self.false_alarms), 'false alarm')} in {counted(self.runs, 'run')}",
             f"{'left out':12}" + "".join(f"{head:>12}" for head in heads),
         ]
         for kind in KINDS:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.api import compile as compile_graph
+from superkernel.core.counted import counted
 from superkernel.core.errors import InputError, MachineError, UnsupportedError, Violation, raise_all
 from superkernel.core.files import replacing
 from superkernel.frontends.onnx import read_model
@@ -75,7 +76,7 @@ class Quantisation:
         scope = "per channel" if self.per_channel else "per tensor"
         lines = [
             f"{self.output}: activations {self.activations}, weights i8 {scope}, ranges by {self.method} over "
-            f"{self.samples} samples",
+            f"{counted(self.samples, 'sample')}",
             "",
             "signal over difference from f32, dB",
             *(f"  {layer.decibels:6.1f}  {layer.tensor}" for layer in self.layers),

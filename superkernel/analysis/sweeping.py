@@ -31,6 +31,7 @@ import numpy as np
 from superkernel import _core
 from superkernel.api import compile
 from superkernel.codegen import processes
+from superkernel.core.counted import counted
 from superkernel.core.errors import FileFormatError, InputError, MachineError, SuperKernelError
 from superkernel.core.options import Options
 from superkernel.core.version import __version__, sources_digest
@@ -117,7 +118,7 @@ class TargetSweep:
         short = [line for line in lines if line[-1]]  # an error may be as long as it is
         widths = [max(len(line[i]) for line in short) for i in range(len(lines[0]))]
         rows = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
-        return "\n".join([*rows, f"{len(self.rows)} points, {self.kept} of them known already"])
+        return "\n".join([*rows, f"{counted(len(self.rows), 'point')}, {self.kept} of them known already"])
 
 
 def sweep(

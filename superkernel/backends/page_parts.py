@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from superkernel.compilation.kernel_uses import KernelUse
 from superkernel.display.charts import DataFlow, MemoryUse
 from superkernel.display.page import PageTable
 from superkernel.display.spans import Recording, SpanKind
 from superkernel.ir.body import Role
+from superkernel.ir.graph import Graph
 from superkernel.scheduler.schedule import Schedule, Space
 
 WORKING = (SpanKind.WORK, SpanKind.COMPUTE, SpanKind.MOVEMENT)
+
+
+def flops_of(graph: Graph, schedule: Schedule) -> tuple[float, ...]:
+    """By sub-operator: operations of its graph nodes on all cores together, a multiply-add counted as two."""
+    nodes = {node.name: node for node in graph.nodes}
+
+    def flops(names: Collection[str]) -> float:
+        found = (nodes[name] for name in names if name in nodes)
+        return float(
+            sum(
+                graph.definition(node).flops(graph.input_types(node), graph.output_types(node), node.attrs)
+                for node in found
+            )
+        )
+
+    return tuple(flops(sub.nodes) for sub in schedule.subops)
 
 
 def kernels_table(uses: Iterable[KernelUse]) -> PageTable:
@@ -79,13 +96,19 @@ def _without(row: tuple[int, int, int], begin: int, end: int) -> Iterator[tuple[
         yield max(end, first), last, writer
 
 
-def memory_of(schedule: Schedule, recording: Recording) -> MemoryUse:
-    """Which bytes of the arena hold something, over the time of a recording."""
+def busy_times(recording: Recording) -> dict[int, tuple[float, float]]:
+    """By sub-operator: when its first work begins and its last one ends, in us."""
     times: dict[int, tuple[float, float]] = {}
     for span in recording.spans:
         if span.subop is not None and span.activity in WORKING:
             begin, end = times.get(span.subop, (span.begin_us, span.end_us))
             times[span.subop] = min(begin, span.begin_us), max(end, span.end_us)
+    return times
+
+
+def memory_of(schedule: Schedule, recording: Recording) -> MemoryUse:
+    """Which bytes of the arena hold something, over the time of a recording."""
+    times = busy_times(recording)
     lives: dict[str, tuple[float, float, int, int]] = {}  # us, us, first and last byte
     for sub, addresses in zip(schedule.subops, schedule.addresses, strict=True):
         for value, operand, at in zip(sub.values, sub.body.operands, addresses, strict=True):

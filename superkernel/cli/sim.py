@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from superkernel.cli import sim_run
+from superkernel.core.counted import counted
 from superkernel.core.errors import InputError, SuperKernelError
 from superkernel.core.files import is_elf
 
@@ -81,7 +82,7 @@ def run(args: argparse.Namespace, statuses: Mapping[str, int], show: Callable[[A
             print(runs[-1].line(), flush=True)
     passed = sum(each.exit_status == 0 for each in runs)
     data = {"programs": [each.to_json() for each in runs], "passed": passed, "failed": len(runs) - passed}
-    show(data, f"{len(runs)} programs: {passed} passed, {len(runs) - passed} failed")
+    show(data, f"{counted(len(runs), 'program')}: {passed} passed, {len(runs) - passed} failed")
     return next((each.exit_status for each in runs if each.exit_status != 0), 0)
 
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from superkernel.core.counted import counted
 from superkernel.core.errors import InputError
 
 Parser = argparse.ArgumentParser
@@ -68,7 +69,7 @@ def _check(args: argparse.Namespace) -> int:
         print(json.dumps({"ok": True, "name": target.name, "cores": target.cores, "origins": counts}, indent=2))
     else:
         said = ", ".join(f"{number} {kind}" for kind, number in counts.items())
-        print(f"{target.name}: {target.cores} cores, {len(target.origins)} fields ({said})")
+        print(f"{target.name}: {counted(target.cores, 'core')}, {len(target.origins)} fields ({said})")
     return 0
 
 

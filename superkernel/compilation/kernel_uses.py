@@ -77,12 +77,27 @@ def reason_of(choice: KernelExplanation) -> str:
         return f"pinned, ahead of {second.row.id}"
     if what == "role":
         return f"{choice.chosen.role.value} against {second.row.role.value} of {second.row.id}"
-    ours, theirs = _figure(getattr(choice.score, what)), _figure(getattr(second.score, what))
-    return f"{what} {ours} against {theirs} of {second.row.id}"
+    ours, theirs = (_figure(what, getattr(score, what)) for score in (choice.score, second.score))
+    return f"{FIGURES.get(what, what)} {ours} against {theirs} of {second.row.id}"
 
 
-def _figure(value: Any) -> str:
-    return f"{value:.0f}" if isinstance(value, float) else str(value)
+FIGURES = {
+    "time_ns": "estimated time",
+    "error_ulps": "error",
+    "joins": "kinds of inputs that it joins:",
+    "specificity": "conditions of its own:",
+    "feature_rank": "CPU features that it uses:",
+    "workspace_bytes": "working memory",
+    "code_bytes": "code",
+}
+"""Of `registry.score.Score`, as a reader is told them; those that count down are negated there."""
+_UNITS = {"time_ns": " ns", "error_ulps": " ulp", "workspace_bytes": " bytes", "code_bytes": " bytes"}
+_NEGATED = ("joins", "specificity", "feature_rank")
+
+
+def _figure(what: str, value: Any) -> str:
+    shown = -value if what in _NEGATED else value
+    return (f"{shown:.0f}" if isinstance(shown, float) else str(shown)) + _UNITS.get(what, "")
 
 
 def computed_in(sub: SubOperator, tiling: Tiling) -> str:

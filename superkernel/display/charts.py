@@ -7,11 +7,13 @@ is the same blue as work, the fuller the longer a sub-operator takes. What canno
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
-from math import log10
+from math import atan2, ceil, degrees, floor, log10
+
+from superkernel.core.counted import counted
 
 PART_COLOURS = {
     "pure sync": "wait",
@@ -21,7 +23,13 @@ PART_COLOURS = {
     "NumPy": "numpy",
 }
 """Where they differ from the part's name."""
-ROOFLINE_PX = (560, 300)
+ROOFLINE_PX = (760, 380)
+ROOFLINE_MARGINS_PX = (58, 16, 20, 36)  # left, right, top, bottom
+ROOFLINE_NAMES, ROOFLINE_NAME_PX = 5, 150
+ABOVE_ROOF = (
+    " What lies above the highest roof was faster than what is known of this machine: `superkernel machine --again` "
+    "measures it."
+)
 MEMORY_PX = (900, 180)
 NODE_PX, LAYER_PX, LANE_PX = (150, 36), 190, 48
 NODES_MAX = 400  # a graph of more is not drawn
@@ -95,49 +103,140 @@ class Bars:
 
 
 @dataclass(frozen=True, slots=True)
-class Roofline:
-    """Points (name, flops per byte, flops per ns) under what the machine can do at most, both axes logarithmic."""
+class RooflinePoint:
+    """A sub-operator: operations per byte of operands, operations per ns, and its share of the time, as part of 1."""
 
-    points: tuple[tuple[str, float, float], ...]
-    flops_per_ns: float
-    bytes_per_ns: float
+    name: str
+    intensity: float
+    rate: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """Points under what the machine can do at most, both axes logarithmic: `roofs` are (what computes, flops per ns),
+    `slopes` (what data comes from, bytes per ns), each the highest first; the first of both are drawn whole."""
+
+    points: tuple[RooflinePoint, ...]
+    roofs: tuple[tuple[str, float], ...]
+    slopes: tuple[tuple[str, float], ...]
 
     def html(self) -> str:
         """A section; "" without a point."""
-        points = [p for p in self.points if p[1] > 0 and p[2] > 0]
-        if not points:
+        points = [p for p in self.points if p.intensity > 0 and p.rate > 0]
+        if not points or not self.roofs or not self.slopes:
             return ""
-        wide, tall = ROOFLINE_PX
-        ridge = self.flops_per_ns / self.bytes_per_ns
-        xs = [p[1] for p in points] + [ridge]
-        ys = [p[2] for p in points] + [self.flops_per_ns]
-        x0, x1 = log10(min(xs)) - 0.3, log10(max(xs)) + 0.3
-        y0, y1 = log10(min(ys)) - 0.3, log10(max(ys)) + 0.3
+        (wide, tall), (left, right, top, bottom) = ROOFLINE_PX, ROOFLINE_MARGINS_PX
+        highest, steepest = self.roofs[0][1], self.slopes[0][1]
+        xs = [p.intensity for p in points] + [highest / bytes_per_ns for _, bytes_per_ns in self.slopes]
+        ys = [p.rate for p in points] + [highest]
+        x0, x1 = log10(min(xs)) - 0.3, log10(max(xs)) + 0.5
+        y0, y1 = log10(min(ys)) - 0.3, log10(max(ys)) + 0.2
 
         def at(intensity: float, rate: float) -> tuple[float, float]:
-            x = 40 + (log10(intensity) - x0) / (x1 - x0) * (wide - 60)
-            return x, tall - 30 - (log10(rate) - y0) / (y1 - y0) * (tall - 50)
+            x = left + (log10(intensity) - x0) / (x1 - x0) * (wide - left - right)
+            return x, tall - bottom - (log10(rate) - y0) / (y1 - y0) * (tall - top - bottom)
 
-        start = max(10**x0, 10**y0 / self.bytes_per_ns)
-        line = [at(start, start * self.bytes_per_ns), at(ridge, self.flops_per_ns), at(10**x1, self.flops_per_ns)]
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in line)
-        dots = "".join(
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="var(--work)"><title>{escape(name)}: {i:,.2f} flops per '
-            f"byte, {rate:,.2f} GFLOP/s</title></circle>"
-            for name, i, rate in points
-            for x, y in [at(i, rate)]
+        drawn = [self._grid(at, (x0, x1), (y0, y1))]
+        for number, (name, bytes_per_ns) in enumerate(self.slopes):
+            start = max(10**x0, 10**y0 / bytes_per_ns)
+            ends = at(start, start * bytes_per_ns), at(highest / bytes_per_ns, highest)
+            drawn.append(_line(*ends, f"{name} {bytes_per_ns:,.0f} GB/s", dashed=number > 0))
+        for number, (name, flops_per_ns) in enumerate(self.roofs):
+            ends = at(flops_per_ns / steepest, flops_per_ns), at(10**x1, flops_per_ns)
+            drawn.append(_line(*ends, f"{name} {flops_per_ns:,.0f} GFLOP/s", dashed=number > 0, behind=True))
+        drawn += self._dots(points, at, [(*at(10**x1, rate), -len(name) - 16) for name, rate in self.roofs])
+        above = ABOVE_ROOF if any(p.rate > highest for p in points) else ""
+        said = f"{counted(len(points), 'sub-operator')} under " + " and ".join(
+            [f"{name} {rate:,.0f} GFLOP/s" for name, rate in self.roofs]
+            + [f"{name} {rate:,.0f} GB/s" for name, rate in self.slopes]
         )
-        frame = f'<path d="M40,20V{tall - 30}H{wide - 20}" fill="none" stroke="var(--line)"/>'
-        top, side = f"{self.flops_per_ns:,.0f} GFLOP/s", f"{self.bytes_per_ns:,.1f} GB/s"
-        said = f"{len(points)} sub-operators under {top} and {side}"
         return (
-            '<section aria-labelledby="roofline-title"><h2 id="roofline-title">Roofline</h2>'
-            f'<svg width="{wide}" height="{tall}" viewBox="0 0 {wide} {tall}" role="img" aria-label="{said}">'
-            f'{frame}<polyline points="{path}" fill="none" stroke="var(--ink)"/>{dots}'
-            f'<text x="{line[1][0]:.0f}" y="{line[1][1] - 6:.0f}">{top}</text>'
-            f'<text x="44" y="14">GFLOP/s</text><text x="{wide - 110}" y="{tall - 8}">flops per byte</text></svg>'
-            f'<p class="faint">The slope is what the level-two caches give, {side}.</p></section>'
+            '<section aria-labelledby="roofline-title"><h2 id="roofline-title">Roofline</h2><div class="scroll">'
+            f'<svg width="{wide}" height="{tall}" viewBox="0 0 {wide} {tall}" role="img" aria-label="{escape(said)}">'
+            f'{"".join(drawn)}<text x="{left}" y="12">GFLOP/s</text>'
+            f'<text x="{wide - right}" y="{tall - 4}" text-anchor="end">operations per byte of operands</text></svg>'
+            '</div><p class="faint">A circle per sub-operator, the larger the longer it takes. Under a slope the '
+            f"operands could come faster, under a roof more could be computed.{above}</p></section>"
         )
+
+    @staticmethod
+    def _dots(
+        points: Sequence[RooflinePoint],
+        at: Callable[[float, float], tuple[float, float]],
+        taken: list[tuple[float, float, int]],
+    ) -> list[str]:
+        """A circle for each, and the names of those that take longest, where no text stands (`taken`: where it begins
+        and its letters, to the left where negative)."""
+        found: list[str] = []
+        boxes = [_box(*place) for place in taken]
+        names = 0
+        for point in sorted(points, key=lambda p: -p.share):
+            x, y = at(point.intensity, point.rate)
+            name = escape(point.name)
+            found.append(
+                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{3 + 7 * max(0.0, point.share) ** 0.5:.1f}" fill="var(--work)" '
+                f'fill-opacity="0.65" stroke="var(--back)"><title>{name}: {point.intensity:,.2f} operations per byte, '
+                f"{point.rate:,.2f} GFLOP/s, {point.share:.1%} of the time</title></circle>"
+            )
+            short = _short(point.name)
+            outwards = x > ROOFLINE_PX[0] - ROOFLINE_NAME_PX
+            box = _box(x - 12 if outwards else x + 12, y + 4, -len(short) if outwards else len(short))
+            if names < ROOFLINE_NAMES and not any(_meet(box, other) for other in boxes):
+                boxes.append(box)
+                names += 1
+                place = f'x="{x - 12:.0f}" text-anchor="end"' if outwards else f'x="{x + 12:.0f}"'
+                found.append(f'<text {place} y="{y + 4:.0f}">{escape(short)}</text>')
+        return found
+
+    @staticmethod
+    def _grid(
+        at: Callable[[float, float], tuple[float, float]], xs: tuple[float, float], ys: tuple[float, float]
+    ) -> str:
+        """A line and a number for every power of ten."""
+        (left, top), (right, bottom) = at(10 ** xs[0], 10 ** ys[1]), at(10 ** xs[1], 10 ** ys[0])
+        lines = [f'<path d="M{left:.1f},{top:.1f}V{bottom:.1f}H{right:.1f}" fill="none" stroke="var(--faint)"/>']
+        for power in range(ceil(xs[0]), floor(xs[1]) + 1):
+            x = at(10**power, 10 ** ys[0])[0]
+            lines.append(f'<path d="M{x:.1f},{top:.1f}V{bottom:.1f}" stroke="var(--line)"/>')
+            lines.append(f'<text x="{x:.1f}" y="{bottom + 14:.1f}" text-anchor="middle">{_power(power)}</text>')
+        for power in range(ceil(ys[0]), floor(ys[1]) + 1):
+            y = at(10 ** xs[0], 10**power)[1]
+            lines.append(f'<path d="M{left:.1f},{y:.1f}H{right:.1f}" stroke="var(--line)"/>')
+            lines.append(f'<text x="{left - 6:.1f}" y="{y + 4:.1f}" text-anchor="end">{_power(power)}</text>')
+        return "".join(lines)
+
+
+Box = tuple[float, float, float, float]
+
+
+def _box(x: float, y: float, letters: int) -> Box:
+    """Where a text stands, about: left, top, right, bottom; to the left of x where `letters` is negative."""
+    return min(x, x + 6.5 * letters), y - 12, max(x, x + 6.5 * letters), y + 3
+
+
+def _meet(one: Box, other: Box) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
+def _line(
+    begin: tuple[float, float], end: tuple[float, float], said: str, *, dashed: bool, behind: bool = False
+) -> str:
+    """A line with its text above it, along it; `behind`: at its end."""
+    (x, y), (to_x, to_y) = begin, end
+    angle = degrees(atan2(to_y - y, to_x - x))
+    at, anchor = (end, "end") if behind else ((x + 0.1 * (to_x - x), y + 0.1 * (to_y - y)), "start")
+    dashes = ' stroke-dasharray="5 4"' if dashed else ""
+    return (
+        f'<path d="M{x:.1f},{y:.1f}L{to_x:.1f},{to_y:.1f}" fill="none" stroke="var(--ink)"{dashes}/>'
+        f'<text transform="translate({at[0]:.1f},{at[1]:.1f}) rotate({angle:.1f})" dy="-5" text-anchor="{anchor}">'
+        f"{escape(said)}</text>"
+    )
+
+
+def _power(power: int) -> str:
+    """A power of ten as an axis names it."""
+    return f"{10**power:,}" if power >= 0 else f"{10.0**power:.{-power}f}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,13 +311,14 @@ class DataFlow:
         tall = int(max(y for _, y in place.values())) + LANE_PX
         worst = max(self.nodes, key=lambda node: node[2])
         said = escape(
-            f"{len(self.nodes)} sub-operators, {len(self.edges)} edges; {worst[1]} takes longest, {worst[2]:,.2f} us"
+            f"{counted(len(self.nodes), 'sub-operator')}, {counted(len(self.edges), 'edge')}; "
+            f"{worst[1]} takes longest, {worst[2]:,.2f} us"
         )
         lines = "".join(self._edge(*place[writer], *place[reader]) for writer, reader in self.edges)
         boxes = "".join(
             f'<g data-subop="{number}"><title>{escape(name)}: {us:,.3f} us, {100 * us / whole:.1f} % of the sum</title>'
-            f'<rect x="{x}" y="{y}" width="{NODE_PX[0]}" height="{NODE_PX[1]}" rx="4" fill="var(--work)" '
-            f'fill-opacity="{FULLEST * us / longest:.3f}" stroke="var(--faint)"/>'
+            f'<rect x="{x}" y="{y}" width="{NODE_PX[0]}" height="{NODE_PX[1]}" rx="4" stroke="var(--faint)" '
+            f'style="fill:color-mix(in srgb, var(--work) {100 * FULLEST * us / longest:.1f}%, var(--back))"/>'
             f'<text x="{x + 6}" y="{y + 15}">{escape(_short(name))}</text>'
             f'<text x="{x + 6}" y="{y + 29}">{us:,.2f} us</text></g>'
             for number, name, us in self.nodes

@@ -15,6 +15,7 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
+from superkernel.core.counted import counted
 from superkernel.display.charts import Bars, Chart, StackedBar, drawn
 from superkernel.display.spans import Recording, Span, SpanKind
 
@@ -78,8 +79,8 @@ class Page:
         template, style, timeline, script, sorting = (folder.joinpath(name).read_text("utf-8") for name in PARTS)
         recording, summary, scripts, shown, times = self.recording, "", [sorting], "", []
         if recording is not None:
-            summary = f"{recording.duration_us:,.2f} us on {len(recording.cores)} cores"
-            counts = f"{len(recording.spans)} spans on {len(recording.tracks)} tracks"
+            summary = f"{recording.duration_us:,.2f} us on {counted(len(recording.cores), 'core')}"
+            counts = f"{counted(len(recording.spans), 'span')} on {counted(len(recording.tracks), 'track')}"
             shown = Template(timeline).substitute(summary=escape(f"Timeline: {summary}, {counts}"))
             data = json.dumps(_data(recording), separators=(",", ":")).replace("</", "<\\/")
             shown += f'<script type="application/json" id="data">{data}</script>'

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from html import escape
 from math import log10
 
+from superkernel.core.counted import counted
+
 WIDE, TALL = 720, 380
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 20, 24, 46
 _LOG_FROM = 5.0  # largest over smallest value from which on an axis is logarithmic
@@ -86,7 +88,7 @@ def _plot(name: str, axes: tuple[str, str], points: Sequence[ScatterPoint]) -> s
         f'<text x="{WIDE - _RIGHT}" y="{TALL - 8}" text-anchor="end">{escape(_named(axes[0], across))}</text>'
         f'<text x="{_LEFT}" y="14">{escape(_named(axes[1], up))}</text>'
     )
-    said = f"{escape(name)}: {len(points)} points, {len(best)} of them beaten by none"
+    said = f"{escape(name)}: {counted(len(points), 'point')}, {len(best)} of them beaten by none"
     return (
         f'<svg width="{WIDE}" height="{TALL}" viewBox="0 0 {WIDE} {TALL}" role="img" aria-label="{said}">'
         f'<path d="M{_LEFT},{_TOP}V{TALL - _BOTTOM}H{WIDE - _RIGHT}" fill="none" stroke="var(--line)"/>'

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
+from superkernel.core.counted import counted
 from superkernel.core.errors import InputError
 from superkernel.core.files import file_name, replacing
 from superkernel.display import notebook
@@ -83,7 +84,8 @@ class Trace(Recording):
             file.write(writer().encode())
 
     def __str__(self) -> str:
-        counts = f"{len(self.spans)} spans on {len(self.tracks)} tracks of {len(self.cores)} cores"
+        counts = f"{counted(len(self.spans), 'span')} on {counted(len(self.tracks), 'track')}"
+        counts += f" of {counted(len(self.cores), 'core')}"
         return "; ".join([f"{self.title}: {self.duration_us:.2f} us, {counts}", *self.notes])
 
     def _repr_html_(self) -> str:

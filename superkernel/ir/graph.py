@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.core.arrays import are_many, constant_array
+from superkernel.core.counted import counted
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import GraphError, SuperKernelError, Violation, raise_all
 from superkernel.core.tensor import TensorType
@@ -117,7 +118,7 @@ class Graph:
         """One line: constants may be millions of numbers. `str` shows the nodes."""
         ins = ", ".join(f"{name}: {t}" for name, t in self.inputs.items())
         outs = ", ".join(f"{name}: {self.types[name]}" for name in self.outputs)
-        return f"<superkernel.Graph {self.name!r} ({ins}) -> ({outs}), {len(self.nodes)} nodes>"
+        return f"<superkernel.Graph {self.name!r} ({ins}) -> ({outs}), {counted(len(self.nodes), 'node')}>"
 
     @staticmethod
     def build(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from superkernel.core.counted import counted
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InputError
 from superkernel.ops.table import op_table
@@ -45,7 +46,7 @@ def kernels_list(
         return _json([row_data(row) for row in found])
     head = ("KERNEL", "ROLE", "NAME", "OPERATORS")
     lines = [(row.id, row.role.value, row.name, _operators(row)) for row in found]
-    return _columns([head, *lines]) + f"\n{len(found)} kernels"
+    return _columns([head, *lines]) + f"\n{counted(len(found), 'kernel')}"
 
 
 def kernels_explain(
@@ -90,7 +91,7 @@ def kernels_merge(paths: Sequence[str | Path], *, output: str | Path) -> str:
     merged = merge(Manifest.load(Path(path)) for path in paths)
     merged.save(Path(output))
     count, models = len(merged.kernels), ", ".join(sorted(merged.models))
-    return f"{output}: {count} kernels for {models} (digest {merged.digest[:16]})"
+    return f"{output}: {counted(count, 'kernel')} for {models} (digest {merged.digest[:16]})"
 
 
 def kernels_name(text: str, *, elements: int | None = None, channels: int | None = None) -> str:

@@ -15,6 +15,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from superkernel.core.counted import counted
 from superkernel.core.errors import SimulationError
 from superkernel.core.files import ELF_MAGIC
 from superkernel.sim.counters import PHASES
@@ -72,7 +73,7 @@ class AcceleratorResult:
         if self.problem:
             return "FAIL: " + " ".join(self.problem.split())
         number = len(self.launches)
-        head = f"{number} launches, " if number > 1 else ""
+        head = f"{counted(number, 'launch')}, " if number > 1 else ""
         cycles, time_ns = sum(each.cycles for each in self.launches), sum(each.time_ns for each in self.launches)
         return f"PASS: {head}{cycles} cycles, {time_ns / 1000:.2f} us, {self.instructions} instructions"
 

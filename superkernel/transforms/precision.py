@@ -26,6 +26,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from superkernel.core.counted import counted
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InputError
 from superkernel.core.tensor import TensorType
@@ -52,8 +53,8 @@ class PrecisionLowering:
 
     def __str__(self) -> str:
         return (
-            f"{self.constants} constants narrowed ({self.saturated} elements saturated, {self.vanished} vanished), "
-            f"{self.casts} casts at borders, {self.state_bytes} bytes per run to cast states"
+            f"{counted(self.constants, 'constant')} narrowed ({self.saturated} elements saturated, "
+            f"{self.vanished} vanished), {self.casts} casts at borders, {self.state_bytes} bytes per run to cast states"
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from superkernel.core.counted import counted
 from superkernel.sync.aicore.plan import AICPU, AicoreBoundary, Event, Form, HartKind, Mode
 from superkernel.sync.hazards import Conflict
 from superkernel.target.aicore import AicoreTarget
@@ -49,7 +50,7 @@ class Notes:
             reason = f"the level of synchronisation is {self.sync!r}"
         elif witnesses:
             first = witnesses[0].witness
-            reason = f"{len(events)} events: {first}"
+            reason = f"{counted(len(events), 'event')}: {first}"
         elif begins:
             reason = "another launch: all before it is complete"
         elif fences:

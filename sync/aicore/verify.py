@@ -37,6 +37,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from superkernel.core.counted import counted
 from superkernel.core.errors import VerificationError, Violation
 from superkernel.sync.aicore.plan import AicorePlan
 from superkernel.sync.aicore.verify_copies import check_copies
@@ -62,9 +63,10 @@ class AicoreCertificate:
 
     def __str__(self) -> str:
         text = (
-            f"certificate: {self.tasks} tasks on {self.cores} cores, {self.events} events, {self.awaits} awaits; "
-            f"{self.conflicting_pairs} pairs of accesses whose address ranges meet ({self.cross_core_pairs} across "
-            "cores): none races; no deadlock; no flag above its limit"
+            f"certificate: {counted(self.tasks, 'task')} on {counted(self.cores, 'core')}, "
+            f"{counted(self.events, 'event')}, {counted(self.awaits, 'await')}; "
+            f"{counted(self.conflicting_pairs, 'pair')} of accesses whose address ranges meet ({self.cross_core_pairs} "
+            "across cores): none races; no deadlock; no flag above its limit"
         )
         if self.emitted is None:
             return text

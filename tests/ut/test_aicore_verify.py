@@ -34,7 +34,7 @@ def test_the_certificate_counts() -> None:
     assert (found.tasks, found.cores, found.events, found.awaits) == (4, 6, 1, 1)
     assert (found.conflicting_pairs, found.cross_core_pairs) == (3, 3)
     assert str(found) == (
-        "certificate: 4 tasks on 6 cores, 1 events, 1 awaits; 3 pairs of accesses whose address ranges meet (3 across "
+        "certificate: 4 tasks on 6 cores, 1 event, 1 await; 3 pairs of accesses whose address ranges meet (3 across "
         "cores): none races; no deadlock; no flag above its limit"
     )
 

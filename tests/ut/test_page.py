@@ -19,7 +19,16 @@ from browser import Browser, Tab, needs_browser
 import superkernel as sk
 from superkernel.backends.page_parts import flow_of, memory_of
 from superkernel.cli import main
-from superkernel.display.charts import FULLEST, NODES_MAX, Bars, DataFlow, MemoryUse, Roofline, StackedBar
+from superkernel.display.charts import (
+    FULLEST,
+    NODES_MAX,
+    Bars,
+    DataFlow,
+    MemoryUse,
+    Roofline,
+    RooflinePoint,
+    StackedBar,
+)
 from superkernel.display.page import Gain, Page, PageTable, headline
 from superkernel.display.spans import Recording, SignalFlow, Span, SpanKind, Track
 from superkernel.frontends.json_form import save_json
@@ -45,7 +54,15 @@ WHOLE = Page(
     (Gain("no core ever waits", 0.25),),
     (PageTable("Boundaries", ("", "ahead of", "pure us"), ((0, "x<y", 0.25), (1, "norm", None))),),
     (
-        Roofline((("x<y", 2.0, 10.0), ("norm", 0.1, 0.5), ("empty", 0.0, 0.0)), 100.0, 20.0),
+        Roofline(
+            (
+                RooflinePoint("x<y", 2.0, 10.0, 0.7),
+                RooflinePoint("norm", 0.1, 0.5, 0.3),
+                RooflinePoint("empty", 0.0, 0.0, 0.0),
+            ),
+            (("cube", 100.0), ("vector", 25.0)),
+            (("L2", 20.0), ("HBM", 5.0)),
+        ),
         MemoryUse(((0.0, 1024), (2.0, 4096), (3.5, 512)), 4.0, 8192),
         DataFlow(((0, "x<y", 2.0), (1, "norm", 1.0)), ((0, 1),)),
     ),
@@ -254,6 +271,27 @@ def test_the_graph_is_who_reads_what_whom_wrote(target: str) -> None:
 def _values(sub: SubOperator, *, written: bool) -> list[str]:
     pairs = zip(sub.values, sub.body.operands, strict=True)
     return [value for value, operand in pairs if (operand.role is Role.OUTPUT) is written]
+
+
+def test_points_lie_under_what_the_accelerator_can_do() -> None:
+    """A product is under the cube's roof and both slopes are of the target; a copy has no operations, so no point."""
+    kernel = sk.compile(models.mlp((64, 128), batch=32), target="mini")
+    report = kernel.report()
+    assert report.source is not None
+    page = report.source.page(report)
+    (roofline,) = (chart for chart in page.charts if isinstance(chart, Roofline))
+    target = kernel._compiled.target
+    assert roofline.roofs[0][1] == target.cube_flops_per_ns(target.cube.k_f16) > roofline.roofs[1][1]
+    assert roofline.slopes[0][1] == target.l2.aggregate_gb_per_s > roofline.slopes[1][1]
+    assert {point.name for point in roofline.points} == {sub.name for sub in kernel._compiled.schedule.subops}
+    for point in roofline.points:
+        assert 0 < point.rate < roofline.roofs[0][1]
+        assert point.rate < point.intensity * roofline.slopes[0][1]
+    assert sum(point.share for point in roofline.points) == pytest.approx(1.0)
+    text = roofline.html()
+    assert text.count("<circle") == len(roofline.points)
+    assert f"cube cores, f16 {roofline.roofs[0][1]:,.0f} GFLOP/s" in text
+    assert f"HBM {roofline.slopes[1][1]:,.0f} GB/s" in text
 
 
 # In a browser ---------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import pytest
 
 import superkernel as sk
 from superkernel.backends.host.compiled import HostCompiled
-from superkernel.backends.host.conditions import Conditions, Watch, kept_launches
+from superkernel.backends.host.conditions import Conditions, Watch, frequencies, kept_launches
 from superkernel.backends.host.profile import Rounds, report_of
 from superkernel.backends.host.report import (
     BoundaryReport,
@@ -31,6 +31,8 @@ from superkernel.backends.host.variants import with_other_sync
 from superkernel.display.page import Gain
 from superkernel.scheduler.schedule import Task
 from superkernel.sync.plan import Plan, Set, TaskStep, Wait
+
+OTHER_PARTS = ("pure sync", "imbalance", "end", "launch", "rest")
 
 
 def two_core_plan() -> Plan:
@@ -166,7 +168,7 @@ def test_what_others_take_of_the_cpus_is_said(monkeypatch: pytest.MonkeyPatch) -
     assert found.others_share == pytest.approx(0.3)
     assert found.stolen_share == pytest.approx(0.1)
     said = "; ".join(found.sentences())
-    assert "5 of 100 launches are left out" in said
+    assert "5 of 100 launches left out" in said
     assert "other processes took 30% of the CPUs" in said
     assert "the hypervisor took 10% of the CPUs" in said
 
@@ -175,6 +177,24 @@ def test_a_quiet_machine_is_not_mentioned(monkeypatch: pytest.MonkeyPatch) -> No
     found = watched(monkeypatch, own_seconds=0.8, user=80, idle=20, steal=0)
     assert (found.others_share, found.stolen_share) == (0.0, 0.0)
     assert list(Conditions(10, 0, 0, 0.0, 0.0).sentences()) == []
+
+
+def test_a_frequency_that_moved_is_said() -> None:
+    """A tenth of the time at 2.8 GHz is; one launch that an interrupt met, and steps of a percent, are not."""
+    watch, launches = Watch(lambda: "", lambda: 0.0), np.zeros(100, np.int64)
+    moved = watch.conditions(launches, 1, [2.8] * 10 + [3.5] * 90)
+    assert moved.ghz_low == pytest.approx(2.8)
+    assert moved.ghz_high == pytest.approx(3.5)
+    assert list(moved.sentences()) == ["the CPUs ran at 2.80 to 3.50 GHz: times differ by that too"]
+    assert list(watch.conditions(launches, 1, [0.5] + [3.49] * 40 + [3.5] * 59).sentences()) == []
+    unknown = watch.conditions(launches, 1)
+    assert (unknown.ghz_low, unknown.ghz_high) == (None, None)
+
+
+def test_frequencies_are_those_of_chains_of_additions() -> None:
+    ticks = np.array([[sk._core.CHAIN_CYCLES, 2 * sk._core.CHAIN_CYCLES], [0, sk._core.CHAIN_CYCLES]])
+    assert frequencies(ticks, 0.5).tolist() == [2.0, 1.0, 2.0]
+    assert frequencies(np.zeros((3, 2), np.int64), 0.5).size == 0
 
 
 def test_shares_of_too_short_a_time_are_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,12 +248,31 @@ def test_parts_of_a_launch_are_all_of_it() -> None:
     assert report.fused == report.run
     assert report.stamps == MedianInterval(7.0, 7.0, 7.0, 5)
     assert report.profiled_ns == 4100
-    assert [part.name for part in report.parts] == ["work", "pure sync", "imbalance", "end", "launch", "rest"]
+    assert [part.name for part in report.parts] == ["work", "movement", *OTHER_PARTS]
     assert sum(part.ns for part in report.parts) == pytest.approx(report.profiled_ns)
     assert sum(part.share for part in report.parts) == pytest.approx(1.0)
     assert report.parts[-1].ns == pytest.approx(0.0, abs=1e-6)
-    assert sum(report.busy_ns) / plan.cores == pytest.approx(report.parts[0].ns)
-    assert report.pure_ns == pytest.approx(report.parts[1].ns)
+    assert sum(report.busy_ns) / plan.cores == pytest.approx(report.parts[0].ns + report.parts[1].ns)
+    assert report.pure_ns == pytest.approx(report.parts[2].ns)
+    assert report.parts[1].ns == 0, "nothing is only moved"
+
+
+def test_what_only_moves_data_is_told_apart() -> None:
+    """The body of sub-operator 1 computes nothing."""
+    figures = read_stamps(two_core_plan(), events([0, 50, 55], [5, 100, 104, 200]), 1.0, moving={1})
+    assert figures.movement.tolist() == [0, 96]
+    assert figures.busy.tolist() == [50, 191]
+    b = sk.GraphBuilder("g")
+    x = b.input("x", (64, 96), "f32")
+    b.output(b.matmul(b.transpose(b.softmax(x), perm=(1, 0)), b.constant(np.ones((64, 8), np.float32))), "y")
+    b.output(b.concat(x, b.input("z", (64, 96), "f32"), axis=1), "both")
+    report = sk.compile(b.graph(), threads=1).report(rounds=0)
+    moved = [work for work in report.work if not work.flops]
+    assert len(report.work) > len(moved) > 0
+    if report.parts:
+        parts = {part.name: part.ns for part in report.parts}
+        assert parts["movement"] == pytest.approx(sum(work.busy_ns for work in moved))
+        assert parts["work"] + parts["movement"] == pytest.approx(report.busy_ns[0])
 
 
 def recorded(compiled: HostCompiled, rounds: int, lost: Sequence[int] = ()) -> Rounds:
@@ -265,7 +304,7 @@ def test_a_report_from_a_busy_machine_is_that_of_a_quiet_one_or_withholds_its_sh
     assert {part.name for part in quiet.parts if part.share > 0.05} >= {"work", "pure sync"}
     for lost in (10, 49, 75):
         busy = report_of(compiled, recorded(compiled, 100, range(lost)), 1.0)
-        assert f"{lost} of 100 launches are left out" in busy.text()
+        assert f"{lost} of 100 launches left out" in busy.text()
         assert busy.run_ns == pytest.approx(quiet.run_ns, rel=0.02)
         for ours, theirs in zip(busy.parts, quiet.parts, strict=True):
             assert ours.share == pytest.approx(theirs.share, rel=0.1, abs=0.001), ours.name

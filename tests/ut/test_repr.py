@@ -164,7 +164,7 @@ def test_names_are_text_in_a_notebook() -> None:
     kernel = sk.compile(b.graph(), threads=1)
     assert [row[1] for row in _read(kernel).rows] == ["name", "<script>", '"y"']
     page = _read(kernel.report(rounds=0))
-    assert page.said.startswith("<b>&amp;: 1 nodes")
+    assert page.said.startswith("<b>&amp;: 1 node")
 
 
 def test_an_import_in_a_subinterpreter_is_refused() -> None:

@@ -114,6 +114,9 @@ def test_profiled_events_come_back_per_core() -> None:
         assert found["single_ns"].shape == (0,)
         assert (found["preemptions"] >= 0).all()
         assert (found["preemptions"][:, 2] == 0).all()
+        assert found["chain_ticks"].shape == (3, 2)
+        ghz = _core.CHAIN_CYCLES / (np.median(found["chain_ticks"]) / _core.tsc_hz() * 1e9)
+        assert 0.1 < ghz < 10, "a frequency"
 
 
 @pytest.mark.parametrize("cores", [1, 2])

@@ -16,8 +16,9 @@ from superkernel.backends.aicore.critical_path import critical_path
 from superkernel.backends.aicore.measure import span_of
 from superkernel.backends.aicore.timeline import Activity, Timeline, summed
 from superkernel.backends.aicore.variants import with_other_code
-from superkernel.backends.page_parts import flow_of, kernels_table, memory_of, reading_in_words
-from superkernel.display.charts import StackedBar
+from superkernel.backends.page_parts import busy_times, flops_of, flow_of, kernels_table, memory_of, reading_in_words
+from superkernel.core.counted import counted
+from superkernel.display.charts import Roofline, RooflinePoint, StackedBar
 from superkernel.display.page import Gain, Page, PageTable, headline
 from superkernel.display.spans import with_symbols
 from superkernel.display.tracing import Trace
@@ -71,7 +72,7 @@ class PageSource:
             _bars(self, report, run),
             gains,
             (_boundaries(report, compiled), _work(report), kernels_table(report.kernels)),
-            (flow_of(compiled.schedule, us), memory_of(compiled.schedule, trace)),
+            (flow_of(compiled.schedule, us), memory_of(compiled.schedule, trace), _roofline(compiled, trace)),
         )
 
     def simulated(self, compiled: AicoreCompiled, *, single: bool = False) -> SimRun:
@@ -158,9 +159,8 @@ def _boundaries(report: SimReport, compiled: AicoreCompiled) -> PageTable:
         events = len(boundaries[row.subop].events)
         if not events:
             return f"{FORMS.get(row.form, row.form)}; {boundaries[row.subop].reason}"
-        counted = "1 event" if events == 1 else f"{events} events"
         cause = reads.get(row.subop, "it writes where others may still read")
-        return f"{FORMS.get(row.form, row.form)}, {counted}; {cause}"
+        return f"{FORMS.get(row.form, row.form)}, {counted(events, 'event')}; {cause}"
 
     rows = tuple((r.subop, r.name, r.form, r.pure * us, r.imbalance * us, why(r)) for r in report.subops)
     head = ("", "ahead of", "form", "pure us", "imbalance us", "why")
@@ -177,3 +177,22 @@ def _work(report: SimReport) -> PageTable:
         for r in report.subops
     )  # fmt: skip
     return PageTable("Kernels", ("", "sub-operator", "us", "alone us", "type", "cores", "misses", "kernel"), rows)
+
+
+def _roofline(compiled: AicoreCompiled, trace: Trace) -> Roofline:
+    """Under the device's peaks: of a sub-operator's time, from its first engine's begin to its last one's end."""
+    target, times = compiled.target, busy_times(trace)
+    flops = flops_of(compiled.graph, compiled.schedule)
+    took = {subop: end - begin for subop, (begin, end) in times.items()}
+    whole = sum(took.values()) or 1.0
+    points = []
+    for sub in compiled.schedule.subops:
+        us, nbytes = took.get(sub.index, 0.0), sum(operand.type.nbytes for operand in sub.body.operands)
+        if us and nbytes:
+            operations = flops[sub.index]
+            points.append(RooflinePoint(sub.name, operations / nbytes, operations / us / 1e3, us / whole))
+    roofs = (
+        ("cube cores, f16", target.cube_flops_per_ns(target.cube.k_f16)),
+        ("vector cores, 16 bits", target.vector_ops_per_ns(target.vector.lanes_16bit)),
+    )
+    return Roofline(tuple(points), roofs, (("L2", target.l2.aggregate_gb_per_s), ("HBM", target.hbm_gb_per_s)))

@@ -21,6 +21,7 @@ from superkernel.codegen.firmware.memory import (
     Failure,
     Wait,
 )
+from superkernel.core.counted import counted
 from superkernel.core.errors import SimulationError, SuperKernelError, Violation
 from superkernel.target.engines import Engine, decode
 from superkernel.target.engines.layout import operand_words
@@ -63,7 +64,7 @@ def _queue(machine: EmulatedMemory, hart: int, engine: Engine) -> str:
         return ""
     at = state + QUEUES + (engine.value * machine.places.depth + taken % machine.places.depth) * RECORD_BYTES
     words = struct.unpack(f"<{RECORD_BYTES // 8}Q", machine.read(at, RECORD_BYTES))
-    return f"{put - taken} commands, first `{_command(words, engine)}`"
+    return f"{counted(put - taken, 'command')}, first `{_command(words, engine)}`"
 
 
 def _place(machine: EmulatedMemory, hart: int) -> str:

@@ -29,6 +29,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from superkernel.compilation.kernel_uses import KernelUse, use_lines
+from superkernel.core.counted import counted
 from superkernel.core.errors import UnsupportedError
 from superkernel.display import notebook
 from superkernel.display.charts import Chart
@@ -208,8 +209,8 @@ class SimReport:
         )
 
     def __repr__(self) -> str:
-        times = f"{self.cycles} cycles, {self.time_us:.2f} us"
-        return f"<superkernel.SimReport {self.graph!r} on {self.target}: {len(self.subops)} sub-operators, {times}>"
+        times = f"{counted(len(self.subops), 'sub-operator')}, {self.cycles} cycles, {self.time_us:.2f} us"
+        return f"<superkernel.SimReport {self.graph!r} on {self.target}: {times}>"
 
 
 # Text -----------------------------------------------------------------------------------------------------------------
@@ -225,13 +226,14 @@ def _headlines(report: SimReport) -> list[str]:
     lines = [
         f"{report.graph} on {report.target} ({report.clock_mhz} MHz, simulated): {report.cycles} cycles, "
         f"{report.time_us:.2f} us" + (" with its launch" if report.baseline else ""),
-        f"{len(report.subops)} sub-operators, {report.code_bytes} bytes of code, {report.instructions} instructions",
+        f"{counted(len(report.subops), 'sub-operator')}, {report.code_bytes} bytes of code, "
+        f"{report.instructions} instructions",
     ]
     if report.baseline is not None:
         base = report.baseline
         lines.append(
-            f"one by one: {base.launches} launches of {base.launch_ns / 1000:.2f} us, {base.time_us:.2f} us in all: "
-            f"{report.speedup:.2f}x the fused time"
+            f"one by one: {counted(base.launches, 'launch')} of {base.launch_ns / 1000:.2f} us, "
+            f"{base.time_us:.2f} us in all: {report.speedup:.2f}x the fused time"
         )
         steady, first = base.launch_range_ns
         least, most = (_speedup_with(report, base, launch_ns) for launch_ns in (steady, first))
@@ -261,11 +263,10 @@ def _headlines(report: SimReport) -> list[str]:
         f"{memory['hbm_write_bytes']} written; {memory['shared']} pieces of lines shared"
     )
     missed = sum(row.stalls.get(cause, 0) for row in report.cores for cause in FETCH_STALLS) / len(report.cores)
-    copies = "1 copy" if report.copies == 1 else f"{report.copies} copies"
     lines.append(
         f"instruction lines, all cores: {sum(row.misses for row in report.cores)} missed; prefetched: "
         + ", ".join(f"{report.prefetched[fate]} {fate}" for fate in FATES)
-        + f"; waits for them {missed:.0f} cycles per core; {copies} of the code"
+        + f"; waits for them {missed:.0f} cycles per core; {counted(report.copies, 'copy')} of the code"
     )
     lines.append(_weights_line(report))
     return lines
@@ -282,12 +283,12 @@ def _part_lines(report: SimReport) -> list[str]:
     found = []
     for row in report.parts[:ROWS_SHOWN]:
         other = "" if row.other_way_us is None else f" ({row.other_way_us:.2f} us the other way)"
-        launches = "1 launch" if row.launches == 1 else f"{row.launches} launches"
         found.append(
-            f"{row.part}, {launches}: predicted {row.predicted_us:.2f} us{other}, simulated {row.simulated_us:.2f} us"
+            f"{row.part}, {counted(row.launches, 'launch')}: predicted {row.predicted_us:.2f} us{other}, "
+            f"simulated {row.simulated_us:.2f} us"
         )
     if len(report.parts) > ROWS_SHOWN:
-        found.append(f"... and {len(report.parts) - ROWS_SHOWN} more parts")
+        found.append(f"... and {counted(len(report.parts) - ROWS_SHOWN, 'more part')}")
     return found
 
 

@@ -4,7 +4,9 @@ Model: a launch is *disturbed* where the operating system took the CPU from one 
 context switches, counted by thread and round). Disturbed launches are left out and counted. What is left is *trusted*
 where it is half of all launches, or `ENOUGH`: then medians are those of a quiet machine. Else figures are of all
 launches, and their shares are withheld. What other processes and the hypervisor took of the CPUs (/proc/stat) and
-whether two of our CPUs are one core is said beside that; both slow a launch without interrupting it.
+whether two of our CPUs are one core is said beside that; both slow a launch without interrupting it. So is a
+frequency that moved: behind each profiled launch every core runs a chain of additions, a cycle each, against the
+invariant counter. Every twentieth at either end is left out of the range: an interrupt lengthens a chain, too.
 """
 
 from __future__ import annotations
@@ -21,17 +23,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from superkernel import _core
+
 ENOUGH = 20
 MENTIONED = 0.02  # part of the CPUs' time from which on others are mentioned
 _BUSY = (0, 1, 2, 5, 6)  # user, nice, system, irq, softirq
 _STEAL = 7
+STEADY = 0.05  # part of the highest frequency by which it may move before that is mentioned
+_ENDS = (0.05, 0.95)  # quantiles
 STAT = Path("/proc/stat")
+Array = NDArray[np.float64]
 _STAT_TEXT = partial(STAT.read_text, "ascii")
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """See the module docstring. Shares are parts of 1 of the allowed CPUs' time, None where that was too short."""
+    """See the module docstring. Shares are parts of 1 of the allowed CPUs' time, None where that was too short;
+    `ghz_low`, `ghz_high`: the frequencies that the launches met, None where it cannot be measured."""
 
     launches: int
     left_out: int
@@ -40,6 +48,8 @@ class Conditions:
     stolen_share: float | None = None
     shared_cores: bool = False
     trusted: bool = True
+    ghz_low: float | None = None
+    ghz_high: float | None = None
 
     def sentences(self) -> Iterator[str]:
         """What a reader must know; nothing where the machine was quiet."""
@@ -49,13 +59,15 @@ class Conditions:
                 "are withheld, times are of all launches"
             )
         elif self.left_out:
-            yield f"{self.left_out} of {self.launches} launches are left out: a thread lost its CPU meanwhile"
+            yield f"{self.left_out} of {self.launches} launches left out: a thread lost its CPU meanwhile"
         if (self.others_share or 0.0) >= MENTIONED:
             yield f"other processes took {self.others_share:.0%} of the CPUs"
         if (self.stolen_share or 0.0) >= MENTIONED:
             yield f"the hypervisor took {self.stolen_share:.0%} of the CPUs"
         if self.shared_cores:
             yield "two of the CPUs are threads of one core: they slow each other"
+        if self.ghz_low is not None and self.ghz_high is not None and self.ghz_low < (1 - STEADY) * self.ghz_high:
+            yield f"the CPUs ran at {self.ghz_low:.2f} to {self.ghz_high:.2f} GHz: times differ by that too"
 
 
 def kept_launches(preemptions: NDArray[np.int64]) -> tuple[NDArray[np.bool_], bool]:
@@ -65,6 +77,12 @@ def kept_launches(preemptions: NDArray[np.int64]) -> tuple[NDArray[np.bool_], bo
     if 2 * kept >= len(quiet) or kept >= ENOUGH:
         return quiet, True
     return np.ones_like(quiet), False
+
+
+def frequencies(chain_ticks: NDArray[np.int64], ns_per_tick: float) -> NDArray[np.float64]:
+    """GHz from the ticks of chains of additions; those that could not be timed (0) are left out."""
+    timed = chain_ticks[chain_ticks > 0]
+    return _core.CHAIN_CYCLES / (timed * ns_per_tick)
 
 
 class Watch:
@@ -79,9 +97,10 @@ class Watch:
         self._cpus = sorted(os.sched_getaffinity(0))
         self._before, self._own = self._ticks(), own_seconds()
 
-    def conditions(self, preemptions: NDArray[np.int64], cores: int) -> Conditions:
-        """Of launches on `cores` threads, given how often they lost their CPU in each."""
+    def conditions(self, preemptions: NDArray[np.int64], cores: int, ghz: Sequence[float] | Array = ()) -> Conditions:
+        """Of launches on `cores` threads, given how often they lost their CPU in each, and frequencies met."""
         _, trusted = kept_launches(preemptions)
+        low, high = map(float, np.quantile(ghz, _ENDS)) if len(ghz) else (None, None)
         others, stolen = self._shares()
         return Conditions(
             len(preemptions),
@@ -91,6 +110,8 @@ class Watch:
             stolen,
             cores > 1 and _share_a_core(self._cpus),
             trusted,
+            low,
+            high,
         )
 
     def _shares(self) -> tuple[float | None, float | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from superkernel.backends.host.report import BoundaryReport, Report, TimePart
 from superkernel.backends.page_parts import flow_of, kernels_table, memory_of
-from superkernel.display.charts import Roofline, StackedBar
+from superkernel.display.charts import Roofline, RooflinePoint, StackedBar
 from superkernel.display.page import Page, PageTable, headline
 from superkernel.scheduler.schedule import Schedule
 
@@ -16,6 +16,7 @@ FORMS = {
 }
 LIMITS = {
     "work": "the work of its sub-operators",
+    "movement": "moving data that nothing is computed of",
     "pure sync": "synchronisation itself",
     "imbalance": "waiting for cores that still work",
     "end": "cores that are done ahead of the last one",
@@ -81,5 +82,11 @@ def _work(report: Report) -> PageTable:
 def _roofline(report: Report) -> Roofline | None:
     if not all(report.peak):
         return None
-    points = ((w.name, w.flops / w.operand_bytes, w.gflops) for w in report.work if w.operand_bytes)
-    return Roofline(tuple(points), *report.peak)
+    flops_per_ns, bytes_per_ns = report.peak
+    whole = sum(w.busy_ns for w in report.work) or 1.0
+    points = (
+        RooflinePoint(w.name, w.flops / w.operand_bytes, w.gflops, w.busy_ns / whole)
+        for w in report.work
+        if w.operand_bytes
+    )
+    return Roofline(tuple(points), (("all cores", flops_per_ns),), (("level-two caches", bytes_per_ns),))

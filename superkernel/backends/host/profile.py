@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from superkernel import _core
 from superkernel.backends.host.compiled import HostCompiled
 from superkernel.backends.host.computed_in import formats_in_force, formats_text
-from superkernel.backends.host.conditions import Conditions, Watch, kept_launches
+from superkernel.backends.host.conditions import Conditions, Watch, frequencies, kept_launches
 from superkernel.backends.host.hang import PlanWords
 from superkernel.backends.host.page import page_of
 from superkernel.backends.host.replay import LaunchReplay
@@ -39,6 +39,7 @@ from superkernel.backends.host.report import (
     Work,
 )
 from superkernel.backends.host.stamps import RunFigures, core_stamps, read_stamps, trace_of
+from superkernel.backends.page_parts import flops_of
 from superkernel.compilation.kernel_uses import computed_in, kernel_uses
 from superkernel.display.page import Gain
 from superkernel.display.tracing import Trace
@@ -109,13 +110,15 @@ def run_rounds(
 
 
 def _joined(parts: Sequence[_core.ProfileRows], watch: Watch, cores: int) -> Rounds:
-    def column(name: Literal["plain_ns", "profiled_ns", "single_ns", "edges", "events", "preemptions"]) -> Array:
+    names = Literal["plain_ns", "profiled_ns", "single_ns", "edges", "events", "preemptions", "chain_ticks"]
+
+    def column(name: names) -> Array:
         return np.concatenate([part[name] for part in parts])
 
     preemptions = column("preemptions")
     return Rounds(
         column("plain_ns"), column("profiled_ns"), column("single_ns"), column("edges"), column("events"), preemptions,
-        watch.conditions(preemptions.sum(axis=1), cores),
+        watch.conditions(preemptions.sum(axis=1), cores, frequencies(column("chain_ticks"), 1e9 / _core.tsc_hz())),
     )  # fmt: skip
 
 
@@ -142,8 +145,9 @@ def _variant(name: str, compiled: HostCompiled, measured: Rounds, ns_per_tick: f
 
 def _figures(compiled: HostCompiled, measured: Rounds, ns_per_tick: float) -> dict[int, RunFigures]:
     """Of the kept rounds, by number."""
+    moving = {subop for subop, flops in enumerate(flops_of(compiled.graph, compiled.schedule)) if not flops}
     return {
-        int(row): read_stamps(compiled.plan, measured.events[row], ns_per_tick, measured.edges[row].tolist())
+        int(row): read_stamps(compiled.plan, measured.events[row], ns_per_tick, measured.edges[row].tolist(), moving)
         for row in np.flatnonzero(measured.kept)
     }
 
@@ -249,7 +253,8 @@ def _parts(middle: Sequence[RunFigures], kept: Sequence[RunFigures], cores: int)
 
     def of(figures: RunFigures) -> dict[str, float]:
         found = {
-            "work": float(figures.busy.sum()),
+            "work": float(figures.busy.sum() - figures.movement.sum()),
+            "movement": float(figures.movement.sum()),
             "pure sync": float(figures.pure.sum() + figures.sets.sum()),
             "imbalance": float(figures.imbalance.sum()),
             "end": float(figures.end.sum()),
@@ -270,16 +275,12 @@ def _parts(middle: Sequence[RunFigures], kept: Sequence[RunFigures], cores: int)
 
 def _work(compiled: HostCompiled, middle: Sequence[RunFigures], kept: Sequence[RunFigures]) -> tuple[Work, ...]:
     """A row per sub-operator."""
-    graph, schedule = compiled.graph, compiled.schedule
-    nodes = {node.name: node for node in graph.nodes}
+    schedule = compiled.schedule
     cores: dict[int, set[int]] = {}
     for task in schedule.tasks:
         cores.setdefault(task.subop, set()).add(task.core)
     rows = []
-    for sub in schedule.subops:
-        flops = 0.0
-        for node in (nodes[name] for name in sub.nodes if name in nodes):
-            flops += graph.definition(node).flops(graph.input_types(node), graph.output_types(node), node.attrs)
+    for sub, flops in zip(schedule.subops, flops_of(compiled.graph, schedule), strict=True):
         busy = float(np.mean([f.subop.get(sub.index, 0.0) for f in middle]))
         each = MedianInterval.of([f.subop.get(sub.index, 0.0) for f in kept])
         nbytes = sum(operand.type.nbytes for operand in sub.body.operands)

@@ -47,6 +47,7 @@ from superkernel.codegen.host.recording import (
     compile_recorded,
     recordable,
 )
+from superkernel.core.counted import counted
 from superkernel.core.errors import RaceError, Violation
 from superkernel.core.tensor import TensorType
 from superkernel.scheduler.schedule import MemoryAccess, MemoryAddress, Schedule, Space, Task
@@ -329,7 +330,7 @@ class _Watch(Turns):
         for access in task.accesses:
             self._mark(declared, access, WRITTEN if access.write else READ)
         if self.window.outside[0]:
-            found = f"{self.window.outside[0]} accesses"
+            found = f"{counted(self.window.outside[0], 'access')}"
             self._find("access outside of all memory", self._name(task), "the sub-operator's operands", found)
         number = task.index + 1
         known = self.clocks[task.core][self.owner] >= self.release

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from superkernel.backends.host.conditions import Conditions
 from superkernel.compilation.kernel_uses import KernelUse, use_lines
+from superkernel.core.counted import counted
 from superkernel.core.errors import UnsupportedError
 from superkernel.display import notebook
 from superkernel.display.charts import Chart
@@ -226,9 +227,10 @@ class Report:
 
     def _headlines(self) -> list[str]:
         lines = [
-            f"{self.graph}: {self.nodes} nodes -> {self.subops} sub-operators ({self.distinct_kernels} distinct) "
-            f"-> 1 kernel on {self.cores} core{'s' if self.cores != 1 else ''} ({self.target})",
-            f"sync points: {self.naive_syncs} full barriers before, {self.waits} waits and {self.sets} sets after",
+            f"{self.graph}: {counted(self.nodes, 'node')} -> {counted(self.subops, 'sub-operator')} "
+            f"({self.distinct_kernels} distinct) -> 1 kernel on {counted(self.cores, 'core')} ({self.target})",
+            f"sync points: {counted(self.naive_syncs, 'full barrier')} before, {counted(self.waits, 'wait')} and "
+            f"{counted(self.sets, 'set')} after",
             f"a launch takes {self.run or format_ns(self.run_ns)}",
         ]
         lines += [] if self.conditions is None else list(self.conditions.sentences())
@@ -236,11 +238,11 @@ class Report:
         if self.fused is not None and self.one_by_one is not None:
             lines.append(
                 f"fused {self.fused}, one by one {self.one_by_one}: {self.speedup:.2f}x "
-                f"(medians with 95 % intervals, {self.fused.samples} alternating pairs)"
+                f"(medians with 95 % intervals, {counted(self.fused.samples, 'alternating pair')})"
             )
         for variant in self.variants:
             lines.append(
-                f"with {variant.name} {variant.run}, {variant.waits} waits: "
+                f"with {variant.name} {variant.run}, {counted(variant.waits, 'wait')}: "
                 f"{variant.run.median_ns / (self.run_ns or 1.0):.2f}x the time"
             )
         lines += [self.precision] if self.precision else []
@@ -328,7 +330,7 @@ class Report:
         return self.text()
 
     def __repr__(self) -> str:
-        time = f"{self.subops} sub-operators, {format_ns(self.run_ns)}"
+        time = f"{counted(self.subops, 'sub-operator')}, {format_ns(self.run_ns)}"
         return f"<superkernel.Report {self.graph!r} on {self.target}: {time}>"
 
 

@@ -10,7 +10,7 @@ Invariant: for each core these five sum to the launch's total.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from superkernel.backends.host.compiled import HostCompiled
 from superkernel.backends.host.hang import PlanWords
 from superkernel.backends.host.replay import LaunchReplay
+from superkernel.core.counted import counted
 from superkernel.display.spans import SignalFlow, Span, SpanKind, Track, with_symbols
 from superkernel.display.tracing import Trace
 from superkernel.sync.plan import Plan, Set, TaskStep, Wait
@@ -26,10 +27,12 @@ from superkernel.sync.plan import Plan, Set, TaskStep, Wait
 
 @dataclass
 class RunFigures:
-    """One profiled launch, in ns. Arrays are per core; `pure` and `imbalance` per wait index."""
+    """One profiled launch, in ns. Arrays are per core; `pure` and `imbalance` per wait index; `movement` is part of
+    `busy`."""
 
     total: float
     busy: NDArray[np.float64]
+    movement: NDArray[np.float64]
     pure: NDArray[np.float64]
     imbalance: NDArray[np.float64]
     sets: NDArray[np.float64]
@@ -39,21 +42,27 @@ class RunFigures:
 
 
 def read_stamps(
-    plan: Plan, events: NDArray[np.uint64], ns_per_tick: float, edges: Sequence[int] | None = None
+    plan: Plan,
+    events: NDArray[np.uint64],
+    ns_per_tick: float,
+    edges: Sequence[int] | None = None,
+    moving: Collection[int] = (),
 ) -> RunFigures:
     """The figures of one launch from its stamps, [cores, words] in ticks. `edges`: the caller's begin and end; without,
-    the first and the last stamp."""
+    the first and the last stamp. `moving`: sub-operators that compute nothing."""
     stamps = [core_stamps(plan, events, core, ns_per_tick) for core in range(plan.cores)]
     set_at = _signalled(plan, stamps)
     waits = 1 + max((s.index for p in plan.programs for s in p if isinstance(s, Wait)), default=-1)
-    busy, sets, launch, at_end = np.zeros((4, plan.cores))
-    figures = RunFigures(0.0, busy, np.zeros(waits), np.zeros(waits), sets, launch, at_end)
+    busy, movement, sets, launch, at_end = np.zeros((5, plan.cores))
+    figures = RunFigures(0.0, busy, movement, np.zeros(waits), np.zeros(waits), sets, launch, at_end)
     for core, program in enumerate(plan.programs):
         for i, step in enumerate(program):
             begin, end = stamps[core][i], stamps[core][i + 1]
             if isinstance(step, TaskStep):
                 figures.busy[core] += end - begin
                 subop = plan.tasks[step.task].subop
+                if subop in moving:
+                    figures.movement[core] += end - begin
                 figures.subop[subop] = max(figures.subop.get(subop, 0.0), end - begin)
             elif isinstance(step, Set):
                 figures.sets[core] += end - begin
@@ -118,7 +127,7 @@ def trace_of(
                 flows.append(
                     SignalFlow(core, end, f"core {step.producer}, set {step.count}", flow_of[place], taken=True)
                 )
-    title = f"{compiled.graph.name} on the host, {compiled.cores} cores"
+    title = f"{compiled.graph.name} on the host, {counted(compiled.cores, 'core')}"
     cores = {core: f"core {core}" for core in range(plan.cores)}
     tracks = tuple(Track(core, 0, "worker") for core in cores)
     told = with_symbols(spans, compiled.symbols)
