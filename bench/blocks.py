@@ -3,7 +3,7 @@
     python bench/blocks.py [--only 'decode-l*'] [--threads 1,2] [--rounds 30] [--json]
 
 Forms: f32; bf16 (`precision="bf16"`); 8 and 4 bits in blocks of 32 with f16 scales, x in f32; the same with
-`precision="int8"`, x in 16 bits by block. Calls of all forms alternate, so that whatever else the machine does meets
+`precision="int8"`, x in 8 bits by block. Calls of all forms alternate, so that whatever else the machine does meets
 all of them. Per form: fastest and median call, how many times as fast as bf16 (fastest calls), bytes of weights, and
 the bytes per ns at which the fastest call takes them, to be held against what the machine reads (`superkernel
 machine`): from the third-level cache where they fit, else from memory.

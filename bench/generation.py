@@ -59,7 +59,7 @@ def load_ours(source: Path, kind: str, threads: int, *, precision: str = "f32") 
 
 
 def load_ours_int8(source: Path, kind: str, threads: int) -> Session:
-    """Rows of single tokens as whole numbers of 16 bits; llama.cpp rounds them to 8."""
+    """Tokens as whole numbers of 8 bits by block, as llama.cpp has them."""
     return load_ours(source, kind, threads, precision="int8")
 
 

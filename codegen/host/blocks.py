@@ -7,8 +7,9 @@ whose last bits count as units, off which that power and the zero are taken, exa
 apart; behind it they are multiplied by the scales and added to the sums of all blocks, offsets times the sum of the
 block's x as well.
 
-Where x are whole numbers, words are taken apart into vectors of bytes that are multiplied by fours of x's high and of
-its low bytes, exactly in i32, and the block's two sums become f32 under the product of both scales.
+Where x are whole numbers, words are taken apart into vectors of bytes that are multiplied by fours of x's bytes (of 16
+bits: of its high and of its low bytes), exactly in i32, and the block's sums become f32 under the product of both
+scales. A number of x that is not finite makes the scale of its block so, and with it every result of the row.
 
 Scratch: [tile][left copy][right panel as f32][sums of x: rows x blocks], or [tile][rows as whole numbers][an f32 row].
 
@@ -17,7 +18,7 @@ Invariant: the operations behind a result depend on the depth, the block and the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from llvmlite import ir
@@ -33,7 +34,7 @@ from superkernel.ir.body import Body
 from superkernel.scheduler.families.blocks import BLOCK_WORDS, WORD_CODES, BlockTiling
 from superkernel.scheduler.families.matmul_tiling import COPY
 
-_LARGEST = 127 * 256 + 127  # whole number whose high and low bytes are both signed bytes
+_LARGEST = {1: 127, 2: 127 * 256 + 127}  # whole number whose bytes, so many, are all signed ones
 _SMALLEST = 2.0**-100  # largest number of a block that is not taken for 0: what others become must be finite
 _ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # of codes in the bytes of a word's even and odd nibbles
 _UNROLLED_WORDS = 8  # of a block
@@ -141,14 +142,17 @@ class BlockEmitter(MatmulEmitter):
         t = self.t
         if t.right == COPY:
             return super()._results(lines, source, zeros, steps, start)
-        kb, whole = self.kb, t.depth // t.block_depth
         block = self._integer_block if t.format.is_reduced else self._block
-        kb.forget_vectors()
+        self.kb.forget_vectors()
         totals = [zero(t.acc, t.lanes)] * (t.tile_rows * t.vectors)
-        totals = fold(kb, 0, whole, 1, totals, lambda i, state: block(lines, i, t.block_depth, state))
-        if t.stored.count > whole:
-            totals = block(lines, whole, t.depth - whole * t.block_depth, totals)
-        return self.tile.rows_of(totals)
+        return self.tile.rows_of(self._each_block(totals, lambda i, items, state: block(lines, i, items, state)))
+
+    def _each_block(self, state: Values, block: Callable[[Index, int, Values], Values]) -> Values:
+        """`state = block(index, codes in it, state)` for every block, the last one perhaps shorter."""
+        t = self.t
+        whole = t.depth // t.block_depth
+        state = fold(self.kb, 0, whole, 1, state, lambda i, values: block(i, t.block_depth, values))
+        return block(whole, t.depth - whole * t.block_depth, state) if t.stored.count > whole else state
 
     # Whole numbers --------------------------------------------------------------------------------------------------
 
@@ -174,13 +178,14 @@ class BlockEmitter(MatmulEmitter):
 
         def look(at: Index, state: Values) -> Values:
             value = kb.load(self.row, kb.add(first, at), DType.F32, width)
-            size = kb.call_float("llvm.fabs", value)
-            largest = b.select(b.fcmp_ordered(">", size, state[0]), size, state[0])
-            return [largest, kb.fma(value, zero(DType.F32, width), state[1]), b.fadd(state[2], value)]
+            size = b.bitcast(kb.call_float("llvm.fabs", value), state[0].type)
+            largest = b.select(b.icmp_signed(">", size, state[0]), size, state[0])
+            return [largest, *(b.fadd(total, value) for total in state[1:])]
 
-        found = fold(kb, 0, t.span, width, [zero(DType.F32, width)] * 3, look)
-        largest, odd, total = (kb.reduce_lanes(op, v) for op, v in zip(("fmax", "fadd", "fadd"), found, strict=True))
-        limit, none = ir.Constant(largest.type, float(_LARGEST)), ir.Constant(largest.type, 0.0)
+        start = [zero(DType.I32, width), *([zero(DType.F32, width)] if t.offsets else ())]
+        bits, *totals = fold(kb, 0, t.span, width, start, look)
+        largest = b.bitcast(kb.reduce_lanes("smax", bits), ir.FloatType())
+        limit, none = ir.Constant(largest.type, float(_LARGEST[t.format.row_parts])), ir.Constant(largest.type, 0.0)
         is_some = b.fcmp_ordered(">", largest, ir.Constant(largest.type, _SMALLEST))
         inverse = b.select(is_some, b.fdiv(limit, largest), none)
         order = [i + j for i in range(0, width, WORD_CODES) for j in _ORDER] if t.bits == 4 else list(range(width))
@@ -188,28 +193,57 @@ class BlockEmitter(MatmulEmitter):
         def put(at: Index, state: Values) -> Values:
             value = kb.load(self.row, kb.add(first, at), DType.F32, width)
             code = nearest(kb, b.fmul(value, kb.splat(inverse, width)), kb.const(0, DType.I32, width))
-            low = b.ashr(b.shl(code, kb.const(24, DType.I32, width)), kb.const(24, DType.I32, width))
-            parts = [b.ashr(b.sub(code, low), kb.const(8, DType.I32, width)), low]
+            parts = [code]
+            if t.format.row_parts == 2:
+                low = b.ashr(b.shl(code, kb.const(24, DType.I32, width)), kb.const(24, DType.I32, width))
+                parts = [b.ashr(b.sub(code, low), kb.const(8, DType.I32, width)), low]
             for plane, part in enumerate(parts):
                 octets = kb.pick(b.trunc(part, ir.VectorType(I8, width)), order)
                 to = kb.at(copy, kb.add(kb.add(first, at), 4 * plane * t.plane), DType.I8)
                 b.store(octets, to, align=1)
             return [b.add(kept, part) for kept, part in zip(state, parts, strict=True)]
 
-        sums = fold(kb, 0, t.span, width, [zero(DType.I32, width)] * 2, put)
-        words = kb.add(kb.mul(block, BLOCK_WORDS), 2 * t.plane)
-        kb.store(b.fadd(b.fdiv(largest, limit), odd), copy, words, DType.F32)
+        sums = fold(kb, 0, t.span, width, [zero(DType.I32, width)] * t.format.row_parts, put)
+        words = self._words(block)
+        kb.store(b.fdiv(largest, limit), copy, words, DType.F32)
         for plane, part in enumerate(sums):
             begin = b.mul(kb.reduce_lanes("add", part), ir.Constant(I32, -t.zero))
             kb.store(begin, copy, kb.add(words, 1 + plane), DType.I32)
-        kb.store(total, copy, kb.add(words, 3), DType.F32)
+        for total in totals:
+            kb.store(kb.reduce_lanes("fadd", total), copy, kb.add(words, 3), DType.F32)
+
+    def _words(self, block: Index) -> Index:
+        """Where a row's copy has what belongs to a block."""
+        return self.kb.add(self.kb.mul(block, BLOCK_WORDS), self.t.format.row_parts * self.t.plane)
 
     def _integer_block(self, lines: Lines, block: Index, items: int, totals: Values) -> Values:
         """As `_block`, x being whole numbers."""
-        kb, b, t = self.kb, self.kb.b, self.t
+        kb, t, planes = self.kb, self.t, self.t.format.row_parts
+        sums, words = self._sums_of_block(lines, block, items), self._words(block)
+        scales = self._of_block(self.scales, block)
+        offsets = None if self.offsets is None else self._of_block(self.offsets, block)
+        found = []
+        for row in range(t.tile_rows):
+            own = kb.at(lines.origin, row * lines.line, t.acc)
+            scale = kb.splat(kb.load(own, words, DType.F32), t.lanes)
+            for v in range(t.vectors):
+                i = row * t.vectors + v
+                whole, *low = (kb.b.sitofp(part, scale.type) for part in sums[planes * i : planes * (i + 1)])
+                if low:
+                    whole = kb.fma(whole, kb.const(256.0, DType.F32, t.lanes), low[0])
+                value = kb.fma(whole, kb.b.fmul(scale, scales[v]), totals[i])
+                if offsets is not None:
+                    x_sum = kb.splat(kb.load(own, kb.add(words, 3), DType.F32), t.lanes)
+                    value = kb.fma(x_sum, offsets[v], value)
+                found.append(value)
+        return found
+
+    def _sums_of_block(self, lines: Lines, block: Index, items: int) -> Values:
+        """In i32, by row, vector and part of x."""
+        kb, t = self.kb, self.t
         first, planes = kb.mul(block, t.span // t.step), t.format.row_parts
         rows = [kb.at(lines.origin, row * lines.line, t.acc) for row in range(t.tile_rows)]
-        words = kb.add(kb.mul(block, BLOCK_WORDS), planes * t.plane)
+        words = self._words(block)
         octets = 8 // t.bits  # vectors of bytes in a vector of words
 
         def beginning(row: int, plane: int) -> ir.Value:
@@ -242,21 +276,7 @@ class BlockEmitter(MatmulEmitter):
                 sums = step(index, sums)
         else:
             sums = fold(kb, 0, steps, 1, sums, step)
-        scales = self._of_block(self.scales, block)
-        offsets = None if self.offsets is None else self._of_block(self.offsets, block)
-        found = []
-        for row in range(t.tile_rows):
-            scale = kb.splat(kb.load(rows[row], words, DType.F32), t.lanes)
-            for v in range(t.vectors):
-                i = row * t.vectors + v
-                high, low = (b.sitofp(part, scale.type) for part in sums[planes * i : planes * (i + 1)])
-                whole = kb.fma(high, kb.const(256.0, DType.F32, t.lanes), low)
-                value = kb.fma(whole, b.fmul(scale, scales[v]), totals[i])
-                if offsets is not None:
-                    x_sum = kb.splat(kb.load(rows[row], kb.add(words, 3), DType.F32), t.lanes)
-                    value = kb.fma(x_sum, offsets[v], value)
-                found.append(value)
-        return found
+        return sums
 
     def _octets(self, word: ir.Value, part: int) -> ir.Value:
         """The codes of a word as bytes; of 4 bits the even ones, then the odd ones."""

@@ -8,13 +8,13 @@ and offsets, as what they are stored as, [panels][blocks][panel]. Two ways from 
   block takes its scale, and the offset times the sum of the block's x;
 - more rows (`gemm`): a panel is unpacked into scratch as f32, which the rows share, and multiplied as any panel.
 
-Where the policy allows int8, few rows are turned into whole numbers of 16 bits, block by block with a scale each, as
-signed high and low bytes: codes of 4 bits as bytes, or of 8 bits as unsigned ones, are multiplied by these in fours,
-with sums in i32 that begin with what the zero takes off.
+Where int8 is allowed, rows are turned into whole numbers, block by block with a scale each: of 8 bits, or few rows of
+16 bits, as signed high and low bytes. Codes of 4 bits as bytes, or of 8 bits as unsigned ones, are multiplied by these
+in fours, with sums in i32 that begin with what the zero takes off.
 
-A row's copy is then, in bytes: [high bytes][low bytes] in the order in which words bring their codes ([0, 2, 4, 6, 1,
-3, 5, 7] of 4 bits), zeros up to whole blocks; per block the f32 scale, two i32 beginnings of sums (high, low), and the
-f32 sum of x.
+A row's copy is then, in bytes: [bytes], or [high bytes][low bytes], in the order in which words bring their codes ([0,
+2, 4, 6, 1, 3, 5, 7] of 4 bits), zeros up to whole blocks; per block the f32 scale, two i32 beginnings of sums (high,
+low), and the f32 sum of x, each where there is one.
 
 Invariants: as of matrix products; codes are never rounded, and without such a policy x meets them in f32.
 """
@@ -45,7 +45,7 @@ from superkernel.scheduler.families.kernel import (
     HostTiling,
     ReducedKernelDef,
 )
-from superkernel.scheduler.families.matmul import GEMM_TILES, MatmulFamily, stores_prologue, tile_shapes
+from superkernel.scheduler.families.matmul import GEMM_TILES, INT8_DEPTHS, MatmulFamily, stores_prologue, tile_shapes
 from superkernel.scheduler.families.matmul_form import MatmulForm, form_of
 from superkernel.scheduler.families.matmul_tiling import COLUMNS, COPY, PACKED, ROWS, MatmulTiling, make_tiling
 from superkernel.scheduler.families.packing import PackPanels
@@ -60,6 +60,10 @@ BLOCK_WORDS = 4
 """Words behind a row of whole numbers, per block: see the module docstring."""
 
 SIGN = 128
+_BYTE_TILES = {"avx512": (3, 4), "avx2": (2, 2), "plain": (2, 2)}
+"""Rows and vectors of a register tile of bytes, whose sums of a block and of all are registers. As wide for one row as
+for many: both take the same packed weights."""
+
 ROWS_MAX = 6
 """Rows up to which codes are unpacked where they are multiplied."""
 
@@ -143,7 +147,7 @@ class BlockTiling(MatmulTiling):
     def left_pitch(self) -> int:
         if not self.format.is_reduced:
             return super().left_pitch
-        return -(-(self.format.row_parts * self.plane + BLOCK_WORDS * self.stored.count) // 16) * 16
+        return (-(-(self.format.row_parts * self.plane + BLOCK_WORDS * self.stored.count) // 16) | 1) * 16
 
     @property
     def staged(self) -> int:
@@ -208,12 +212,14 @@ class BlockTiling(MatmulTiling):
             return super().cost_ns(body, begin, end, target) + every * times * vectors * (unpack + 1.0) * one
         work = vectors * (unpack + self.tile_rows) * one
         if self.format.is_reduced:
-            dots = self.format.row_parts * self.tile_rows / 4 / (1.0 if self.format.native else _EMULATED)
-            work = vectors * (self.bits == 4) * 0.4 * one + vectors * (dots + 8.0 / self.block_depth) * one
-        tiles = self.batch * self.panels * 12.0
-        elements = form.batch * form.rows * self.depth
+            speed = self.format.native_rate if self.format.native else _EMULATED
+            dots = self.format.row_parts * self.tile_rows / 4 / speed
+            behind = (4.0 + 4.0 * self.tile_rows) / self.block_depth
+            work = self.row_tiles * vectors * ((self.bits == 4) * 0.4 + dots + behind) * one
+        tiles = self.batch * self.row_tiles * self.panels * (8.0 + 4.0 * self.tile_rows)
+        elements = form.batch * form.rows * self.depth * (share if self.axis == ROWS or self.batch > 1 else 1.0)
         copy = elements / self.format.copied_per_ns if self.left == COPY or self.offsets else 0.0
-        return CALL_NS + max(share * work, share * self._stream_ns(form, target)) + share * tiles + copy
+        return CALL_NS + self._beside_stream(share * work, share, self._stream_ns(form, target)) + share * tiles + copy
 
     def _copy_ns(self, form: MatmulForm, share: float, target: CpuTarget) -> float:
         """Of the rows; `cost_ns` knows what unpacking takes."""
@@ -263,11 +269,16 @@ class BlockFamily(MatmulFamily):
         }  # fmt: skip
         right = COPY if unpacked else PACKED
         parts = 1 if number is None else number.row_parts
-        shapes = tile_shapes(form, right, target)[:1] if unpacked else [_gemv_shape(form, target, parts)]
+        if unpacked:
+            shapes = tile_shapes(form, right, target)[:1]
+        elif number == formats.BLOCKS8.on(target.has):
+            shapes = [_byte_shape(form, target)]
+        else:
+            shapes = [_gemv_shape(form, target, parts)]
         found = []
         for rows, vectors in shapes:
             for axis in (COLUMNS, ROWS):
-                if axis == COLUMNS or (unpacked and (form.rows > rows or form.batch > 1)):
+                if axis == COLUMNS or form.rows > rows or (form.batch > 1 and right == COPY):
                     made = make_tiling(body, axis, rows, vectors, right, target, number)
                     found.append(_with_blocks(made, own))
         if stores_prologue(form):
@@ -280,6 +291,11 @@ def _gemv_shape(form: MatmulForm, target: CpuTarget, parts: int) -> tuple[int, i
     lanes, rows = target.lanes(form.acc), min(max(1, form.rows), ROWS_MAX)
     vectors = max(1, min(4 if rows <= 2 else 2, target.vector_registers * 3 // 4 // ((1 + parts) * rows)))
     return rows, max(1, min(vectors, -(-form.columns // lanes)))
+
+
+def _byte_shape(form: MatmulForm, target: CpuTarget) -> tuple[int, int]:
+    rows, vectors = _BYTE_TILES[target.tier]
+    return rows, max(1, min(vectors, -(-form.columns // target.lanes(form.acc))))
 
 
 def _with_blocks(tiling: MatmulTiling, own: Mapping[str, object]) -> BlockTiling:
@@ -336,8 +352,21 @@ KERNELS = (
         micro="gemv",
         modifier="blocks",
         others=(BYTES, VECTOR_FLOATS),
-        limits=(within(Reason.SHAPE, "m", 1, ROWS_MAX),),
+        limits=(within(Reason.SHAPE, "m", 1, ROWS_MAX), INT8_DEPTHS),
         tiles=dict.fromkeys(TIER_FEATURES, (1, 4)),
+        weights_as="xx",
+        code_bytes=8192,
+    ),
+    ReducedKernelDef(
+        id="host.block_matmul.int8",
+        ops=("block_matmul",),
+        family=BlockFamily(formats.BLOCKS8),
+        emitter="blocks",
+        micro="gemm",
+        modifier="blocks",
+        others=(BYTES, VECTOR_FLOATS),
+        limits=(INT8_DEPTHS,),
+        tiles=_BYTE_TILES,
         weights_as="xx",
         code_bytes=8192,
     ),

@@ -198,6 +198,10 @@ BLOCKS = NumberFormat(
     "int16_blocks", "16-bit rows by block, weights in blocks as they come, sums in i32", DType.U8, DType.I8, DType.I32,
     row_parts=2, feature="avx512vnni", copied_per_ns=2.0, precision="int8", error_ulps=2.0**9,
 )  # fmt: skip
+BLOCKS8 = replace(
+    BLOCKS, name="int8_blocks", title="8-bit rows by block, weights in blocks as they come, sums in i32", row_parts=1,
+    copied_per_ns=3.0, error_ulps=2.0**17,
+)  # fmt: skip
 WEIGHTS8 = NumberFormat("weights8", "f32 rows, 8-bit weights, sums in f32", DType.F32, DType.I8, DType.F32, rate=0.4)
 
 

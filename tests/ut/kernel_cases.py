@@ -59,16 +59,16 @@ def products() -> list[Case]:
 
 
 def blocks() -> list[Case]:
-    """Products with weights quantised in blocks; where x are whole numbers, they are those of 16 bits already."""
+    """Products with weights quantised in blocks; where x are whole numbers, they are those of 16 or 8 bits already."""
     rng, found = np.random.default_rng(3), []
-    x = rng.integers(-9, 10, (2, 37)).astype(np.float32)
-    x[:, ::16] = 127 * 256 + 127
-    for bits, kind in ((4, np.uint8), (8, np.int8)):
-        codes = rng.integers(0, 256, (45, -(-37 * bits // 8))).astype(np.uint8).view(kind)
-        scales = [numbers(45, 3, seed=seed) / np.float32(1 << 20) for seed in (1, 2)]
-        found.append(
-            case("host.block_matmul.gemv_int8", "block_matmul", [x, codes, *scales], [1, 2, 3], bits=bits, block=16)
-        )
+    for kernel, rows, largest in (("gemv_int8", 2, 127 * 256 + 127), ("int8", 2, 127), ("int8", 13, 127)):
+        x = rng.integers(-9, 10, (rows, 37)).astype(np.float32)
+        x[:, ::16] = largest
+        for bits, kind in ((4, np.uint8), (8, np.int8)):
+            codes = rng.integers(0, 256, (45, -(-37 * bits // 8))).astype(np.uint8).view(kind)
+            scales = [numbers(45, 3, seed=seed) / np.float32(32 * largest) for seed in (1, 2)]
+            inputs: list[Array | None] = [x, codes, *scales]
+            found.append(case(f"host.block_matmul.{kernel}", "block_matmul", inputs, [1, 2, 3], bits=bits, block=16))
     for kernel, rows in (("host.block_matmul.gemv", 2), ("host.block_matmul.gemm", 19)):
         for bits, kind in ((4, np.uint8), (8, np.int8)):
             codes = rng.integers(0, 256, (45, -(-37 * bits // 8))).astype(np.uint8).view(kind)

@@ -190,7 +190,7 @@ def problem_of(rows: int, target: CpuTarget, precision: str) -> Requirement:
     [
         (NATIVE, "f32", "host.block_matmul.gemv"),
         (NATIVE, "bf16", "host.block_matmul.gemv"),
-        (NATIVE, "int8", "host.block_matmul.gemv_int8"),
+        (NATIVE, "int8", "host.block_matmul.int8"),
         ((), "int8", "host.block_matmul.gemv"),
     ],
 )
