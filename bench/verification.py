@@ -11,7 +11,7 @@ Schedules are made of nothing but byte accesses in an arena that is reused all t
     random    parts of random buffers, as long as they were written
 
 `whole` has cores - 1 waits per task on the host, so that the plan itself is what grows there. Each figure comes from a
-process of its own: CPU seconds, and how far the peak of its memory went up.
+process of its own: CPU seconds, and how far its memory went up meanwhile, at its peak.
 """
 
 from __future__ import annotations
@@ -126,10 +126,10 @@ def aicore_schedule(shape: str, tasks: int, cores: int) -> tuple[AicoreSchedule,
     return schedule, target
 
 
-def _peak_mb() -> float:
-    """The most memory that this process ever had."""
+def _memory_mb(name: str) -> float:
+    """`VmHWM`: the most memory that this process had since its peak was forgotten; `VmRSS`: what it has now."""
     status = Path("/proc/self/status").read_text()
-    return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) / 1024
+    return int(next(line for line in status.splitlines() if line.startswith(name)).split()[1]) / 1024
 
 
 def measure(target: str, shape: str, tasks: int, cores: int) -> dict[str, float]:
@@ -147,9 +147,10 @@ def measure(target: str, shape: str, tasks: int, cores: int) -> dict[str, float]
 
 
 def _timed(name: str, work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
-    before, start = _peak_mb(), time.process_time()
+    Path("/proc/self/clear_refs").write_text("5")  # forgets the peak
+    before, start = _memory_mb("VmRSS"), time.process_time()
     found = work()
-    return found, {f"{name}_s": time.process_time() - start, f"{name}_mb": _peak_mb() - before}
+    return found, {f"{name}_s": time.process_time() - start, f"{name}_mb": _memory_mb("VmHWM") - before}
 
 
 def main() -> int:

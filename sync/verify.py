@@ -27,7 +27,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
+from operator import attrgetter
 from typing import TypeAlias
 
 import numpy as np
@@ -35,11 +36,10 @@ from numpy.typing import NDArray
 
 from superkernel.core.counted import counted
 from superkernel.core.errors import VerificationError, Violation
-from superkernel.sync.plan import Plan, Set, TaskStep, Wait
-from superkernel.sync.verify_pairs import Accesses, Numbers
+from superkernel.sync.plan import Plan, Set, Step, TaskStep, Wait
+from superkernel.sync.verify_pairs import Accesses, Column, Numbers
 from superkernel.sync.verify_tasks import check_tasks
 
-Clock: TypeAlias = NDArray[np.int32]
 Clocks: TypeAlias = NDArray[np.int32]
 
 
@@ -99,29 +99,52 @@ def verify(plan: Plan, units: Mapping[int, int] | None = None) -> Certificate:
 
 def check(plan: Plan, units: Mapping[int, int] | None = None) -> tuple[list[Violation], Certificate | None]:
     """As `verify`, but returns the violations; the certificate is None where there are any."""
-    wrong = [*check_tasks(plan.tasks, units or {}), *_check_bodies(plan), *_check_sets(plan), *_check_waits(plan)]
+    programs = list(map(_Program, plan.programs))
+    wrong = [
+        *check_tasks(plan.tasks, units or {}),
+        *_check_bodies(plan, programs),
+        *_check_sets(plan, programs),
+        *_check_waits(plan, programs),
+    ]
     if wrong:
         return wrong, None
-    before, stuck = _happens_before(plan)
+    before, stuck = _happens_before(plan, programs)
     if stuck:
         return stuck, None
     accesses = Accesses(plan.tasks)
-    wrong = [*_check_coverage(accesses), *_check_order(plan, accesses, before)]
+    wrong = [*_check_coverage(accesses), *_check_order(plan, programs, accesses, before)]
     if wrong:
         return wrong, None
-    waits = sum(isinstance(step, Wait) for program in plan.programs for step in program)
+    waits = sum(len(program.waits) for program in programs)
     within_task = accesses.count_overlaps(accesses.task)
     pairs = accesses.count_overlaps() - within_task
     within_core = accesses.count_overlaps(accesses.core) - within_task
     return [], Certificate(len(plan.tasks), plan.cores, waits, sum(plan.sets), pairs, pairs - within_core)
 
 
-def _check_order(plan: Plan, accesses: Accesses, before: Clocks) -> Iterator[Violation]:
+class _Program:
+    """One core's steps by kind: `others` are its bodies and sets, and `ahead` tells how many waits come ahead of each
+    of them, and of the end. What waits wait for stands in columns: there may be millions."""
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        is_wait = np.array([isinstance(step, Wait) for step in steps], np.bool_)
+        at = [*np.flatnonzero(~is_wait).tolist(), len(steps)]
+        self.ahead = [place - nth for nth, place in enumerate(at)]
+        self.waits = [step for step in steps if isinstance(step, Wait)]
+        self.others = [step for step in steps if not isinstance(step, Wait)]
+        self.bodies = [step.task for step in self.others if isinstance(step, TaskStep)]
+        self.counts = [step.count for step in self.others if isinstance(step, Set)]
+        self.producer, self.count, self.index = (self._column(name) for name in ("producer", "count", "index"))
+
+    def _column(self, name: str) -> Column:
+        return np.fromiter(map(attrgetter(name), self.waits), np.int64, len(self.waits))
+
+
+def _check_order(plan: Plan, programs: Sequence[_Program], accesses: Accesses, before: Clocks) -> Iterator[Violation]:
     """V5: of each pair, the later task starts when its core knows the earlier one as complete."""
     number = np.zeros(len(plan.tasks), np.int64)  # of a task among those of its core
-    for program in plan.programs:
-        mine = [step.task for step in program if isinstance(step, TaskStep)]
-        number[mine] = np.arange(len(mine))
+    for program in programs:
+        number[program.bodies] = np.arange(len(program.bodies))
     first = number[accesses.task]
 
     def late(earlier: Numbers, later: Numbers) -> NDArray[np.bool_]:
@@ -143,35 +166,33 @@ def _check_coverage(accesses: Accesses) -> Iterator[Violation]:
         )
 
 
-def _check_bodies(plan: Plan) -> Iterator[Violation]:
+def _check_bodies(plan: Plan, programs: Sequence[_Program]) -> Iterator[Violation]:
     """V1."""
     seen: set[int] = set()
-    for core, program in enumerate(plan.programs):
+    for core, program in enumerate(programs):
         last = 0
-        for step in program:
-            if not isinstance(step, TaskStep):
-                continue
-            where = f"core {core}, task {step.task}"
-            if not 0 <= step.task < len(plan.tasks):
+        for task in program.bodies:
+            where = f"core {core}, task {task}"
+            if not 0 <= task < len(plan.tasks):
                 yield Violation("no such task", where)
                 continue
-            if plan.tasks[step.task].core != core:
-                yield Violation("task runs on the wrong core", where, str(plan.tasks[step.task].core), str(core))
-            if step.task in seen:
+            if plan.tasks[task].core != core:
+                yield Violation("task runs on the wrong core", where, str(plan.tasks[task].core), str(core))
+            if task in seen:
                 yield Violation("task runs twice", where)
-            if step.task < last:
+            if task < last:
                 yield Violation("bodies leave the global order", where, f"after task {last}")
-            seen.add(step.task)
-            last = max(last, step.task)
-    for task in plan.tasks:
-        if task.index not in seen:
-            yield Violation("task never runs", f"core {task.core}, task {task.index}")
+            seen.add(task)
+            last = max(last, task)
+    for left in plan.tasks:
+        if left.index not in seen:
+            yield Violation("task never runs", f"core {left.core}, task {left.index}")
 
 
-def _check_sets(plan: Plan) -> Iterator[Violation]:
+def _check_sets(plan: Plan, programs: Sequence[_Program]) -> Iterator[Violation]:
     """V2."""
-    for core, program in enumerate(plan.programs):
-        counts = [step.count for step in program if isinstance(step, Set)]
+    for core, program in enumerate(programs):
+        counts = program.counts
         if any(after <= before for before, after in pairwise((0, *counts))):
             yield Violation("sets do not count up", f"core {core}", found=str(counts[:20]))
         last = counts[-1] if counts else 0
@@ -179,61 +200,76 @@ def _check_sets(plan: Plan) -> Iterator[Violation]:
             yield Violation("sets do not end at the declared number", f"core {core}", str(plan.sets[core]), str(last))
 
 
-def _check_waits(plan: Plan) -> Iterator[Violation]:
+def _check_waits(plan: Plan, programs: Sequence[_Program]) -> Iterator[Violation]:
     """V3."""
-    seen: set[int] = set()
-    for core, program in enumerate(plan.programs):
-        for step in program:
-            if not isinstance(step, Wait):
-                continue
-            where = f"core {core}, boundary {step.subop}, wait {step.index}"
-            if not 0 <= step.producer < plan.cores or step.producer == core:
-                yield Violation("wait for a core that cannot signal", where, found=str(step.producer))
-            elif not 1 <= step.count <= plan.sets[step.producer]:
-                reach = f"1 to {plan.sets[step.producer]}"
+    sets = np.array(plan.sets, np.int64)
+    all_indices = np.concatenate([program.index for program in programs])
+    twice = np.ones(len(all_indices), np.bool_)
+    twice[np.unique(all_indices, return_index=True)[1]] = False
+    begin = 0
+    for core, program in enumerate(programs):
+        nobody = (program.producer < 0) | (program.producer >= plan.cores) | (program.producer == core)
+        reach = sets[np.where(nobody, core, program.producer)]
+        out_of_reach = (program.count < 1) | (program.count > reach)
+        again = twice[begin : begin + len(program.waits)]
+        begin += len(program.waits)
+        for n in np.flatnonzero(nobody | out_of_reach | again):
+            wait = program.waits[n]
+            where = f"core {core}, boundary {wait.subop}, wait {wait.index}"
+            if nobody[n]:
+                yield Violation("wait for a core that cannot signal", where, found=str(wait.producer))
+            elif out_of_reach[n]:
                 yield Violation(
-                    "the threshold is never reached, or reached before the launch", where, reach, str(step.count)
+                    "the threshold is never reached, or reached before the launch",
+                    where,
+                    f"1 to {reach[n]}",
+                    str(wait.count),
                 )
-            if step.index in seen:
+            if again[n]:
                 yield Violation("wait index is used twice", where)
-            seen.add(step.index)
 
 
-def _happens_before(plan: Plan) -> tuple[Clocks, list[Violation]]:
+def _happens_before(plan: Plan, programs: Sequence[_Program]) -> tuple[Clocks, list[Violation]]:
     """V4 and the relation: for each task, how many bodies of each core have completed, visibly, when it starts."""
-    at = [0] * plan.cores
+    begin = np.cumsum((0, *plan.sets))  # of a core's counts in the two below
+    published = np.zeros((begin[-1], plan.cores), np.int32)  # by each count, or the next one set
+    reached = bytearray(begin[-1])
+    awaited = [begin[program.producer] + program.count - 1 for program in programs]
     knows = np.zeros((plan.cores, plan.cores), np.int32)
-    at_set: list[list[Clock]] = [[] for _ in plan.programs]  # knowledge published by each count, or the next one set
     before = np.zeros((len(plan.tasks), plan.cores), np.int32)
+    passed, done, at_set = [0] * plan.cores, [0] * plan.cores, begin.tolist()  # waits; bodies and sets; the next count
     moved = True
     while moved:
         moved = False
-        for core, program in enumerate(plan.programs):
+        for core, program in enumerate(programs):
             mine = knows[core]
-            while at[core] < len(program):
-                step = program[at[core]]
+            while True:
+                asked = awaited[core][passed[core] : program.ahead[done[core]]].tolist()
+                told = list(takewhile(reached.__getitem__, asked))
+                if told:
+                    np.maximum(mine, published[told].max(axis=0), out=mine)
+                    passed[core] += len(told)
+                    moved = True
+                if len(told) < len(asked) or done[core] == len(program.others):
+                    break
+                step = program.others[done[core]]
                 if isinstance(step, TaskStep):
                     before[step.task] = mine
                     mine[core] += 1
-                elif isinstance(step, Set):
-                    at_set[core] += [mine.copy()] * (step.count - len(at_set[core]))
-                elif len(at_set[step.producer]) >= step.count:
-                    np.maximum(mine, at_set[step.producer][step.count - 1], out=mine)
                 else:
-                    break
-                at[core] += 1
+                    stop = int(begin[core]) + step.count
+                    published[at_set[core] : stop] = mine
+                    reached[at_set[core] : stop] = b"\1" * (stop - at_set[core])
+                    at_set[core] = stop
+                done[core] += 1
                 moved = True
-    return before, list(_deadlock(plan, at, at_set))
-
-
-def _deadlock(plan: Plan, at: Sequence[int], at_set: Sequence[Sequence[Clock]]) -> Iterator[Violation]:
-    for core, program in enumerate(plan.programs):
-        if at[core] < len(program):
-            step = program[at[core]]
-            assert isinstance(step, Wait)
-            yield Violation(
-                "deadlock: this wait is never passed",
-                f"core {core}, boundary {step.subop}, wait {step.index}",
-                expected=f"core {step.producer} at count {step.count}",
-                found=f"it stops at {len(at_set[step.producer])}",
-            )
+    return before, [
+        Violation(
+            "deadlock: this wait is never passed",
+            f"core {core}, boundary {wait.subop}, wait {wait.index}",
+            expected=f"core {wait.producer} at count {wait.count}",
+            found=f"it stops at {at_set[wait.producer] - begin[wait.producer]}",
+        )
+        for core, program in enumerate(programs)
+        for wait in program.waits[passed[core] : passed[core] + 1]
+    ]

@@ -172,7 +172,7 @@ class _Bundle:
     low: int
     high: int
     write: bool
-    whole: bool = False
+    whole: bool = True
     apart: bool = False
     users: list[int] = field(default_factory=list)
     keys: list[object] = field(default_factory=list)
@@ -197,26 +197,26 @@ def _bundles(source: Sequence[tuple[Task, MemoryAccess]], numbers: Iterable[int]
                 bounds = (region.start, region.stop, access.write)
                 bundle = plain.get(bounds)
                 if bundle is None:
-                    bundle = plain[bounds] = _Bundle(*bounds, whole=True)
+                    bundle = plain[bounds] = _Bundle(*bounds)
                 bundle.add(number, task.core, region)
             else:
                 row = strided.setdefault((region.stride, region.count, access.write), [])
-                row.append((region, number, (task.core, access.regions)))
+                row.append((region, number, (task.core, region.start, region.length, region.stride, region.count)))
     yield from plain.values()
     for (stride, count, write), row in strided.items():
         row.sort(key=lambda item: item[0].start)
         yield from _interleaved(stride, count, write, row)
 
 
-def _interleaved(stride: int, count: int, write: bool, row: Iterable[tuple[Region, int, object]]) -> Iterator[_Bundle]:
+def _interleaved(stride: int, count: int, write: bool, row: Sequence[tuple[Region, int, object]]) -> Iterator[_Bundle]:
     """Regions of as many runs that are as far apart, in the order of their first runs: those that begin within one
     stride make a bundle."""
-    bundle: _Bundle | None = None
-    begin = reach = 0  # of the first runs since the last gap
+    first = row[0][0]
+    bundle = _Bundle(first.start, first.stop, write, apart=True)
+    begin = reach = first.start  # of the first runs since the last gap
     for region, user, key in row:
-        if bundle is None or region.start >= bundle.low + stride:
-            if bundle is not None:
-                yield _closed(bundle, Region(begin, reach - begin, stride, count))
+        if region.start >= bundle.low + stride:
+            yield _closed(bundle, Region(begin, reach - begin, stride, count))
             bundle = _Bundle(region.start, region.stop, write, apart=True)
             begin = reach = region.start
         if region.start > reach:
@@ -226,8 +226,7 @@ def _interleaved(stride: int, count: int, write: bool, row: Iterable[tuple[Regio
         reach = max(reach, region.start + region.length)
         bundle.high = max(bundle.high, region.stop)
         bundle.add(user, key, region)
-    if bundle is not None:
-        yield _closed(bundle, Region(begin, reach - begin, stride, count))
+    yield _closed(bundle, Region(begin, reach - begin, stride, count))
 
 
 def _closed(bundle: _Bundle, last: Region) -> _Bundle:
@@ -340,7 +339,7 @@ class _Stretches:
             return
         at, stop = self._cut(low), self._cut(high)
         at -= not self.users[at - 1]
-        stop += stop + 1 < len(self.starts) and not self.users[stop]
+        stop += not self.users[stop]
         self.starts[at:stop] = [self.starts[at]]
         self.users[at:stop] = [{}]
 
@@ -366,8 +365,6 @@ class _Runs:
 
     def add(self, low: int, high: int) -> None:
         """[low, high) is in it."""
-        if self.cover(low, high):
-            return
         at, stop = bisect_left(self.stops, low), bisect_right(self.starts, high)
         if at < stop:
             low, high = min(low, self.starts[at]), max(high, self.stops[stop - 1])

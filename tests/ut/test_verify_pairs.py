@@ -15,7 +15,7 @@ from superkernel.core.tensor import Region
 from superkernel.scheduler.schedule import MemoryAccess, Space, Task
 from superkernel.sync import verify_pairs
 from superkernel.sync.plan import Plan, Set, Step, TaskStep, Wait
-from superkernel.sync.verify_pairs import Accesses
+from superkernel.sync.verify_pairs import RACES_MAX, Accesses, _Bundle, _Runs, _Stretches
 
 
 def tasks_of(*rows: tuple[int, int, tuple[MemoryAccess, ...]]) -> list[Task]:
@@ -36,8 +36,22 @@ def test_writers_stand_for_all_before_them() -> None:
         (1, 1, (read(4, 4),)),
         (2, 2, (write(0, 16),)),
         (3, 3, (read(4, 4),)),
+        (4, 0, (write(0, 16),)),
+        (5, 1, (read(8, 8),)),
+        (6, 2, (write(0, 16),)),
+        (7, 3, (write(0, 16),)),
     )
-    assert pairs_of(tasks) == {(0, 1), (0, 2), (1, 2), (2, 3)}
+    links = {(0, 1), (0, 2), (1, 2), (2, 3), (2, 4), (3, 4), (4, 5), (4, 6), (5, 6), (6, 7)}
+    assert pairs_of(tasks) == links
+    assert number_of_pairs(Accesses(tasks)) == len(links)
+
+
+def test_writers_of_other_stretches_of_one_sub_operator_stay() -> None:
+    """Each of them, whichever is longer."""
+    for lengths in ((16, 8), (8, 16)):
+        rows = [(0, core, (write(0, length, space=Space.SCRATCH),)) for core, length in enumerate(lengths)]
+        tasks = tasks_of(*rows, (1, 2, (read(0, 4, space=Space.SCRATCH),)))
+        assert pairs_of(tasks) == {(0, 1), (0, 2), (1, 2)}
 
 
 def test_all_writers_of_one_sub_operator_stay() -> None:
@@ -56,6 +70,7 @@ def test_all_writers_of_one_sub_operator_stay() -> None:
         ([(1, 3), (4, 4)], False),
         ([(0, 4)], False),
         ([(0, 4), (4, 3)], False),
+        ([(0, 2), (4, 7), (7, 7)], False),
     ],
 )
 def test_columns_retire_what_is_older_where_they_leave_no_gap(columns: list[tuple[int, int]], retired: bool) -> None:
@@ -85,6 +100,75 @@ def test_tasks_of_one_sub_operator_are_paired_where_they_meet() -> None:
         (0, 5, (write(23, 4, 8, 2),)),
     )
     assert pairs_of(tasks) == {(0, 2), (1, 2), (3, 5), (4, 5)}
+
+
+@pytest.mark.parametrize(
+    ("columns", "pairs"),
+    [
+        ([(0, 4), (4, 4)], 0),
+        ([(0, 3), (4, 4)], 0),
+        ([(0, 5), (3, 5)], 1),
+        ([(0, 5), (5, 5)], 1),
+        ([(0, 4), (2, 4), (4, 4)], 3),
+        ([(0, 4), (4, 4), (64, 4)], 0),
+    ],
+)
+def test_columns_of_one_sub_operator_are_paired_where_they_may_meet(columns: list[tuple[int, int]], pairs: int) -> None:
+    """Those that lie one behind the other are not, those that overlap are, the next line's included."""
+    tasks = tasks_of(*((0, core, (write(at, length, 8, 4),)) for core, (at, length) in enumerate(columns)))
+    assert number_of_pairs(Accesses(tasks)) == pairs
+
+
+def test_columns_far_apart_are_not_one_stretch() -> None:
+    writes = [(0, core, (write(64 * core, 4, 8, 4),)) for core in range(3)]
+    assert number_of_pairs(Accesses(tasks_of(*writes, (1, 3, (read(64, 4, 8, 4),))))) == 1
+
+
+def test_columns_that_begin_in_the_next_line_are_another_stretch() -> None:
+    """Their ranges meet, so that they are paired; who reads what is ahead of the second is paired with the first."""
+    writes = [(0, core, (write(8 * core, 4, 8, 2),)) for core in range(2)]
+    assert number_of_pairs(Accesses(tasks_of(*writes))) == 1
+    assert number_of_pairs(Accesses(tasks_of(*writes, (1, 3, (read(0, 4),))))) == 2
+
+
+def test_columns_with_a_gap_between_them_count_as_written() -> None:
+    tasks = tasks_of((0, 0, (write(0, 2, 8, 2),)), (0, 1, (write(4, 2, 8, 2),)), (1, 0, (read(0, 2, 8, 2),)))
+    assert Accesses(tasks).unwritten == []
+
+
+def test_stretches_and_runs_do_not_grow_in_number() -> None:
+    """Those that have no users any more are one again."""
+    stretches = _Stretches()
+    empty = list(stretches.starts)
+    for order in ((0, 1, 2), (2, 1, 0), (1, 0, 2)):
+        for n in order:
+            stretches.add(_Bundle(8 * n, 8 * n + 8, write=False, users=[n], keys=[n]))
+        assert stretches.starts == [empty[0], 0, 8, 16, 24, empty[1]]
+        assert [stretches.users_of(8 * n, 8 * n + 8) for n in range(-1, 4)] == [[], [0], [1], [2], []]
+        for n in order:
+            stretches.clear(8 * n, 8 * n + 8)
+        assert stretches.starts == empty
+        assert stretches.users == [{}, {}]
+    runs = _Runs()
+    for low, high in ((0, 4), (8, 12), (4, 8), (2, 9), (20, 24), (11, 21)):
+        runs.add(low, high)
+    assert (runs.starts, runs.stops) == ([0], [24])
+
+
+def test_a_stretch_is_cleared_whole_where_its_beginning_has_no_users() -> None:
+    tasks = tasks_of(
+        (0, 0, (write(0, 16),)),
+        (1, 1, (read(8, 8),)),
+        (2, 2, (write(0, 16),)),
+        (3, 3, (write(0, 16),)),
+    )
+    assert number_of_pairs(Accesses(tasks)) == 4
+
+
+def test_races_are_listed_up_to_a_number() -> None:
+    assert RACES_MAX == 20
+    tasks = tasks_of((0, 0, (write(0, 8),)), *((1, core, (read(0, 8),)) for core in range(1, 30)))
+    assert len(pairs_of(tasks)) == RACES_MAX
 
 
 def test_what_nobody_wrote_is_told_with_its_first_bytes() -> None:
@@ -203,7 +287,10 @@ def test_pairs_come_in_blocks(most: int, monkeypatch: pytest.MonkeyPatch) -> Non
     accesses = Accesses(schedule.tasks)
     blocks = list(accesses.blocks())
     assert len(blocks) > 1
-    assert max(len(one) for one, _ in blocks) < most + len(accesses.source)
+    assert min(len(one) for one, _ in blocks[:-1]) == most
+    widest = max(np.bincount(later))
+    assert max(len(one) for one, _ in blocks) < most + max(most, widest)
+    assert most > 1 or all(len(set(other.tolist())) == 1 for _, other in blocks)
     assert [tuple(np.concatenate(column)) for column in zip(*blocks, strict=True)] == [tuple(earlier), tuple(later)]
 
 
