@@ -4,6 +4,10 @@ Model: a `Partition` is a tiling with one contiguous unit range per core that ta
 those of caches and memory that cores share as they are while all of the partition's cores read; they rank choices, no
 correctness rests on them. What waiting for other cores costs is for `place` to say.
 
+Of tilings of a sub-operator that were measured, the one that the model likes best keeps its modelled time, and the
+others have times in the measured proportion to it: measuring decides among tilings, while work stays in balance with
+waiting, whose price is the model's.
+
 Accesses and costs are asked of the tiling once per distinct (body, tiling, range): equal layers of a model cost
 nothing the second time.
 """
@@ -17,11 +21,14 @@ from itertools import pairwise
 from superkernel.core.tensor import Region, any_overlap
 from superkernel.ir.body import Body, Role, SubOperator
 from superkernel.scheduler.tiling import Access, CostedTiling, KernelFamily, Tiling, raise_workspace, within_workspace
+from superkernel.scheduler.timed import measured_share
 from superkernel.target.cpu import CpuTarget
 
 MAX_TILINGS = 4  # candidates looked at per sub-operator, best guesses first
 MAX_RIVALS = 3  # partitions kept per number of cores...
 RIVAL_FACTOR = 1.5  # ...if they are no slower than this beside the best
+EVEN = 0.95  # measured times from this share on of the usual tiling's tell the two not apart:
+BARELY = 1 + 1e-6  # such a one comes behind it
 MIN_GAIN = 0.9  # more cores are looked at only where the work itself gets at least so much shorter
 
 Range = tuple[int, int]
@@ -90,6 +97,7 @@ class CostBook:
     _accesses: dict[tuple[int, int, int, int], tuple[Access, ...]] = field(default_factory=dict)
     _reads: dict[tuple[int, int, int, int], tuple[OperandBytes, ...]] = field(default_factory=dict)
     _reading: dict[int, CpuTarget] = field(default_factory=dict)
+    _shares: dict[tuple[str, int], dict[int, float]] = field(default_factory=dict)
     _alive: list[object] = field(default_factory=list)  # ids stay valid as long as their objects are held
 
     def tilings(self, sub: SubOperator) -> tuple[CostedTiling[CpuTarget], ...]:
@@ -116,35 +124,60 @@ class CostBook:
 
     def widest(self, sub: SubOperator) -> Partition:
         """The best partition on as many cores as have work."""
-        tried = [self.partition(sub.body, t, min(self.cores, max(1, t.units))) for t in self.tilings(sub)]
+        tried = [self.partition(sub, t, min(self.cores, max(1, t.units))) for t in self.tilings(sub)]
         return min(tried, key=lambda p: p.longest_ns)
 
     def _candidates(self, sub: SubOperator) -> list[Partition]:
         tilings = self.tilings(sub)
-        best = min((self.partition(sub.body, t, 1) for t in tilings), key=lambda p: p.longest_ns)
+        best = min((self.partition(sub, t, 1) for t in tilings), key=lambda p: p.longest_ns)
         found, shortest = [best], best.longest_ns
         for cores in _core_counts(self.cores):
-            wide = [self.partition(sub.body, t, min(cores, t.units)) for t in tilings if t.units > 1]
+            wide = [self.partition(sub, t, min(cores, t.units)) for t in tilings if t.units > 1]
             gains = sorted((p for p in wide if p.longest_ns < MIN_GAIN * shortest), key=lambda p: p.longest_ns)
             if gains:  # the runners-up may hand over less: rows need no exchange where columns do
                 found += [p for p in gains[:MAX_RIVALS] if p.longest_ns < RIVAL_FACTOR * gains[0].longest_ns]
                 shortest = gains[0].longest_ns
         return found
 
-    def partition(self, body: Body, tiling: CostedTiling[CpuTarget], parts: int) -> Partition:
+    def partition(self, sub: SubOperator, tiling: CostedTiling[CpuTarget], parts: int) -> Partition:
         """Equal contiguous parts of the units, boundaries where the tiling wants them."""
         cuts = {0, tiling.units}
-        cuts |= {min(max(tiling.align(body, tiling.units * i // parts), 0), tiling.units) for i in range(1, parts)}
-        return self.cut(body, tiling, sorted(cuts))
+        cuts |= {min(max(tiling.align(sub.body, tiling.units * i // parts), 0), tiling.units) for i in range(1, parts)}
+        return self._cut(sub, tiling, sorted(cuts))
 
-    def cut(self, body: Body, tiling: CostedTiling[CpuTarget], cuts: Sequence[int]) -> Partition:
+    def _cut(self, sub: SubOperator, tiling: CostedTiling[CpuTarget], cuts: Sequence[int]) -> Partition:
         """The partition with the given boundaries."""
         ranges = tuple((a, b) for a, b in pairwise(cuts) if a < b)
         target = self._reading.get(len(ranges))
         if target is None:
             target = self._reading[len(ranges)] = self.target.reading(max(1, len(ranges)))
-        work = tuple(tiling.cost_ns(body, a, b, target) for a, b in ranges)
+        share = self._share(sub, tiling)
+        work = tuple(share * tiling.cost_ns(sub.body, a, b, target) for a, b in ranges)
         return Partition(tiling, ranges, work)
+
+    def _share(self, sub: SubOperator, tiling: CostedTiling[CpuTarget]) -> float:
+        """What its modelled times are to be multiplied by: see the module docstring."""
+        key = (sub.kernel, id(sub.body))
+        found = self._shares.get(key)
+        if found is None:
+            found = self._shares[key] = self._shares_of(sub)
+        return found.get(id(tiling), 1.0)
+
+    def _shares_of(self, sub: SubOperator) -> dict[int, float]:
+        """Per tiling that was measured, by identity."""
+        if not self.target.timings.ns:
+            return {}
+        measured = [
+            (tiling.cost_ns(sub.body, 0, tiling.units, self.target), share, id(tiling))
+            for tiling in self.tilings(sub)
+            if (share := measured_share(sub.kernel, sub.body, tiling, self.target)) is not None
+        ]
+        usual_ns, usual, _ = min(measured, default=(0.0, 1.0, 0))
+        found = {}
+        for ns, share, at in measured:
+            times = ns * share / (usual_ns * usual)  # as long as the usual one
+            found[at] = usual_ns / ns * (BARELY if EVEN <= times < 1.0 else times)
+        return found
 
     def accesses(self, body: Body, tiling: Tiling, part: Range) -> tuple[Access, ...]:
         """What the range reads and writes, relative to the operands' starts."""

@@ -29,6 +29,7 @@ from superkernel.registry.predicates import Clause, Reason, one_of
 from superkernel.registry.records import Capability, Estimate, KernelRole, Transform
 from superkernel.registry.rounding import ROUNDED, Rounding
 from superkernel.scheduler.tiling import KernelFamily, TargetT, within_workspace
+from superkernel.scheduler.timed import measured_share
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -67,15 +68,21 @@ class KernelDef(ABC, Generic[TargetT]):
         """One row per variant."""
 
     def estimate(self, body: Body, target: TargetT, workspace_max: int | None = None) -> Estimate | None:
-        """What the kernel takes for a body on one core: the family's best guess, by its own figures, of the cuts that
-        keep to a limit of working memory in bytes, where any does. None where it cannot cut the body after all."""
+        """What the kernel takes for a body on one core: the best, by measured times or else by the family's own
+        figures, of the cuts that keep to a limit of working memory in bytes, where any does. None where it cannot cut
+        the body after all."""
         try:
             tilings = self.family.tilings(self.id, body, target)
         except UnsupportedError:
             return None
         tilings = within_workspace(tilings, workspace_max) or tilings
-        timed = [(tiling.cost_ns(body, 0, tiling.units, target), tiling) for tiling in tilings]
-        time_ns, best = min(timed, key=lambda pair: pair[0])
+        shares = [measured_share(self.id, body, tiling, target) for tiling in tilings]
+        costs = [tiling.cost_ns(body, 0, tiling.units, target) for tiling in tilings]
+        timed = [
+            (ns * (1.0 if share is None else share), share is not None, tiling)
+            for ns, share, tiling in zip(costs, shares, tilings, strict=True)
+        ]
+        time_ns, measured, best = min(timed, key=lambda row: row[0])
         operands = {o: pack.packed_bytes(body.operands[o].type) for o, pack in best.packs(body).items()}
         packed = {
             slot: operands[view.operand]
@@ -83,7 +90,7 @@ class KernelDef(ABC, Generic[TargetT]):
             if isinstance(view, View) and view.operand in operands
         }
         workspace = {"scratch": best.scratch_bytes, "packed": sum(operands.values())}
-        return Estimate(time_ns, {region: count for region, count in workspace.items() if count}, packed)
+        return Estimate(time_ns, {region: count for region, count in workspace.items() if count}, packed, measured)
 
     def runs_on(self, row: Capability, target: TargetT) -> bool:
         """Whether a target takes the code of this row and not of another."""

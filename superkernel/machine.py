@@ -12,6 +12,9 @@ there.
 Invariants: beyond that compiling measures nothing, for whoever compiles may do so beside other work, and figures of a
 busy machine make worse plans than the defaults do; they are not kept either. What was measured stays until
 `measured_again`.
+
+Beside the profile stand the times of kernels that `superkernel tune` measured. They are of this machine: where
+SK_MACHINE names the file of a profile, none is known.
 """
 
 from __future__ import annotations
@@ -33,10 +36,12 @@ from typing import Any
 from superkernel import _core
 from superkernel.core import settings
 from superkernel.core.errors import FileFormatError, MachineError
-from superkernel.core.files import whole
+from superkernel.core.files import replacing, whole
+from superkernel.core.version import sources_digest
 from superkernel.core.warn import warn
 from superkernel.target.cpu import THREADS_MAX
 from superkernel.target.machine import DEFAULT, SCHEMA, MachineProfile, load_profile, rounded
+from superkernel.target.timings import NO_TIMINGS, Timings, load_timings, timings_text
 
 BUDGET_S = 1.5  # of measuring; what is left then is measured with fewer numbers of cores
 ONE_BYTES_MAX = 256 << 20  # that one core reads to find the end of the caches
@@ -154,6 +159,42 @@ def profile_path() -> Path | None:
     """Where the profile of this machine is kept; None where there is no place."""
     directory = settings.data_directory()
     return None if directory is None else directory / "machines" / f"{identity()[:16]}.json"
+
+
+@cache
+def kept_timings() -> Timings:
+    """The times of kernels that were measured on this machine, with the sources at hand."""
+    path = timings_path()
+    if path is None or not path.exists():
+        return NO_TIMINGS
+    try:
+        return load_timings(path, identity(), _kernel_sources())
+    except FileFormatError as error:
+        warn(f"no measured times are used: {error}; `superkernel tune` makes new ones", MachineWarning)
+        return NO_TIMINGS
+
+
+def keep_timings(timings: Timings) -> None:
+    """In the place of those that were kept. Raises MachineError where they cannot be."""
+    path = timings_path()
+    if path is None:
+        hint = "times are of the machine at hand" if settings.machine_file() else "the user has no data directory"
+        raise MachineError("measured times cannot be kept", location="SK_MACHINE", hint=hint)
+    with suppress(OSError):  # `replacing` says what is wrong
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path, "the measured times") as file:
+        file.write(timings_text(timings, identity(), _kernel_sources()).encode())
+
+
+def timings_path() -> Path | None:
+    """Where the measured times of this machine are kept; None where there is no place, or SK_MACHINE names a file."""
+    profile = profile_path() if settings.machine_file() in (None, "default") else None
+    return None if profile is None else profile.with_suffix(".timings")
+
+
+def _kernel_sources() -> str:
+    """What makes kernels' code."""
+    return sources_digest("codegen/host", "scheduler/families")
 
 
 @cache

@@ -15,7 +15,7 @@ import llvmlite
 from superkernel.codegen.cache import ObjectCache
 from superkernel.core.errors import InputError, MachineError
 from superkernel.core.version import __version__
-from superkernel.machine import machine_profile, may_use_tiles
+from superkernel.machine import kept_timings, machine_profile, may_use_tiles
 from superkernel.target.cpu import AVX2, AVX512, EMULATED_TILES, TIERS, TILES, CpuTarget, cpu_target
 
 
@@ -24,6 +24,13 @@ def detect_cpu(tier: str | None = None) -> CpuTarget:
     `+emulated-tiles` behind it, AMX is emulated. Raises InputError on an unknown tier, MachineError where the machine
     lacks it."""
     return _detect(tier or os.environ.get("SK_CPU", ""))
+
+
+def forget_cpu() -> None:
+    """What `detect_cpu` knows of the machine is read again, after something new was measured."""
+    machine_profile.cache_clear()
+    kept_timings.cache_clear()
+    _detect.cache_clear()
 
 
 def keep_cpu(cpu: CpuTarget, objects: ObjectCache) -> None:
@@ -59,7 +66,7 @@ def recalled(told: Mapping[str, Any]) -> CpuTarget | None:
     if fields.pop("mark", "") != _mark() or not _mark():
         return None
     triple, tier, features = (str(fields.pop(name)) for name in ("triple", "tier", "features"))
-    found = cpu_target(triple, tier, features.replace("+", "").split(","), machine_profile())
+    found = cpu_target(triple, tier, features.replace("+", "").split(","), machine_profile(), kept_timings())
     return found if found.emulates_tiles or not found.has("amx-tile") or may_use_tiles() else None
 
 
@@ -97,4 +104,4 @@ def _detect(text: str) -> CpuTarget:
         raise MachineError(f"this CPU has no {wanted}", location="SK_CPU", expected=f"{best} or below", found=wanted)
     if "amx-tile" in available and not (extra or may_use_tiles()):
         available.difference_update(TILES)
-    return cpu_target(llvm.get_process_triple(), wanted or best, {*available, extra}, machine_profile())
+    return cpu_target(llvm.get_process_triple(), wanted or best, {*available, extra}, machine_profile(), kept_timings())

@@ -8,7 +8,7 @@ determines them: IR-relevant data, CPU target, versions.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -30,6 +30,7 @@ from superkernel.scheduler.symbols import made_from, symbol_of
 from superkernel.scheduler.tiling import Tiling
 from superkernel.sync.plan import Plan, Set, TaskStep
 from superkernel.target.cpu import CpuTarget
+from superkernel.target.timings import NO_TIMINGS
 
 HOST_CALL = "host.reference"
 GENERATOR = (
@@ -157,7 +158,8 @@ class ImageBuilder:
 
     def _objects(self, keys: Mapping[KernelKey, tuple[SubOperator, Tiling]], spec: EntrySpec) -> dict[str, bytes]:
         """All object code by cache key: kernels in the order of their symbols, then the entries."""
-        stamp = f"{__version__} {sources_digest(*GENERATOR)} {llvmlite.__version__} {self.cpu!r}"
+        cpu = replace(self.cpu, timings=NO_TIMINGS)  # which decide what is emitted, not how
+        stamp = f"{__version__} {sources_digest(*GENERATOR)} {llvmlite.__version__} {cpu!r}"
         parts = {
             f"kernel {stamp}{HOST_KERNELS.sources_of(key.kernel)}\n{key.text}": key
             for key in sorted(keys, key=lambda k: k.symbol)

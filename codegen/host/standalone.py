@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
@@ -59,3 +60,7 @@ class StandaloneKernel:
         stop = self.tiling.units if end is None else end
         own = self._scratch if scratch is None else scratch
         self._call(*(a.ctypes.data for a in packed), own.ctypes.data, begin, stop)
+
+    def prepared(self, packed: Sequence[NDArray[Any]]) -> Callable[[int, int], None]:
+        """A call of `run_packed` without what that does per operand: of begin and end. The arrays must stay."""
+        return partial(self._call, *(a.ctypes.data for a in packed), self._scratch.ctypes.data)

@@ -37,6 +37,7 @@ from superkernel.cli import sim as cli_sim
 from superkernel.cli import sim_run as sim_command
 from superkernel.cli import sweep as cli_sweep
 from superkernel.cli import target as cli_target
+from superkernel.cli import tune as cli_tune
 from superkernel.core.errors import InputError, InternalError, MachineError, SuperKernelError
 from superkernel.core.files import is_elf
 from superkernel.core.options import parse_options
@@ -179,6 +180,8 @@ def _parser() -> argparse.ArgumentParser:
     cli_analysis.add_crosscheck_arguments(add("crosscheck", _crosscheck, text))
     text = "What each optimisation gives, one after the other: simulated on an accelerator, measured on the host."
     cli_analysis.add_ablate_arguments(add("ablate", _ablate, text))
+    text = "Measure on this machine what could be best for a model's sub-operators, and go by that from now on."
+    cli_tune.add_arguments(add("tune", _tune, text))
     text = "Keep what a model does: its kernels, memory, outputs and time, for `canary`."
     sub = add("snapshot", _snapshot, text)
     _input_arguments(sub)
@@ -419,6 +422,12 @@ def _graph(args: argparse.Namespace) -> Any:
 def _ablate(args: argparse.Namespace) -> int:
     result = cli_analysis.run_ablate(args, _graph(args), _options(args))
     _print(args, result.to_json(), result.text)
+    return 0
+
+
+def _tune(args: argparse.Namespace) -> int:
+    tuned = cli_tune.run(args, _graph(args), _options(args))
+    _print(args, tuned.to_json(), tuned.text)
     return 0
 
 

@@ -81,13 +81,14 @@ class Transform:
 class Estimate:
     """What a kernel takes for a problem on one core, cut the best way it knows.
 
-    time_ns: caches warm for activations. workspace: bytes per memory region (`scratch`: of a core, while it runs;
-    `packed`: persistent copies of constants). packed: the latter per input slot.
+    time_ns: caches warm for activations; `measured` on this machine, or by a model. workspace: bytes per memory region
+    (`scratch`: of a core, while it runs; `packed`: persistent copies of constants). packed: the latter per input slot.
     """
 
     time_ns: float
     workspace: Mapping[str, int] = field(default_factory=dict)
     packed: Mapping[int, int] = field(default_factory=dict)
+    measured: bool = False
 
     @property
     def temporary_bytes(self) -> int:

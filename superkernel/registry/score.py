@@ -8,7 +8,8 @@ Estimates are not exact, and they are of the operator alone: among kernels that 
 fastest, the one with the smallest error goes first, since precision is given up for a gain only, then the one that more
 can be joined to, since each joined program saves a pass over memory that no estimate counts.
 
-Invariant: times of one candidate set come from one source, so that an estimate is never weighed against nothing.
+Invariant: an estimate is never weighed against nothing. A measured time may be weighed against an estimate, for
+`superkernel tune` measures until the shortest of a set is a measured one; the set's times are called as that one is.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from typing import NamedTuple
 from superkernel.registry.predicates import matches_any
 from superkernel.registry.records import Capability, Estimate, Policy
 
-MODEL, NO_TIME = 0, 1
-SOURCES = ("model", "none")
-LEVEL = {MODEL: 1.06, NO_TIME: 1.0}
+MODEL, NO_TIME, MEASURED = 0, 1, 2
+SOURCES = ("model", "none", "measured")
+LEVEL = {MODEL: 1.06, NO_TIME: 1.0, MEASURED: 1.02}
 """Times up to so many times the shortest are as good as it: a share that tells no two kernels apart (`bench/kernels.py
 regret` prints estimates beside measured times)."""
 
@@ -69,9 +70,12 @@ Times = tuple[int, list[float]]
 
 
 def times_of(estimates: Sequence[Estimate | None]) -> Times:
-    """Times of one candidate set: modelled for all, else none."""
-    modelled = [e.time_ns for e in estimates if e is not None]
-    return (MODEL, modelled) if len(modelled) == len(estimates) else (NO_TIME, [0.0] * len(estimates))
+    """Times of one candidate set: for all, else none."""
+    known = [e for e in estimates if e is not None]
+    if len(known) < len(estimates) or not known:
+        return NO_TIME, [0.0] * len(estimates)
+    shortest = min(known, key=lambda e: e.time_ns)
+    return MEASURED if shortest.measured else MODEL, [e.time_ns for e in known]
 
 
 def score_of(

@@ -8,7 +8,7 @@ here as properties of the kind; figures belong to each target's own class, which
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -43,6 +43,11 @@ class Target(ABC):
     @abstractmethod
     def facts(self) -> Mapping[str, Any]:
         """What clauses of the registry may ask, by name."""
+
+    def measured_ns(self, code: Callable[[], str], constants_bytes: int) -> float | None:
+        """What was measured of all units of a kernel function on one core of this machine; None where nothing was.
+        `code`: the text that determines the function; `constants_bytes`: that it reads."""
+        return None
 
     def extensions(self) -> frozenset[str]:
         """Names of the instruction-set extensions that code may use."""

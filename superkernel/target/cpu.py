@@ -6,13 +6,14 @@ Plain data: `superkernel.codegen.host.features.detect_cpu()` asks LLVM what the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from superkernel.core.dtypes import DType
 from superkernel.target.base import Target
 from superkernel.target.machine import DEFAULT, MachineProfile
+from superkernel.target.timings import NO_TIMINGS, Timings, timing_key
 
 TIERS = ("avx512", "avx2", "plain")
 THREADS_MAX = 64
@@ -57,6 +58,7 @@ class CpuTarget(Target):
     handover_ns: float = 100.0  # one flag from one core to another, producer's store to consumer's exit from the wait
     line_ns: float = DEFAULT.line_ns  # one cache line of data from another core's cache, one of many
     profile: MachineProfile = DEFAULT
+    timings: Timings = NO_TIMINGS  # what `superkernel tune` measured
 
     def reading(self, cores: int) -> CpuTarget:
         """As it is for each of so many cores at once, which share the third-level cache and the memory."""
@@ -70,6 +72,15 @@ class CpuTarget(Target):
             l3_same_bytes_per_ns=of("l3_same", cores),
             dram_same_bytes_per_ns=of("memory_same", cores),
         )
+
+    def constants_from(self, nbytes: int) -> str:
+        """The nearest memory that holds so many bytes of constants, or all that a launch reads."""
+        streamed = max(nbytes, self.constants_bytes)
+        return "l2" if streamed <= self.l2_bytes else "l3" if streamed <= self.l3_bytes else "memory"
+
+    def measured_ns(self, code: Callable[[], str], constants_bytes: int) -> float | None:
+        ns = self.timings.ns
+        return ns.get(timing_key(code(), self.constants_from(constants_bytes))) if ns else None
 
     def lanes(self, dtype: DType) -> int:
         """Elements of a full vector register."""
@@ -110,7 +121,13 @@ class CpuTarget(Target):
         return {"cpu.tier": self.tier, "cpu.features": self.extensions()}
 
 
-def cpu_target(triple: str, tier: str, available: Collection[str], profile: MachineProfile = DEFAULT) -> CpuTarget:
+def cpu_target(
+    triple: str,
+    tier: str,
+    available: Collection[str],
+    profile: MachineProfile = DEFAULT,
+    timings: Timings = NO_TIMINGS,
+) -> CpuTarget:
     """The target of a tier on a machine with the `available` LLVM features; `EMULATED_TILES` among them: with tiles,
     but on the plain tier, which has no FMA."""
     names: tuple[str, ...] = ()
@@ -148,9 +165,10 @@ def cpu_target(triple: str, tier: str, available: Collection[str], profile: Mach
         handover_ns=profile.typical_handover_ns(),
         line_ns=profile.line_ns,
         profile=profile,
+        timings=timings,
     )
 
 
 def profiled(cpu: CpuTarget, profile: MachineProfile) -> CpuTarget:
-    """The same instruction set on a machine with another profile."""
+    """The same instruction set on a machine with another profile, of which no kernel's time is known."""
     return cpu_target(cpu.triple, cpu.tier, cpu.extensions(), profile)

@@ -125,7 +125,11 @@ def test_commands_end_well(
     assert commands, f"{name} shows no command"
     for words in commands:
         command, file = (words[:-2], words[-1]) if ">" in words[-2:] else (words, None)
-        status = main(command)
+        with monkeypatch.context() as own:
+            if command[0] == "tune":  # of this machine, not of the profile that all tests go by
+                own.setenv("SK_MACHINE", "default")
+                own.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+            status = main(command)
         captured = capsys.readouterr()
         assert status == 0, f"superkernel {' '.join(words)}\n{captured.err}"
         assert captured.out.strip()

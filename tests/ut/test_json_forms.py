@@ -14,6 +14,7 @@ from superkernel.analysis.ablate_host import HostAblation, HostRow
 from superkernel.analysis.bisection import Bisection, Finding
 from superkernel.analysis.quantising import Layer, OutputAgreement, Quantisation
 from superkernel.analysis.sweeping import SweepRow
+from superkernel.analysis.tuning import LaunchComparison, Tuned, TuningChange
 from superkernel.backends.aicore.critical import BoundaryRow, CriticalReport
 from superkernel.backends.aicore.report import Baseline, CoreRow, PartRow, SimReport, SubopRow
 from superkernel.backends.host.report import Report
@@ -28,6 +29,7 @@ CLASSES: dict[str, tuple[Any, ...]] = {
     "superkernel.critical/1": (CriticalReport, BoundaryRow),
     "superkernel.ablation/1": (Ablation, Row, Sweep),
     "superkernel.host_ablation/1": (HostAblation, HostRow),
+    "superkernel.tuned/1": (Tuned, TuningChange, LaunchComparison),
     "superkernel.diff/1": (MeasuredDifference, FigureChange, Figure),
     "superkernel.sweep/1": (SweepRow,),
     "superkernel.bisection/1": (Bisection, Finding),

@@ -19,7 +19,7 @@ NOT_DECIDING = (
     "superkernel/__init__.py", "superkernel/machine.py", "codegen/__init__.py", "codegen/cache.py",
     "codegen/outside.py", "codegen/processes.py", "registry/",
     "scheduler/__init__.py", "scheduler/hostcall.py", "scheduler/installed.py", "scheduler/kernel_table.py",
-    "scheduler/kerneldef.py", "scheduler/schedule.py", "sync/",
+    "scheduler/kerneldef.py", "scheduler/schedule.py", "scheduler/timed.py", "sync/",
 )  # fmt: skip
 
 LOADED = """
