@@ -20,7 +20,7 @@ from superkernel.ops.opdef import BYTES
 from superkernel.registry.names import FEATURE_TOKENS, NAME_DTYPES, TIER_TOKENS, KernelName, format_name, make_params
 from superkernel.registry.predicates import Clause, Reason, one_of, within
 from superkernel.registry.records import Capability, NumericClass, Transform
-from superkernel.registry.rounding import EXACT, Rounding, accumulator_of
+from superkernel.registry.rounding import EXACT, PRODUCT_SUMS, Rounding, accumulator_of
 from superkernel.scheduler.kerneldef import KernelDef
 from superkernel.scheduler.tiling import CostedTiling, KernelFamily
 from superkernel.target.cpu import AVX2, AVX512, CpuTarget
@@ -85,6 +85,18 @@ class HostKernelDef(KernelDef[CpuTarget]):
     def runs_on(self, row: Capability, target: CpuTarget) -> bool:
         return row.tier in (None, target.tier) and all(map(target.has, row.features - TIER_FEATURES[target.tier]))
 
+    def with_feature(self, row: Capability, words: tuple[str, ...], feature: str) -> Capability:
+        """The row of CPUs that have a feature, "" for none; `words`: of its name, for its types."""
+        assert row.tier is not None
+        params = make_params(self.micro, dict(row.tile)) if row.tile else None
+        target = _target_words(row.tier, self.modifier, feature)
+        return replace(
+            row,
+            id="/".join([row.id, *([feature] if feature else [])]),
+            name=format_name(KernelName("sk", words, self.micro, target, params=params)),
+            features=row.features | ({feature} if feature else frozenset()),
+        )
+
     def _tile(self, tier: str, accumulator: DType) -> tuple[tuple[str, int], ...]:
         if tier not in self.tiles:
             return ()
@@ -130,21 +142,37 @@ class ReducedKernelDef(HostKernelDef):
         return (precision, *([CONSTANT_WEIGHT] if self.weights else ()), *super().demands)
 
     def _variant(self, tier: str, *, native: bool) -> Capability:
-        number, own, base = self.family.numbers[0], self.family.numbers[-1], self._row(tier, DType.F32)
+        number, own = self.family.numbers[0], self.family.numbers[-1]
         weights = self.weights_as or ("qc8w" if own.scales_weights else own.weights.value)
-        kinds = [*(["qd8"] if own.scales_rows else ()), weights]
-        params = make_params(self.micro, dict(base.tile)) if base.tile else None
-        target = _target_words(tier, self.modifier, number.feature if native else "")
+        words = ("f32", *(["qd8"] if own.scales_rows else ()), weights)
         return replace(
-            base,
-            id="/".join([base.id, *([number.feature] if native else [])]),
-            name=format_name(KernelName("sk", ("f32", *kinds), self.micro, target, params=params)),
+            self.with_feature(self._row(tier, DType.F32), words, number.feature if native else ""),
             layouts=self.layouts,
-            features=base.features | ({number.feature} if native else frozenset()),
             transforms=(Transform("quantise", 1, True),) if self.weights else (),
             numeric=NumericClass.ACCUMULATED,
             error_ulps=number.error_ulps * self.magnified,
         )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PairedKernelDef(HostKernelDef):
+    """A kernel of factors that come in its format, of CPUs that multiply this themselves. It loses nothing, so that no
+    policy is asked; other CPUs have nothing to gain by it."""
+
+    family: FormatFamily = field(repr=False)
+    dtypes: frozenset[DType] | None = frozenset({DType.BF16})
+    others: tuple[frozenset[DType] | None, ...] = (None,)
+    rounding: Rounding = PRODUCT_SUMS
+    transforms: tuple[Transform, ...] = (Transform("pack", 1, True), Transform("pack", 0, False))
+
+    def rows(self) -> Iterable[Capability]:
+        number = self.family.numbers[0]
+        words = (NAME_DTYPES[number.rows], "f32acc")
+        yield self.with_feature(self._row("avx512", number.rows), words, number.feature)
+
+    @property
+    def demands(self) -> tuple[Clause, ...]:
+        return (CONSTANT_WEIGHT, *super().demands)
 
 
 def _target_words(tier: str, modifier: str, feature: str) -> tuple[str, ...]:
@@ -180,16 +208,5 @@ class ByteKernelDef(HostKernelDef):
         return (CONSTANT_WEIGHT, *super().demands)
 
     def _variant(self, tier: str, feature: str) -> Capability:
-        base = self._row(tier, None)
-        tile = self._tile(tier, DType.I32)
-        target = _target_words(tier, self.modifier, feature)
-        params = make_params(self.micro, dict(tile)) if tile else None
-        words = ("xx", "q8", "qc8w", "s32")
-        return replace(
-            base,
-            id="/".join([base.id, *([feature] if feature else [])]),
-            name=format_name(KernelName("sk", words, self.micro, target, params=params)),
-            accumulator=DType.I32,
-            tile=tile,
-            features=base.features | ({feature} if feature else frozenset()),
-        )
+        row = replace(self._row(tier, None), accumulator=DType.I32, tile=self._tile(tier, DType.I32))
+        return self.with_feature(row, ("xx", "q8", "qc8w", "s32"), feature)

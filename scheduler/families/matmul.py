@@ -24,6 +24,7 @@ from superkernel.scheduler.families.kernel import (
     FormatFamily,
     HostKernelDef,
     HostTiling,
+    PairedKernelDef,
     ReducedKernelDef,
 )
 from superkernel.scheduler.families.matmul_form import MatmulForm, form_of, pixel_stride
@@ -222,6 +223,15 @@ _BF16_TILES = replace(
     tiles=_ON_TILES,
     code_bytes=4096,
 )
+_PAIRS = PairedKernelDef(
+    id="host.matmul.pairs",
+    ops=("matmul",),
+    family=MatmulFamily(formats.PAIRS),
+    emitter="matmul",
+    micro="gemm",
+    tiles=GEMM_TILES,
+    code_bytes=12288,
+)
 _MANY_PIXELS = within(Reason.SHAPE, "n", GEMV_ROWS + 1)
 _PIXELS_BF16 = replace(
     _BF16,
@@ -278,6 +288,18 @@ KERNELS = (
         code_bytes=6144,
     ),
     _BF16_TILES,
+    _PAIRS,
+    replace(
+        _PAIRS, id="host.matmul.gemv_pairs", micro="gemv", limits=(_FEW_ROWS,), tiles=_STREAM_TILES, code_bytes=6144
+    ),
+    replace(
+        _PAIRS,
+        id="host.matmul.pairs_tiles",
+        family=MatmulFamily(formats.PAIRS_TILES),
+        limits=(_MANY_ROWS,),
+        tiles=_ON_TILES,
+        code_bytes=4096,
+    ),
     replace(
         _BF16_TILES,
         id="host.matmul.int8_tiles",

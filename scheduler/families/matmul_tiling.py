@@ -66,6 +66,7 @@ _GONE_SHARE = 3  # times the last-level cache: of so many constants none is ther
 _NEAR_ROWS = 0.4  # of the second-level cache that a block of rows may fill
 _PARKED = 0.2  # of it: the sums of a group of panels
 _PIECE_MIN = 256  # steps of the depth for which a tile's sums are worth reading and parking again
+_WIDENING = 1.0  # of a multiply-add's time: to make accumulators of a vector of other elements
 _TILE_NS = 12.0  # storing a tile and starting the depth loop
 
 
@@ -267,6 +268,8 @@ class MatmulTiling(HostTiling):
         if self.format.tiled:  # whole tiles; with fewer rows than a tile has, loads of the others take the time
             depth, fill = self.words * self.format.step, min(1.0, self.tile_rows / TILE_ROWS)
         compute = 2.0 * self.batch * rows * self.panels * self.panel * depth / (speed * fill * 0.97)
+        if self.right != COPY and not self.format.is_reduced and form.right.dtype is not self.acc:
+            compute *= 1.0 + _WIDENING / self.tile_rows
         tiles = self.batch * self.row_tiles * self.panels * _TILE_NS * (1 + self.tile_rows * self.vectors / 16)
         work = self._beside_stream(share * compute, share, self._stream_ns(form, target))
         return _CALL_NS + work + share * tiles + self._copy_ns(form, share, target)

@@ -164,6 +164,7 @@ BF16 = NumberFormat(
     "bf16", "bf16, sums in f32", DType.BF16, DType.BF16, DType.F32,
     feature="avx512bf16", rate=0.85, native_rate=2.0, precision="bf16", error_ulps=2.0**16,
 )  # fmt: skip
+PAIRS = replace(BF16, title="bf16 as they come, sums in f32", precision="any", error_ulps=0.0)
 BF16X3 = NumberFormat(
     "bf16x3", "f32 in two bf16 parts, three products, sums in f32", DType.BF16, DType.BF16, DType.F32,
     row_parts=2, weight_parts=2, feature="avx512bf16", rate=0.3, native_rate=0.66, copied_per_ns=4.0,
@@ -186,6 +187,7 @@ BYTES = NumberFormat(
 BF16_TILES = replace(
     BF16, title="bf16 in tiles, sums in f32", feature="amx-bf16", native_rate=16.0, native_word=0.125, tiled=True
 )
+PAIRS_TILES = replace(BF16_TILES, title="bf16 as they come in tiles, sums in f32", precision="any", error_ulps=0.0)
 INT8_TILES = replace(
     INT8, title="8-bit rows and weights in tiles, sums in i32", feature="amx-int8", native_rate=32.0,
     native_word=0.125, tiled=True,

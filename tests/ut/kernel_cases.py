@@ -145,11 +145,17 @@ def reduced_products() -> list[Case]:
     factors = [np.rint(4 * numbers(1, 2, 19, 8, seed=i)) for i in range(3)]
     sharp = [64 * factors[0], *factors[1:]]  # probabilities are alike or nothing
     found.append(case("host.attention.bf16", "attention", sharp, causal=True, scale=1.0))
-    for kernel, form in reduced.items():
-        x, w = numbers(3 if "gemv" in kernel else 19, 37), numbers(37, 45)
-        name, body, arrays, expected = case(kernel, "matmul", [x, w], [1])
-        found.append((name, body, arrays, dict.fromkeys(expected, expected_product(x, w, form))))
+    found += [reduced_product(kernel, form, 3 if "gemv" in kernel else 19) for kernel, form in reduced.items()]
     return found
+
+
+def reduced_product(kernel: str, number: NumberFormat, count: int) -> Case:
+    """A product of so many rows, of f32 or, where the kernel rounds nothing, of what it multiplies."""
+    x, w = numbers(count, 37), numbers(37, 45)
+    if number.precision == "any":
+        return case(kernel, "matmul", [x.astype(number.rows.numpy), w.astype(number.weights.numpy)], [1])
+    name, body, arrays, expected = case(kernel, "matmul", [x, w], [1])
+    return name, body, arrays, dict.fromkeys(expected, expected_product(x, w, number))
 
 
 def on_tiles() -> list[Case]:
@@ -175,9 +181,7 @@ def on_tiles() -> list[Case]:
         elif "conv" in declared.ops:
             found.append(pixels(kernel, number))
         else:
-            x, w = numbers(19, 37), numbers(37, 45)
-            name, body, arrays, expected = case(kernel, "matmul", [x, w], [1])
-            found.append((name, body, arrays, dict.fromkeys(expected, expected_product(x, w, number))))
+            found.append(reduced_product(kernel, number, 19))
     return found
 
 
