@@ -61,7 +61,7 @@ class NumberFormat:
 
     @property
     def is_reduced(self) -> bool:
-        """Whether factors have less precision than the elements that come in."""
+        """Whether factors are words of numbers of less precision than the results."""
         return self.weights is not self.results
 
     @property

@@ -36,8 +36,9 @@ from superkernel.target.cpu import TIERS
 ROWS = [
     r
     for r in HOST_KERNELS.registry.rows
-    if all(c.field != "policy.precision" for c in r.limits) and not r.features & {"avx512vnni", "amx-int8"}
-]  # of those test_kernels_bytes.py, test_tiles.py and test_registry_reduced.py run cases
+    if all(c.field != "policy.precision" for c in r.limits)
+    and not r.features & {"avx512vnni", "avx512bf16", "amx-int8", "amx-bf16"}
+]  # of those test_kernels_bytes.py, test_kernels_pairs.py, test_tiles.py and test_registry_reduced.py run cases
 KERNELS = sorted({r.kernel for r in ROWS if r.role is not KernelRole.REFERENCE})
 
 # Problems to try on each row, {t} standing for its element type; the first for which the row is eligible is run.
