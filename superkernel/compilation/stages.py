@@ -73,6 +73,7 @@ def report_fallbacks(options: Options, schedule: Schedule, host_calls: Sequence[
         return
     listed = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
     warn(
-        f"no kernel for {listed}: computed by NumPy {where} (hint: Options(fallback='allow') silences this)",
+        f"no kernel for {listed}: computed by NumPy {where} (hint: fallback='allow' silences this, "
+        "--option fallback=allow on the command line)",
         FallbackWarning,
     )

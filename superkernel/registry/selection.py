@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
+from superkernel.core.counted import counted
 from superkernel.core.errors import (
     DeterminismError,
     InputError,
@@ -316,15 +317,15 @@ class Registry:
             for f in failures
         ]
         expected, kind = f"a kernel for {requirement}", UnsupportedError
-        message, found, hint = "no kernel is eligible", f"{len(rows)} candidates, all rejected", ""
+        message, found, hint = "no kernel is eligible", f"{counted(len(rows), 'candidate')}, all rejected", ""
         near = [(row, failures) for row, failures in rows if all(f.reason in LIMITS for f in failures)]
         if near:
             row, failures = min(near, key=lambda pair: (len(pair[1]), pair[0].role.rank, pair[0].id))
             kind = next((LIMITS[f.reason] for f in failures if LIMITS[f.reason] is not PolicyError), PolicyError)
             message, hint = "the options leave no kernel", "; ".join(_remedy(f) for f in failures)
-            found = f"{len(rows)} candidates, all rejected; the nearest is {row.id} ({'; '.join(map(str, failures))})"
+            found += f"; the nearest is {row.id} ({'; '.join(map(str, failures))})"
         elif requirement.policy.fallback == "forbid":
-            hint = 'fallback="warn" would run it on the NumPy reference'
+            hint = 'fallback="warn" (command line: --option fallback=warn) would run it on the NumPy reference'
         return kind(violations=[Violation(message, place, expected, found, hint), *wrong])
 
 

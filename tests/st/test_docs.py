@@ -9,31 +9,32 @@ import re
 import runpy
 import shlex
 import warnings
+from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from firmware_bench import needs_qemu
 
 from superkernel._core import OversubscriptionWarning
 from superkernel.cli import main
+from superkernel.core.errors import InputError
+from superkernel.kernels import unregister
 
 HAS_TORCH = find_spec("torch") is not None or os.environ.get("SK_REQUIRE_TORCH") == "1"
 ROOT = Path(__file__).parents[2]
 TUTORIAL = "docs/tutorial.md"
-GUIDES = (
-    "README.md",
-    "docs/getting-started.md",
-    "docs/how-to.md",
-    "docs/graph-format.md",
-    "docs/shapes.md",
-    "docs/accelerator.md",
-    "docs/errors.md",
-    "docs/registry.md",
+GUIDES = tuple(
+    path.relative_to(ROOT).as_posix()
+    for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+    if "```python\n" in path.read_text() and path != ROOT / TUTORIAL
 )
 TORCH_GUIDES = ("docs/generation.md",)
 """Guides none of whose blocks runs without torch."""
+QEMU_GUIDES = ("docs/emulator.md",)
 COMMANDS = ("docs/getting-started.md", "docs/command-line.md", "docs/registry.md")
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -43,7 +44,22 @@ def blocks(name: str, language: str) -> list[str]:
     return [text for tag, text in _BLOCK.findall((ROOT / name).read_text()) if tag == language]
 
 
-@pytest.mark.parametrize("name", [*GUIDES, *(TORCH_GUIDES if HAS_TORCH else ())])
+def guide(name: str) -> Any:
+    """A guide as a parameter, left out where what it is about is not installed."""
+    needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
+    return pytest.param(name, marks=[needs_torch] * (name in TORCH_GUIDES) + [needs_qemu] * (name in QEMU_GUIDES))
+
+
+@pytest.fixture
+def own_kernels() -> Iterator[None]:
+    """Kernels that a guide registers are gone behind its test."""
+    yield
+    with suppress(InputError):
+        unregister("mine.softmax")
+
+
+@pytest.mark.usefixtures("own_kernels")
+@pytest.mark.parametrize("name", [guide(name) for name in GUIDES])
 def test_python_blocks_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One block after the other in one namespace, warnings as errors."""
     monkeypatch.chdir(tmp_path)
@@ -57,6 +73,14 @@ def test_python_blocks_run(name: str, tmp_path: Path, monkeypatch: pytest.Monkey
             if "import torch" in text and not HAS_TORCH:
                 continue
             exec(compile(text, f"{name}, block {number}", "exec"), namespace)
+
+
+def test_excerpts_are_of_the_example() -> None:
+    """What the guide to kernels shows of the example stands there."""
+    found = blocks("docs/own-kernels.md", "py")
+    assert found
+    example = (ROOT / "examples" / "own_kernel.py").read_text()
+    assert all(text in example for text in found)
 
 
 def test_the_tutorial_prints_what_it_says(

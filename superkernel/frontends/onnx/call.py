@@ -105,7 +105,7 @@ class OnnxCall(Emitter):
             location=f"{self.where}{place}",
             expected="a constant",
             found=f"{tensor.name!r}, computed from {names or 'states'}",
-            hint=f"fix the graph inputs it depends on: constants={{{names}: array}}" if inputs else "",
+            hint=f"fix the graph inputs it depends on: compile(..., constants={{{names}: array}})" if inputs else "",
         )
         error.inputs = inputs
         return error

@@ -204,7 +204,9 @@ class OnnxImporter:
             raise InputError("the given shape is of another kind", location=where, expected=expected, found=given)
         if listed:
             if name not in self.shapes:
-                hint = f"give the shapes of its elements, shapes={{{name!r}: [(...), ...]}}, or fix it with constants"
+                hint = (
+                    f"in Python, give its elements' shapes, shapes={{{name!r}: [(...), ...]}}, or fix it with constants"
+                )
                 unknown.append(Violation("a sequence of unknown length", f"input {name!r}", hint=hint))
                 return None
             return TensorSequence(tuple(self.builder.input(f"{name}.{i}", s, dtype) for i, s in enumerate(given)))
@@ -242,8 +244,7 @@ class OnnxImporter:
         given = self.shapes.get(name)
         if not tensor.HasField("shape"):
             if given is None:
-                hint = f"give it: shapes={{{name!r}: (...)}}"
-                unknown.append(Violation("the shape is not known", where, "a static shape", "none", hint))
+                unknown.append(Violation("the shape is not known", where, "a static shape", "none", _shape_hint(name)))
                 return None
             return tuple(int(d) for d in given)
         if given is not None and len(given) != len(tensor.shape.dim):
@@ -268,7 +269,7 @@ class OnnxImporter:
                 shape.append(int(self.dims[dim.dim_param]))
             else:
                 symbol = dim.dim_param
-                hint = f"give dims={{{symbol!r}: n}}" if symbol else f"give shapes={{{name!r}: (...)}}"
+                hint = f"give dims={{{symbol!r}: n}} (command line: --dim {symbol}=n)" if symbol else _shape_hint(name)
                 unknown.append(
                     Violation("dynamic dimension", f"{where}, axis {axis}", "a static size", symbol or "?", hint)
                 )
@@ -488,3 +489,8 @@ def _refusal_hint(op: str) -> str:
 def _all_names(graph: onnx.GraphProto) -> set[str]:
     names = {i.name for i in graph.input} | {o.name for o in graph.output} | {t.name for t in graph.initializer}
     return names | {name for node in graph.node for name in node.output}
+
+
+def _shape_hint(name: str) -> str:
+    """How an input is given a shape."""
+    return f"give shapes={{{name!r}: (...)}} (command line: --shape {name}=...)"
