@@ -44,7 +44,7 @@ class Session:
     step: Callable[[int], Array]
 
 
-def load_ours(source: Path, kind: str, threads: int, *, precision: str = "f32") -> Session:
+def load_ours(source: Path, kind: str, threads: int, *, precision: str = "auto") -> Session:
     import superkernel
 
     options = {"precision": precision}
@@ -58,9 +58,9 @@ def load_ours(source: Path, kind: str, threads: int, *, precision: str = "f32") 
     return Session(prompt, model)
 
 
-def load_ours_int8(source: Path, kind: str, threads: int) -> Session:
-    """Tokens as whole numbers of 8 bits by block, as llama.cpp has them."""
-    return load_ours(source, kind, threads, precision="int8")
+def load_ours_f32(source: Path, kind: str, threads: int) -> Session:
+    """What meets codes stays f32; by default it is rounded to 8 bits, as llama.cpp has it."""
+    return load_ours(source, kind, threads, precision="f32")
 
 
 def load_transformers(source: Path, kind: str, threads: int) -> Session:
@@ -142,7 +142,7 @@ class Runner:
 
 RUNNERS = {
     OURS: Runner(load_ours, "superkernel"),
-    f"{OURS}-int8": Runner(load_ours_int8, "superkernel", ("q8_0", "q4_0")),
+    f"{OURS}-f32": Runner(load_ours_f32, "superkernel", ("q8_0", "q4_0")),
     "transformers": Runner(load_transformers, "transformers", ("f32", "bf16")),
     "llama.cpp": Runner(load_llama_cpp, "llama_cpp", gguf_only=True),
     "llama.cpp-flash": Runner(load_llama_cpp_flash, "llama_cpp", gguf_only=True),

@@ -179,11 +179,9 @@ class BlockEmitter(MatmulEmitter):
         def look(at: Index, state: Values) -> Values:
             value = kb.load(self.row, kb.add(first, at), DType.F32, width)
             size = b.bitcast(kb.call_float("llvm.fabs", value), state[0].type)
-            largest = b.select(b.icmp_signed(">", size, state[0]), size, state[0])
-            return [largest, *(b.fadd(total, value) for total in state[1:])]
+            return [b.select(b.icmp_signed(">", size, state[0]), size, state[0])]
 
-        start = [zero(DType.I32, width), *([zero(DType.F32, width)] if t.offsets else ())]
-        bits, *totals = fold(kb, 0, t.span, width, start, look)
+        (bits,) = fold(kb, 0, t.span, width, [zero(DType.I32, width)], look)
         largest = b.bitcast(kb.reduce_lanes("smax", bits), ir.FloatType())
         limit, none = ir.Constant(largest.type, float(_LARGEST[t.format.row_parts])), ir.Constant(largest.type, 0.0)
         is_some = b.fcmp_ordered(">", largest, ir.Constant(largest.type, _SMALLEST))
@@ -204,13 +202,14 @@ class BlockEmitter(MatmulEmitter):
             return [b.add(kept, part) for kept, part in zip(state, parts, strict=True)]
 
         sums = fold(kb, 0, t.span, width, [zero(DType.I32, width)] * t.format.row_parts, put)
-        words = self._words(block)
-        kb.store(b.fdiv(largest, limit), copy, words, DType.F32)
+        words, scale = self._words(block), b.fdiv(largest, limit)
+        kb.store(scale, copy, words, DType.F32)
+        total: ir.Value = ir.Constant(I32, 0)
         for plane, part in enumerate(sums):
-            begin = b.mul(kb.reduce_lanes("add", part), ir.Constant(I32, -t.zero))
-            kb.store(begin, copy, kb.add(words, 1 + plane), DType.I32)
-        for total in totals:
-            kb.store(kb.reduce_lanes("fadd", total), copy, kb.add(words, 3), DType.F32)
+            own = kb.reduce_lanes("add", part)
+            kb.store(b.mul(own, ir.Constant(I32, -t.zero)), copy, kb.add(words, 1 + plane), DType.I32)
+            total = b.add(b.shl(total, ir.Constant(I32, 8)), own)
+        kb.store(b.fmul(b.sitofp(total, scale.type), scale), copy, kb.add(words, 3), DType.F32)
 
     def _words(self, block: Index) -> Index:
         """Where a row's copy has what belongs to a block."""

@@ -8,13 +8,13 @@ and offsets, as what they are stored as, [panels][blocks][panel]. Two ways from 
   block takes its scale, and the offset times the sum of the block's x;
 - more rows (`gemm`): a panel is unpacked into scratch as f32, which the rows share, and multiplied as any panel.
 
-Where int8 is allowed, rows are turned into whole numbers, block by block with a scale each: of 8 bits, or few rows of
-16 bits, as signed high and low bytes. Codes of 4 bits as bytes, or of 8 bits as unsigned ones, are multiplied by these
-in fours, with sums in i32 that begin with what the zero takes off.
+Where int8 is allowed, by the policy or by the operator itself, rows are turned into whole numbers, block by block with
+a scale each: of 8 bits, or few rows of 16 bits, as signed high and low bytes. Codes of 4 bits as bytes, or of 8 bits as
+unsigned ones, are multiplied by these in fours, with sums in i32 that begin with what the zero takes off.
 
 A row's copy is then, in bytes: [bytes], or [high bytes][low bytes], in the order in which words bring their codes ([0,
 2, 4, 6, 1, 3, 5, 7] of 4 bits), zeros up to whole blocks; per block the f32 scale, two i32 beginnings of sums (high,
-low), and the f32 sum of x, each where there is one.
+low; one of bytes alone), and the f32 sum of x as rounded, which offsets are multiplied by.
 
 Invariants: as of matrix products; codes are never rounded, and without such a policy x meets them in f32.
 """
@@ -355,6 +355,7 @@ KERNELS = (
         limits=(within(Reason.SHAPE, "m", 1, ROWS_MAX), INT8_DEPTHS),
         tiles=dict.fromkeys(TIER_FEATURES, (1, 4)),
         weights_as="xx",
+        allowed_by="x.precision",
         code_bytes=8192,
     ),
     ReducedKernelDef(
@@ -368,6 +369,7 @@ KERNELS = (
         limits=(INT8_DEPTHS,),
         tiles=_BYTE_TILES,
         weights_as="xx",
+        allowed_by="x.precision",
         code_bytes=8192,
     ),
 )

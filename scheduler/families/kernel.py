@@ -120,7 +120,8 @@ class FormatFamily(KernelFamily[CpuTarget]):
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ReducedKernelDef(HostKernelDef):
     """A kernel of reduced precision, which its family's formats name. `magnified`: its error, of the format's.
-    `weights_as`: how names write the weights, where not as the format has them."""
+    `weights_as`: how names write the weights, where not as the format has them. `allowed_by`: the fact that says which
+    precision is allowed."""
 
     family: FormatFamily = field(repr=False)
     dtypes: frozenset[DType] | None = frozenset({DType.F32})
@@ -128,6 +129,7 @@ class ReducedKernelDef(HostKernelDef):
     layouts: frozenset[str] = frozenset({"dense", "view", "program"})
     weights: bool = True  # the second factor must be constant
     weights_as: str = ""
+    allowed_by: str = "policy.precision"
 
     def rows(self) -> Iterable[Capability]:
         for tier in TIER_FEATURES:
@@ -138,7 +140,7 @@ class ReducedKernelDef(HostKernelDef):
 
     @property
     def demands(self) -> tuple[Clause, ...]:
-        precision = one_of(Reason.PRECISION, "policy.precision", self.family.numbers[0].precision)
+        precision = one_of(Reason.PRECISION, self.allowed_by, self.family.numbers[0].precision)
         return (precision, *([CONSTANT_WEIGHT] if self.weights else ()), *super().demands)
 
     def _variant(self, tier: str, *, native: bool) -> Capability:

@@ -710,6 +710,7 @@ class OperatorMethods:
         bits: int,
         block: int,
         zero: int = 0,
+        x_bits: int = 0,
         name: str | None = None,
     ) -> Tensor:
         """x times the transpose of W, W[n, k] = (codes[n, k] - zero) * scale[n, k // block] + offset[n, k // block]."""
@@ -717,6 +718,7 @@ class OperatorMethods:
             "bits": bits,
             "block": block,
             "zero": zero,
+            "x_bits": x_bits,
         }
         return self._apply("block_matmul", (x, codes, scale, offset), attrs, name)[0]
 

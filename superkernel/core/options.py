@@ -89,7 +89,8 @@ class Options:
     )
     precision: Literal["auto", "f32", "tf32-like", "f16", "bf16", "int8"] = option(
         "auto", "graph",
-        "What f32 values between inputs and outputs may be computed in. `auto` is f32 on the host, f16 on an "
+        "What f32 values between inputs and outputs may be computed in. `auto` is f32 on the host, but in products "
+        "that a model allows less for (codes of GGUF files, `MatMulNBits` of accuracy level 4), and f16 on an "
         "accelerator, whose cube multiplies f16 sixteen times as fast; sums are f32 always. On the host values stay "
         "f32, and `bf16`, `int8` and `tf32-like` (f32 in two bf16 parts) say what products with constant weights "
         "(`bf16`: and attention) may be computed in where that is faster ([numerics](numerics.md)); where none is, "

@@ -5,7 +5,8 @@ neighbours along K share a scale. Codes of 4 bits lie two in a byte, the lower n
 are this one: Q4_0 (zero 8), Q8_0 (i8), Q4_K (offset -dmin * m), MatMulNBits (a zero point per block z as
 offset -z * scale).
 
-Invariant: codes, scales and offsets are what they are stored as; no other rounding than that of f32 sums.
+Invariant: codes, scales and offsets are what they are stored as; no other rounding than that of f32 sums, but where a
+graph says of x that it may be rounded (`x_bits`), or the policy does. The reference never does.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ def _infer(inputs: Types, attrs: Attrs) -> Outputs:
     require_rank(codes, 2, 2, slot(_ARGS, 1))
     blocks = blocks_of(x, codes, attrs)
     require(blocks.bits in CODE_BITS, "no such codes", "4 or 8", blocks.bits, "attribute 'bits'")
+    require(get(attrs, "x_bits", int) in (0, 8), "no such x", "0 or 8", attrs["x_bits"], "attribute 'x_bits'")
     require(blocks.block >= 1, "a block without weights", "1 or more", blocks.block, "attribute 'block'")
     is_signed = codes.dtype is DType.I8
     if blocks.bits == 4 and is_signed:
@@ -115,6 +117,7 @@ OPS: tuple[OpDef, ...] = (
             attr("bits", int, "of a code: 4, two in a byte, or 8"),
             attr("block", int, "neighbours along K that share a scale"),
             attr("zero", 0, "the code of the offset alone"),
+            attr("x_bits", 0, "8: x may be rounded to so many, with a scale per block; 0: not for the operator's sake"),
         ),
         _infer,
         _reference,

@@ -167,6 +167,8 @@ def _blocks(requirement: Requirement, facts: dict[str, FactValue], attrs: dict[s
         return
     facts.update(m=prod(x.shape[:-1]), n=codes.shape[0], k=x.shape[-1], batch=1)
     facts["weight.constant"] = all(need is None or need.constant for need in requirement.inputs[1:])
+    allowed = attrs.get("x_bits") == 8 and facts["policy.precision"] != "f32"
+    facts["x.precision"] = "int8" if allowed else facts["policy.precision"]
 
 
 def _conv(requirement: Requirement, facts: dict[str, FactValue], attrs: dict[str, AttrValue]) -> None:

@@ -138,7 +138,7 @@ ALL_CORES = "all"
 _CHOICES = {
     "objective": OPTIONS["objective"].choices,
     "fallback": OPTIONS["fallback"].choices,
-    "precision": tuple(name for name in OPTIONS["precision"].choices_on(HOST) if name != "auto"),
+    "precision": OPTIONS["precision"].choices_on(HOST),
 }
 
 
@@ -147,7 +147,8 @@ class Policy:
     """What governs the choice. Patterns are shell-like and match a row's id, kernel or canonical name.
 
     max_workspace_bytes: of one core. tolerance: relative error that is acceptable. fallback: whether the reference may
-    be taken. precision: what f32 problems may be computed in on a CPU.
+    be taken. precision: what f32 problems may be computed in on a CPU; `auto`: f32, or what a problem
+    itself allows.
     """
 
     objective: str = "latency"
@@ -158,7 +159,7 @@ class Policy:
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
     pin: tuple[str, ...] = ()
-    precision: str = "f32"
+    precision: str = "auto"
 
     def __post_init__(self) -> None:
         wrong: list[Violation] = []
@@ -189,7 +190,7 @@ class Policy:
             allow=options.allow,
             deny=options.deny,
             pin=options.pin,
-            precision=options.precision if options.precision in _CHOICES["precision"] else "f32",
+            precision=options.precision if options.precision in _CHOICES["precision"] else "auto",
         )
 
 

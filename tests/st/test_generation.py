@@ -24,6 +24,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 import superkernel as sk
 from superkernel.cli import main
+from superkernel.codegen.host.features import detect_cpu
 from superkernel.core.errors import FileFormatError, InputError, UnsupportedError
 from superkernel.frontends.pretrained.rotary import rotary_of
 
@@ -343,10 +344,24 @@ def test_gguf_files_give_the_tokens_of_the_weights_that_they_hold(kind: str, tmp
     model = made("llama")
     path = tmp_path / "llama.gguf"
     write_gguf(path, model, gguf.GGMLQuantizationType[kind])
-    ours = sk.from_pretrained(path, threads=2, chunks=(1, 8), dtype="f32")
+    ours = sk.from_pretrained(path, threads=2, chunks=(1, 8), dtype="f32", options={"precision": "f32"})
     assert list(ours.generate(PROMPT, 12)) == continued(model, 12)
     ours.rewind()
     np.testing.assert_allclose(ours.score(PROMPT[:8]), logits_of(model, PROMPT[:8]), rtol=0, atol=5e-5)
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_1"])
+def test_codes_meet_tokens_of_8_bits_unless_f32_is_asked_for(kind: str, tmp_path: Path) -> None:
+    model = made("llama")
+    path = tmp_path / "llama.gguf"
+    write_gguf(path, model, gguf.GGMLQuantizationType[kind])
+    ours, wanted = sk.from_pretrained(path, threads=2, chunks=(1, 8)), logits_of(model, PROMPT[:8])
+    in_bytes = [
+        "host.block_matmul.int8" in {s.kernel for s in ours.kernel(n)._compiled.schedule.subops} for n in (1, 8)
+    ]
+    assert in_bytes == [detect_cpu().has("avx512vnni")] * 2
+    error = np.abs(ours.score(PROMPT[:8]) - wanted).max() / np.abs(wanted).max()
+    assert (1e-4 < error < 0.03) if all(in_bytes) else error < 1e-4
 
 
 def test_damaged_gguf_files_are_refused(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_whole_numbers_are_multiplied_exactly(form: str, tier: str) -> None:
 
 def in_bytes(inputs: list[Any], attrs: dict[str, Any]) -> Any:
     """The product as the kernel of bytes defines it, in NumPy: x rounded to -127 to 127 by block with an f32 scale,
-    whole numbers multiplied and added exactly, blocks added in float64."""
+    whole numbers multiplied and added exactly, blocks added in float64; offsets meet x as rounded, too."""
     x, codes, scale, *offset = inputs
     stored = Blocks(attrs["bits"], attrs["block"], attrs["zero"], len(codes), x.shape[-1])
     numbers, total = stored.numbers(codes).astype(np.int64), 0.0
@@ -107,10 +107,10 @@ def in_bytes(inputs: list[Any], attrs: dict[str, Any]) -> Any:
         own = slice(first, first + stored.block)
         largest = np.abs(x[:, own]).max(axis=1, keepdims=True)
         rounded = np.rint(x[:, own] * (np.float32(127) / largest)).astype(np.int64)
-        sums = rounded @ numbers[:, own].T
-        total = total + sums * (largest / np.float32(127)).astype(float) * scale[:, index].astype(float)
+        step = (largest / np.float32(127)).astype(float)
+        total = total + rounded @ numbers[:, own].T * step * scale[:, index].astype(float)
         for part in offset:
-            total = total + x[:, own].astype(float).sum(axis=1, keepdims=True) * part[:, index].astype(float)
+            total = total + rounded.sum(axis=1, keepdims=True) * step * part[:, index].astype(float)
     return total
 
 
@@ -131,15 +131,15 @@ def test_bytes_are_those_of_the_definition(form: str) -> None:
 def test_the_error_of_whole_numbers_is_bounded(taken: str) -> None:
     """By half a step of the block's largest x times the sum of the block's abs(w), and what sums in f32 round."""
     rng = np.random.default_rng(8)
-    for bits in (4, 8):
-        inputs, attrs = product(2, 256, 64, bits, zero=8 if bits == 4 else 0)
+    for bits, offset in ((4, False), (8, False), (4, True)):
+        inputs, attrs = product(2, 256, 64, bits, zero=8 if bits == 4 else 0, offset=offset)
         inputs[0] *= np.exp(3 * rng.standard_normal(inputs[0].shape)).astype(np.float32)
         b = GraphBuilder("blocks")
         b.output(b.block_matmul(b.input("x", (2, 256)), *(b.constant(w) for w in inputs[1:]), **attrs), name="r")
         kernel = compile(b.graph(), options={"precision": "int8", "allow": (taken,)})
         assert [sub.kernel for sub in kernel._compiled.schedule.subops] == [taken]
         (wanted,) = apply("block_matmul", inputs, attrs, wide=True)
-        weights = np.abs(Blocks(bits, 32, attrs["zero"], 64, 256).weights(inputs[1], inputs[2], None))
+        weights = np.abs(Blocks(bits, 32, attrs["zero"], 64, 256).weights(*inputs[1:], *[None][offset:]))
         largest = np.abs(inputs[0]).reshape(2, 8, 32).max(axis=-1)
         bound = np.einsum("rb,nb->rn", largest, weights.reshape(64, 8, 32).sum(axis=-1)) * 0.51 / LARGEST[taken]
         bound += np.abs(inputs[0]) @ weights.T * 2.0**-22

@@ -49,6 +49,7 @@ BAD: list[tuple[str, str, dict[str, Any], str]] = [
     ("block_matmul", "f32[6,32] u8[5,16] f32[5,1] f16[5,1]", {"bits": 4, "block": 32}, "element types differ"),
     ("block_matmul", "f32[6,32] i8[5,16] f32[5,1]", {"bits": 4, "block": 32}, "signed byte"),
     ("block_matmul", "f32[6,32] u8[5,12] f32[5,1]", {"bits": 3, "block": 32}, "no such codes"),
+    ("block_matmul", "f32[6,32] u8[5,16] f32[5,1]", {"bits": 4, "block": 32, "x_bits": 4}, "no such x"),
     ("block_matmul", "f32[6,32] u8[5,16] f32[5,1]", {"bits": 4, "block": 0}, "without weights"),
     ("block_matmul", "f32[6,32] u8[5,16] f32[5,1]", {"bits": 4, "block": 32, "zero": 16}, "no code"),
     ("block_matmul", "f32[6,32] i8[5,32] f32[5,1]", {"bits": 8, "block": 32, "zero": 128}, "no code"),

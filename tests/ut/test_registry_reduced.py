@@ -186,20 +186,23 @@ def problem_of(rows: int, target: CpuTarget, precision: str) -> Requirement:
 
 
 @pytest.mark.parametrize(
-    ("features", "precision", "kernel"),
+    ("features", "precision", "x_bits", "kernel"),
     [
-        (NATIVE, "f32", "host.block_matmul.gemv"),
-        (NATIVE, "bf16", "host.block_matmul.gemv"),
-        (NATIVE, "int8", "host.block_matmul.int8"),
-        ((), "int8", "host.block_matmul.gemv"),
+        (NATIVE, "f32", 0, "host.block_matmul.gemv"),
+        (NATIVE, "bf16", 0, "host.block_matmul.gemv"),
+        (NATIVE, "int8", 0, "host.block_matmul.int8"),
+        (NATIVE, "auto", 0, "host.block_matmul.gemv"),
+        (NATIVE, "auto", 8, "host.block_matmul.int8"),
+        (NATIVE, "f32", 8, "host.block_matmul.gemv"),
+        ((), "int8", 0, "host.block_matmul.gemv"),
     ],
 )
 def test_weights_in_blocks_meet_whole_numbers_where_that_gains(
-    features: tuple[str, ...], precision: str, kernel: str
+    features: tuple[str, ...], precision: str, x_bits: int, kernel: str
 ) -> None:
     target = cpu_target(TRIPLE, "avx512", {*AVX2, *AVX512, *features}, machine_profile())
-    text = "block_matmul(f32[1,4096], const u8[4096,2048], const f16[4096,128]; bits=4, block=32, zero=8)"
-    problem = parse_requirement(text, target, Policy(precision=precision))
+    text = "block_matmul(f32[1,4096], const u8[4096,2048], const f16[4096,128]; bits=4, block=32, zero=8, x_bits={})"
+    problem = parse_requirement(text.format(x_bits), target, Policy(precision=precision))
     assert HOST_KERNELS.registry.select(problem).kernel == kernel
 
 

@@ -27,6 +27,7 @@ from superkernel.ops.table import find_op
 from superkernel.registry.eligibility import clauses_of
 from superkernel.registry.facts import facts_of
 from superkernel.registry.lint import lint
+from superkernel.registry.predicates import Reason
 from superkernel.registry.records import Capability, KernelRole, Policy, Requirement
 from superkernel.registry.requirement import parse_requirement, requirement_of
 from superkernel.scheduler.families import HOST_KERNELS, family_of
@@ -36,7 +37,7 @@ from superkernel.target.cpu import TIERS
 ROWS = [
     r
     for r in HOST_KERNELS.registry.rows
-    if all(c.field != "policy.precision" for c in r.limits)
+    if all(c.reason is not Reason.PRECISION for c in r.limits)
     and not r.features & {"avx512vnni", "avx512bf16", "amx-int8", "amx-bf16"}
 ]  # of those test_kernels_bytes.py, test_kernels_pairs.py, test_tiles.py and test_registry_reduced.py run cases
 KERNELS = sorted({r.kernel for r in ROWS if r.role is not KernelRole.REFERENCE})

@@ -35,13 +35,14 @@ def formats_in_force(schedule: Schedule) -> dict[str, int]:
 
 
 def precision_text(asked: str, sub: SubOperator, tiling: Tiling, explanation: KernelExplanation) -> str:
-    """One line about a sub-operator under a reduced precision; "" where none was asked for. `explanation`: the choice
-    of its kernel."""
-    if asked not in REDUCED:
+    """One line about a sub-operator under a reduced precision; "" where neither the options nor the graph ask for one.
+    `explanation`: the choice of its kernel."""
+    number = tiling.format
+    if asked not in REDUCED and (number is None or number.precision not in REDUCED):
         return ""
-    if tiling.format is not None and _is_rounded(tiling.format):
-        how = "by the CPU's own instructions" if tiling.format.native else "the CPU has no instructions for it"
-        return f"{asked} allowed: {tiling.format.title}; {how}"
+    if number is not None and _is_rounded(number):
+        how = "by the CPU's own instructions" if number.native else "the CPU has no instructions for it"
+        return f"{asked if asked in REDUCED else number.precision} allowed: {number.title}; {how}"
     words = computed_in(sub, tiling)
     if sub.body.op not in _PRODUCTS:
         return f"{asked} allowed: {words}, no product of matrices"

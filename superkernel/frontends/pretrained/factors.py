@@ -66,7 +66,7 @@ class Coded:
     """A matrix [outputs, inputs] in codes: (code - zero) * scale + offset, by blocks of `block` inputs.
 
     codes: i8 [outputs, inputs] of 8 bits; u8 [outputs, inputs / 2] of 4 bits, the even input in the lower half.
-    scale, offset: f32 [outputs, inputs / block]."""
+    scale, offset: f32 or f16, as they were stored, [outputs, inputs / block]."""
 
     codes: Array
     scale: Array
@@ -89,10 +89,11 @@ class Coded:
         return int(self.codes.nbytes + self.scale.nbytes + (0 if self.offset is None else self.offset.nbytes))
 
     def product(self, b: GraphBuilder, x: Tensor) -> Tensor:
-        """x [..., inputs] times the matrix, [..., outputs]."""
+        """x [..., inputs] times the matrix, [..., outputs]. x may be rounded to 8 bits, with a scale per block: what
+        files of codes are meant for, and llama.cpp always does."""
         offset = None if self.offset is None else b.constant(self.offset, copy=False)
         codes, scale = b.constant(self.codes, copy=False), b.constant(self.scale, copy=False)
-        return b.block_matmul(x, codes, scale, offset, bits=self.bits, block=self.block, zero=self.zero)
+        return b.block_matmul(x, codes, scale, offset, bits=self.bits, block=self.block, zero=self.zero, x_bits=8)
 
     def rows(self, b: GraphBuilder, indices: Tensor, dtype: DType) -> Tensor:
         """Rows of the matrix, decoded when they are taken: [tokens, inputs] of type `dtype`."""
@@ -107,7 +108,8 @@ class Coded:
             values = values - float(self.zero)
 
         def of_blocks(array: Array) -> Tensor:
-            return b.gather(b.constant(array, copy=False), indices, axis=0).reshape(tokens, inputs // self.block, 1)
+            taken = b.gather(b.constant(array, copy=False), indices, axis=0).reshape(tokens, inputs // self.block, 1)
+            return taken if taken.dtype is DType.F32 else b.cast(taken, DType.F32)
 
         values = values * of_blocks(self.scale)
         if self.offset is not None:
@@ -128,7 +130,8 @@ class Coded:
         codes = self.codes
         if self.bits == 4:
             codes = np.stack([codes & 15, codes >> 4], axis=-1).reshape(self.shape)
-        values = (codes.astype(np.float32) - self.zero).reshape(self.shape[0], -1, self.block) * self.scale[:, :, None]
+        values = (codes.astype(np.float32) - self.zero).reshape(self.shape[0], -1, self.block)
+        values *= self.scale[:, :, None]
         if self.offset is not None:
             values += self.offset[:, :, None]
         return values.reshape(self.shape)

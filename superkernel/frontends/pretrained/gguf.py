@@ -239,8 +239,8 @@ def _records(data: Array, nbytes: int) -> Array:
 
 
 def _half(records: Array, at: int) -> Array:
-    """The f16 at byte `at` of each record, as f32 [outputs, blocks]."""
-    return np.ascontiguousarray(records[..., at : at + 2]).view("<f2")[..., 0].astype(np.float32)
+    """The f16 at byte `at` of each record, [outputs, blocks]."""
+    return np.ascontiguousarray(records[..., at : at + 2]).view("<f2")[..., 0].astype(np.float16)
 
 
 def _nibbles(packed: Array) -> Array:
@@ -302,8 +302,8 @@ def _six_bits(packed: Array) -> tuple[Array, Array]:
 def _by_parts(records: Array) -> tuple[Array, Array]:
     """Scale and offset of each 32 neighbours of the types Q4_K and Q5_K, f32 [outputs, inputs / 32]."""
     scales, minima = _six_bits(records[..., 4:16])
-    scale, offset = _half(records, 0)[..., None] * scales, -_half(records, 2)[..., None] * minima
-    return scale.reshape(len(records), -1).astype(np.float32), offset.reshape(len(records), -1).astype(np.float32)
+    outer, inner = (_half(records, at)[..., None].astype(np.float32) for at in (0, 2))
+    return (outer * scales).reshape(len(records), -1), (-inner * minima).reshape(len(records), -1)
 
 
 def _in_parts(packed: Array) -> Array:
@@ -334,8 +334,8 @@ def _q6_k(data: Array) -> Coded:
     low = np.concatenate([lows & 15, lows >> 4], axis=-1).reshape(*records.shape[:2], 2, 4, _SUB)
     high = (highs >> np.array([0, 2, 4, 6], np.uint8)[:, None]) & 3
     codes = (low | (high << 4)).astype(np.int8) - np.int8(32)
-    scale = _half(records, 208)[..., None] * records[..., 192:208].view(np.int8)
-    return Coded(_flat(codes), scale.reshape(len(records), -1).astype(np.float32), None, 8, 16)
+    scale = _half(records, 208)[..., None].astype(np.float32) * records[..., 192:208].view(np.int8)
+    return Coded(_flat(codes), scale.reshape(len(records), -1), None, 8, 16)
 
 
 _BLOCKS: Mapping[str, Callable[[Array], Coded]] = {

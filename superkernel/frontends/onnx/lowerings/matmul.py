@@ -60,6 +60,7 @@ def block_product(
     bits: int,
     block: int,
     middle: int,
+    x_bits: int = 0,
 ) -> Tensor:
     """x times the transpose of (codes - middle - zeros) * scale, `block_matmul`'s codes [N, bytes], the others [N, K /
     block]. Zero points that differ are offsets, in f32 as their products with scales of 16 bits have more of them."""
@@ -70,7 +71,7 @@ def block_product(
     elif zeros is not None and zeros.size:
         middle += int(zeros.flat[0])
     weights = (call.constant(np.ascontiguousarray(part)) for part in (codes, scale))
-    return call.emit("block_matmul", x, *weights, offset, bits=bits, block=block, zero=middle)
+    return call.emit("block_matmul", x, *weights, offset, bits=bits, block=block, zero=middle, x_bits=x_bits)
 
 
 @lowers("MatMulInteger")

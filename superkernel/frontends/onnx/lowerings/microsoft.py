@@ -175,7 +175,7 @@ def dynamic_quantize_matmul(call: OnnxCall) -> Tensor:
 @lowers("MatMulNBits", domain=MICROSOFT)
 def matmul_nbits(call: OnnxCall) -> Tensor:
     """Weights [N, blocks, bytes] in blocks along K; zero points are packed as the codes are, or of the scales' type.
-    `accuracy_level` allows x to be rounded, which the options of a compilation decide here."""
+    `accuracy_level` 4 allows x to be rounded to 8 bits; the others, to floats of 16 bits, are left to the options."""
     depth, columns, block = (call.required(name) for name in ("K", "N", "block_size"))
     bits, blocks = call.attr("bits", 4), -(-depth // block)
     if bits not in (4, 8):
@@ -191,5 +191,6 @@ def matmul_nbits(call: OnnxCall) -> Tensor:
             given = rows if bits == 8 else np.stack([rows & 15, rows >> 4], axis=-1).reshape(columns, -1)[:, :blocks]
         zeros = given.reshape(columns, blocks).astype(np.float32)
     scale, middle = call.static(2).reshape(columns, blocks), 0 if call.has(3) else 1 << (bits - 1)
-    y = block_product(call, call.input(0), codes, scale, zeros, bits=bits, block=block, middle=middle)
+    x_bits = 8 if call.attr("accuracy_level", 0) == 4 else 0
+    y = block_product(call, call.input(0), codes, scale, zeros, bits=bits, block=block, middle=middle, x_bits=x_bits)
     return call.emit("add", y, call.input(5)) if call.has(5) else y
