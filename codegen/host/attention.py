@@ -172,12 +172,12 @@ class AttentionEmitter:
         """Keys from `key` on into the panel, transposed."""
         kb, t, form = self.kb, self.t, self.form
         line, panel = form.k.strides[2], self.at["panel"]
+        dtype = self.body.operands[form.k.operand].type.dtype
         if t.format.is_reduced:
             keys = (key, limit)
-            copy_words_transposed(self.arithmetic, source, line, form.depth, keys, panel, t.keys, t.lanes)
+            copy_words_transposed(self.arithmetic, source, dtype, line, form.depth, keys, panel, t.keys, t.lanes)
             return
         panel_tile = Tile(1, t.keys // t.lanes, t.lanes, _F32)
-        dtype = self.body.operands[form.k.operand].type.dtype
         ahead = _COLUMNS_AHEAD if self._streams() else 0
         copy_transposed(kb, panel_tile, source, dtype, line, form.depth, limit, key, panel, ahead)
 
@@ -186,8 +186,8 @@ class AttentionEmitter:
         t, form = self.t, self.form
         if not t.format.is_reduced:
             return values
-        line, copy = form.v.strides[2], self.at["values"]
-        copy_row_pairs(self.arithmetic, values, line, form.value_depth, count, copy, t.value_pitch, t.lanes)
+        line, copy, dtype = form.v.strides[2], self.at["values"], self.body.operands[form.v.operand].type.dtype
+        copy_row_pairs(self.arithmetic, values, dtype, line, form.value_depth, count, copy, t.value_pitch, t.lanes)
         return copy
 
     def _streams(self) -> bool:

@@ -1,4 +1,4 @@
-"""Copies of f32 matrices into scratch as words of two neighbours along the depth, rounded to 16 bits each.
+"""Copies of matrices into scratch as words of two neighbours along the depth, 16 bits each: f32 rounded, bf16 as it is.
 
 Invariant: nothing beyond the last row or column is read.
 """
@@ -18,6 +18,7 @@ _PAIR = 2
 def copy_words_transposed(
     arithmetic: Arithmetic,
     source: ir.Value,
+    dtype: DType,
     line: int,
     depth: int,
     columns: tuple[Index, Index],
@@ -34,16 +35,23 @@ def copy_words_transposed(
         rows = [kb.mul(kb.minimum(kb.add(first, i), last), line) for i in range(lanes)]
         for word in range(0, -(-depth // _PAIR), lanes):
             count = min(_PAIR * lanes, depth - _PAIR * word)
-            parts = [
-                _words(arithmetic, kb.load(source, kb.add(row, _PAIR * word), DType.F32, count), lanes) for row in rows
-            ]
+            places = [kb.add(row, _PAIR * word) for row in rows]
+            parts = [_words(arithmetic, _bits(arithmetic, source, at, dtype, count), lanes) for at in places]
             for i, value in enumerate(transpose(kb, parts)[: -(-count // _PAIR)]):
                 kb.b.store(value, kb.at(panel, kb.add((word + i) * width, group), DType.F32), align=4)
 
 
-def _words(arithmetic: Arithmetic, value: ir.Value, lanes: int) -> ir.Value:
+def _bits(arithmetic: Arithmetic, source: ir.Value, at: Index, dtype: DType, count: int) -> ir.Value:
+    """So many elements as 16 bits each."""
+    kb = arithmetic.kb
+    if dtype is DType.BF16:
+        return kb.load_raw(source, at, dtype, count)
+    return arithmetic.bits(kb.load(source, at, dtype, count))
+
+
+def _words(arithmetic: Arithmetic, bits: ir.Value, lanes: int) -> ir.Value:
     """Neighbours as a whole vector of words, zeros behind."""
-    kb, bits = arithmetic.kb, arithmetic.bits(value)
+    kb = arithmetic.kb
     have, whole = bits.type.count if isinstance(bits.type, ir.VectorType) else 1, _PAIR * lanes
     if have < whole:
         nothing = ir.Constant(ir.VectorType(I16, whole), None)
@@ -54,6 +62,7 @@ def _words(arithmetic: Arithmetic, value: ir.Value, lanes: int) -> ir.Value:
 def copy_row_pairs(
     arithmetic: Arithmetic,
     source: ir.Value,
+    dtype: DType,
     line: int,
     columns: int,
     count: Index,
@@ -70,9 +79,9 @@ def copy_row_pairs(
         for column in range(0, columns, lanes):
             width = min(lanes, columns - column)
             kind = vector_type(I32, width)
-            word = kb.b.zext(arithmetic.bits(kb.load(source, kb.add(early, column), DType.F32, width)), kind)
+            word = kb.b.zext(_bits(arithmetic, source, kb.add(early, column), dtype, width), kind)
             if not alone:
-                late = arithmetic.bits(kb.load(source, kb.add(kb.add(early, line), column), DType.F32, width))
+                late = _bits(arithmetic, source, kb.add(kb.add(early, line), column), dtype, width)
                 word = kb.b.or_(word, kb.b.shl(kb.b.zext(late, kind), kb.const(16, DType.I32, width)))
             to = kb.at(panel, kb.add(kb.mul(index, pitch), column), DType.F32)
             kb.b.store(resize(kb, word, lanes), to, align=4)

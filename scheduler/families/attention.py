@@ -23,7 +23,7 @@ from math import sqrt
 
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
-from superkernel.core.formats import BF16, F32, NumberFormat
+from superkernel.core.formats import BF16, F32, PAIRS, NumberFormat
 from superkernel.ir.body import Body, View
 from superkernel.ir.collapse import runs_of_range
 from superkernel.ops.opdef import FLOATS
@@ -36,6 +36,7 @@ from superkernel.scheduler.families.kernel import (
     FormatFamily,
     HostKernelDef,
     HostTiling,
+    PairedKernelDef,
     ReducedKernelDef,
 )
 from superkernel.scheduler.families.matmul import GEMM_TILES
@@ -264,17 +265,19 @@ class AttentionTiling(HostTiling):
 
 
 class AttentionFamily(FormatFamily):
-    """Attention with any mask, length, causal limit and grouping, in f32 or, of f32 values, in reduced precision."""
+    """Attention with any mask, length, causal limit and grouping, in f32 or, of f32 values, in reduced precision; or of
+    bf16 values as they are."""
 
     def accepts_view(self, kernel: str, op: str, slot: int, view: View, dtype: DType) -> bool:
         return slot not in (1, 2) or not view.shape or view.strides[-1] == 1 or view.shape[-1] == 1
 
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[HostTiling]:
         form, number, types = attention_form(body), self.format_on(target), body.anchor_input_types[:3]
-        if number.is_reduced and any(t is None or t.dtype is not DType.F32 for t in types):
+        taken = DType.F32 if number.rounds_factors else number.rows
+        if number.is_reduced and any(t is None or t.dtype is not taken for t in types):
             raise UnsupportedError(
-                "not an attention that this kernel computes", location=kernel, expected="queries, keys, values of f32",
-                found=", ".join(map(str, types)),
+                "not an attention that this kernel computes", location=kernel,
+                expected=f"queries, keys, values of {taken.value}", found=", ".join(map(str, types)),
             )  # fmt: skip
         lanes = target.vector_bytes // 4
         most, vectors = _TILE[target.tier]
@@ -338,6 +341,19 @@ KERNELS = (
         tiles=GEMM_TILES,
         layouts=frozenset({"dense", "view"}),
         weights=False,
+        code_bytes=16384,
+    ),
+    PairedKernelDef(
+        id="host.attention.pairs",
+        ops=("attention",),
+        family=AttentionFamily(PAIRS),
+        emitter="attention",
+        micro="attention",
+        limits=(within(Reason.SHAPE, "queries", 7),),
+        others=(None, None, *ATTENTION_OTHERS),
+        tiles=GEMM_TILES,
+        weights=False,
+        transforms=(),
         code_bytes=16384,
     ),
 )

@@ -164,6 +164,7 @@ class PairedKernelDef(HostKernelDef):
     family: FormatFamily = field(repr=False)
     dtypes: frozenset[DType] | None = frozenset({DType.BF16})
     others: tuple[frozenset[DType] | None, ...] = (None,)
+    weights: bool = True  # the second factor must be constant
     rounding: Rounding = PRODUCT_SUMS
     transforms: tuple[Transform, ...] = (Transform("pack", 1, True), Transform("pack", 0, False))
 
@@ -174,7 +175,7 @@ class PairedKernelDef(HostKernelDef):
 
     @property
     def demands(self) -> tuple[Clause, ...]:
-        return (CONSTANT_WEIGHT, *super().demands)
+        return (*([CONSTANT_WEIGHT] if self.weights else ()), *super().demands)
 
 
 def _target_words(tier: str, modifier: str, feature: str) -> tuple[str, ...]:

@@ -51,7 +51,7 @@ class NumberFormat:
     native_rate: float = 1.0
     native_word: float = 1.0  # time of a word's multiply-add by the CPU's own instruction, of one of f32 values
     copied_per_ns: float = 8.0  # elements of rows
-    precision: str = "f32"  # the policy's word for it
+    precision: str = "f32"  # the policy's word for it; "any" where factors come in the format
     error_ulps: float = 0.0  # of f32, relative to the largest sum of |x| |w|; docs/numerics.md has the bounds
     native: bool = False
     tiled: bool = False  # multiplied tile by tile
@@ -63,6 +63,11 @@ class NumberFormat:
     def is_reduced(self) -> bool:
         """Whether factors are words of numbers of less precision than the results."""
         return self.weights is not self.results
+
+    @property
+    def rounds_factors(self) -> bool:
+        """Whether factors come in more precise than they are multiplied."""
+        return self.is_reduced and self.precision != "any"
 
     @property
     def is_integral(self) -> bool:

@@ -145,6 +145,8 @@ def reduced_products() -> list[Case]:
     factors = [np.rint(4 * numbers(1, 2, 19, 8, seed=i)) for i in range(3)]
     sharp = [64 * factors[0], *factors[1:]]  # probabilities are alike or nothing
     found.append(case("host.attention.bf16", "attention", sharp, causal=True, scale=1.0))
+    pairs = [factor.astype(DType.BF16.numpy) for factor in sharp]
+    found.append(case("host.attention.pairs", "attention", pairs, causal=True, scale=1.0))
     found += [reduced_product(kernel, form, 3 if "gemv" in kernel else 19) for kernel, form in reduced.items()]
     return found
 

@@ -20,13 +20,15 @@ from superkernel.scheduler.families import family_of
 
 Array = NDArray[Any]
 KERNEL = "host.attention.bf16"
+KERNELS = {KERNEL: DType.F32, "host.attention.pairs": DType.BF16}
+"""Kernels, and the type of their factors."""
 TOLERANCE = 2e-2  # of values up to 3: probabilities are rounded too
 
 
-def factors(sizes: Sizes, seed: int = 0) -> list[Array]:
+def factors(sizes: Sizes, seed: int = 0, dtype: DType = DType.F32) -> list[Array]:
     """Queries, keys and values that bf16 holds (queries also where their scale is a power of two)."""
     rng = np.random.default_rng(seed)
-    return [bf16(rng.standard_normal(shape)).astype(np.float32) for shape, _ in slots_of(sizes)]  # type: ignore[misc]
+    return [bf16(rng.standard_normal(shape)).astype(dtype.numpy) for shape, _ in slots_of(sizes)]  # type: ignore[misc]
 
 
 def run(arrays: list[Array | None], attrs: dict[str, Any], tier: str) -> Array:
@@ -37,26 +39,30 @@ def run(arrays: list[Array | None], attrs: dict[str, Any], tier: str) -> Array:
     return given[out]
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize(("sizes", "attrs"), SHAPES, ids=str)
-def test_shapes(sizes: Sizes, attrs: dict[str, Any]) -> None:
-    anchor_case("attention", attrs, factors(sizes)).check(KERNEL, TOLERANCE, every_tier=True)
+def test_shapes(sizes: Sizes, attrs: dict[str, Any], kernel: str) -> None:
+    anchor_case("attention", attrs, factors(sizes, dtype=KERNELS[kernel])).check(kernel, TOLERANCE, every_tier=True)
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("boolean", [False, True])
-def test_masks(boolean: bool) -> None:
+def test_masks(boolean: bool, kernel: str) -> None:
     noise = np.random.default_rng(3).standard_normal((5, 70)).astype(np.float32)
-    mask = noise > -0.3 if boolean else np.where(noise > 1, np.float32(-np.inf), noise)
-    anchor_case("attention", {}, [*factors((2, 3, 3, 5, 70, 8, 9)), mask]).check(KERNEL, TOLERANCE)
+    mask = noise > -0.3 if boolean else np.where(noise > 1, np.float32(-np.inf), noise).astype(KERNELS[kernel].numpy)
+    given = factors((2, 3, 3, 5, 70, 8, 9), dtype=KERNELS[kernel])
+    anchor_case("attention", {}, [*given, mask]).check(kernel, TOLERANCE)
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("length", [200, 37, 1, 0], ids=str)
-def test_lengths(length: int) -> None:
+def test_lengths(length: int, kernel: str) -> None:
     """Of even and odd numbers of keys; a cache may hold anything behind its valid rows, even NaN."""
-    q, k, v = factors((1, 4, 2, 9, 210, 16, 16))
+    q, k, v = factors((1, 4, 2, 9, 210, 16, 16), dtype=KERNELS[kernel])
     k[:, :, length:], v[:, :, length:] = np.nan, np.nan
     case = anchor_case("attention", {"causal": True}, [q, k, v, None, np.array(length)])
     assert not any(np.isnan(want).any() for want in case.expected.values())
-    case.check(KERNEL, TOLERANCE)
+    case.check(kernel, TOLERANCE)
 
 
 def test_rows_without_visible_keys_are_zero() -> None:
@@ -68,10 +74,11 @@ def test_rows_without_visible_keys_are_zero() -> None:
     case.check(KERNEL, TOLERANCE)
 
 
-def test_views_of_sequence_major_tensors() -> None:
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_views_of_sequence_major_tensors(kernel: str) -> None:
     layouts = dict.fromkeys(range(3), (0, 2, 1, 3))
-    slots = slots_of((2, 4, 2, 20, 33, 16, 16))
-    anchor_case("attention", {}, slots, layouts=layouts, epilogue="mixed").check(KERNEL, 0.1)
+    slots = slots_of((2, 4, 2, 20, 33, 16, 16), KERNELS[kernel])
+    anchor_case("attention", {}, slots, layouts=layouts, epilogue="mixed").check(kernel, 0.1)
 
 
 @pytest.mark.parametrize("tier", tiers())
@@ -99,7 +106,8 @@ def test_probabilities_add_up_to_one() -> None:
     np.testing.assert_allclose(got, 1.5, rtol=1e-6)
 
 
-def test_what_is_not_f32_is_refused() -> None:
+@pytest.mark.parametrize(("kernel", "dtype"), KERNELS.items())
+def test_other_types_are_refused(kernel: str, dtype: DType) -> None:
     body = anchor_case("attention", {}, slots_of((1, 1, 1, 4, 5, 6, 7), DType.F16)).body
-    with pytest.raises(UnsupportedError, match="of f32"):
-        family_of(KERNEL).tilings(KERNEL, body, detect_cpu())
+    with pytest.raises(UnsupportedError, match=f"of {dtype.value}"):
+        family_of(kernel).tilings(kernel, body, detect_cpu())

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from superkernel.compilation.kernel_uses import computed_in
-from superkernel.core.formats import REDUCED, NumberFormat
+from superkernel.core.formats import REDUCED
 from superkernel.registry.predicates import Reason
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def precision_text(asked: str, sub: SubOperator, tiling: Tiling, explanation: Ke
     number = tiling.format
     if asked not in REDUCED and (number is None or number.precision not in REDUCED):
         return ""
-    if number is not None and _is_rounded(number):
+    if number is not None and number.rounds_factors:
         how = "by the CPU's own instructions" if number.native else "the CPU has no instructions for it"
         return f"{asked if asked in REDUCED else number.precision} allowed: {number.title}; {how}"
     words = computed_in(sub, tiling)
@@ -71,11 +71,6 @@ def _allows(candidate: Candidate, asked: str) -> bool:
     return bool(own) and all(c.test.holds(asked, {}) for c in own)
 
 
-def _is_rounded(number: NumberFormat) -> bool:
-    """Whether factors come in more precise than they are multiplied."""
-    return number.is_reduced and number.precision != "any"
-
-
 def formats_text(asked: str, formats: Sequence[tuple[str, int]]) -> str:
     """One line for a report; "" where no reduced precision was asked for."""
     if asked not in REDUCED:
@@ -85,7 +80,7 @@ def formats_text(asked: str, formats: Sequence[tuple[str, int]]) -> str:
 
 def idle_precision(asked: str, schedule: Schedule) -> tuple[str, ...]:
     """What is said where a reduced precision is allowed, and no kernel makes use of it."""
-    if asked not in REDUCED or any(t.format is not None and _is_rounded(t.format) for t in schedule.tilings):
+    if asked not in REDUCED or any(t.format is not None and t.format.rounds_factors for t in schedule.tilings):
         return ()
     return (
         f"precision={asked!r} has no effect on this graph: no product is computed in it (`explain` of one says why)",
