@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
@@ -30,12 +31,10 @@ Key = tuple[Space, int]
 
 
 class Live(NamedTuple):
-    """An access that later tasks may still conflict with; `low` and `high` bound its regions. `run`: it is one run of
-    bytes, so that who meets its bounds meets it."""
+    """An access that later tasks may still conflict with; `low` and `high` bound its regions."""
 
     task: int
     write: bool
-    run: bool
     low: int
     high: int
     regions: tuple[Region, ...]
@@ -65,8 +64,13 @@ class Conflict(NamedTuple):
     @property
     def witness(self) -> Witness:
         """The pair of accesses, as plans keep it."""
-        place = f"{self.key[0].value}{self.key[1]}"
-        return Witness(self.hazard, self.earlier, self.later, place, self.left, self.right)
+        return Witness(self.hazard, self.earlier, self.later, _place(self.key), self.left, self.right)
+
+
+@cache
+def _place(key: Key) -> str:
+    """One text for all who name the place: plans have millions of them."""
+    return f"{key[0].value}{key[1]}"
 
 
 def find_conflicts(tasks: Sequence[Task]) -> Iterator[list[Conflict]]:
@@ -85,9 +89,8 @@ def find_conflicts(tasks: Sequence[Task]) -> Iterator[list[Conflict]]:
                 key = (access.space, access.slot)
                 for other in next(met[key]):
                     if other.task != task.index and (other.task, access.operand) not in found:
-                        if other.run and live.run:
-                            pair: tuple[Region, Region] | None = (other.regions[0], live.regions[0])
-                        else:
+                        pair: tuple[Region, Region] | None = (other.regions[0], live.regions[0])
+                        if len(other.regions) > 1 or len(live.regions) > 1:
                             pair = any_overlap(other.regions, live.regions)
                         if pair is not None:
                             hazard = _HAZARDS[other.write, live.write]
@@ -109,13 +112,13 @@ def _counts(access: MemoryAccess) -> bool:
 def _live(task: int, access: MemoryAccess) -> Live:
     first, *more = regions = access.regions
     if not more:
-        return Live(task, access.write, first.count == 1, first.start, first.stop, regions)
-    return Live(task, access.write, False, min(r.start for r in regions), max(r.stop for r in regions), regions)
+        return Live(task, access.write, first.start, first.stop, regions)
+    return Live(task, access.write, min(r.start for r in regions), max(r.stop for r in regions), regions)
 
 
 def _met(extents: Sequence[Extent], mine: Sequence[Live]) -> Iterator[list[Live]]:
-    """For each access of a sub-operator, the accesses that it may conflict with: older ones by extent, then those of
-    earlier tasks of the sub-operator; writes first."""
+    """For each access of a sub-operator, the accesses that it conflicts with: older ones by extent, then those of
+    earlier tasks of the sub-operator; writes first. Of accesses of several regions, those whose bounds meet."""
     low, high = min(live.low for live in mine), max(live.high for live in mine)
     near = [part for e in extents if e.low < high and low < e.high for part in (e.writes, e.reads) if part]
     writes = [live for live in mine if live.write]
@@ -135,11 +138,11 @@ def _add_met(rows: Sequence[list[Live]], others: Sequence[Live], mine: Sequence[
     if len(others) * len(mine) < _FEW:
         for row, live in zip(rows, mine, strict=True):
             if live.write or not reads:
-                row += [other for other in others if other.low < live.high and live.low < other.high]
+                row += [other for other in others if _meet(other, live)]
         return
     right = _columns(others)
     for at in range(0, len(mine), step := max(1, _MANY // len(others))):
-        meet = _may_share(_columns(mine[at : at + step])[:, :, None], right[:, None, :])
+        meet = _all_meet(_columns(mine[at : at + step])[:, :, None], right[:, None, :])
         for n, other in zip(*(column.tolist() for column in np.nonzero(meet)), strict=True):
             if mine[at + n].write or not reads:
                 rows[at + n].append(others[other])
@@ -148,27 +151,38 @@ def _add_met(rows: Sequence[list[Live]], others: Sequence[Live], mine: Sequence[
 _FEW, _MANY = 64, 1 << 20  # pairs of accesses: below, each is looked at by itself; above, not all at once
 
 
+def _meet(a: Live, b: Live) -> bool:
+    """Whether bounds meet, and regions where each has one."""
+    if a.low >= b.high or b.low >= a.high:
+        return False
+    return len(a.regions) > 1 or len(b.regions) > 1 or a.regions[0].overlaps(b.regions[0])
+
+
 def _columns(lives: Sequence[Live]) -> NDArray[np.int64]:
-    """Bounds of accesses; start, length, stride and count of those that are one region of several runs, else zeros."""
+    """Bounds of accesses; start, length, stride and count of those that are one region, else zeros."""
     rows = []
     for live in lives:
         region = live.regions[0]
-        strided = len(live.regions) == 1 and region.count > 1
-        form = (region.start, region.length, region.stride, region.count) if strided else (0, 0, 0, 0)
+        one = len(live.regions) == 1
+        form = (region.start, region.length, region.stride, region.count) if one else (0, 0, 0, 0)
         rows.append((live.low, live.high, *form))
     return np.array(rows, np.int64).T
 
 
-def _may_share(a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """False where ranges do not meet, or regions of one stride share no byte: run i of `a` and run i + k of `b` meet
-    where -length of b < distance + k * stride < length of a."""
+def _all_meet(a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """As `_meet`, of columns. Run i of `a` and run i + k of `b` meet where -length of b < distance + k * stride <
+    length of a, with the one stride that there is; with two, as if there was no end to the runs."""
     meet: NDArray[np.bool_] = (a[0] < b[1]) & (b[0] < a[1])
-    same = meet & (a[4] == b[4]) & (a[4] > 0)
-    if same.any():
-        stride, distance = np.maximum(a[4], 1), b[2] - a[2]
-        least = np.maximum(-((distance + b[3] - 1) // stride), 1 - a[5])
-        most = np.minimum((a[3] - 1 - distance) // stride, b[5] - 1)
-        meet &= ~same | (least <= most)
+    stride, distance = np.maximum(np.where(a[5] == 1, b[4], a[4]), 1), b[2] - a[2]
+    least = np.maximum(-((distance + b[3] - 1) // stride), 1 - a[5])
+    most = np.minimum((a[3] - 1 - distance) // stride, b[5] - 1)
+    inside = least <= most
+    two = meet & (a[5] > 1) & (b[5] > 1) & (a[4] != b[4])
+    if two.any():
+        step = np.maximum(np.gcd(a[4], b[4]), 1)
+        delta = distance % step
+        inside = np.where(two, (delta < a[3]) | (step - delta < b[3]), inside)
+    meet &= inside | (a[5] == 0) | (b[5] == 0)
     return meet
 
 

@@ -14,6 +14,7 @@ Architecture invariant: nothing here is trusted. `verify` proves the result with
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -136,7 +137,7 @@ class _Assembler:
         for core, tasks in enumerate(self.schedule.tasks_of_core):
             steps: list[Step] = []
             for position, task in enumerate(tasks):
-                for need in self.result.kept.get(task.index, ()):
+                for need in self.result.kept.pop(task.index, ()):  # what is a wait now makes room for the next
                     wait = Wait(need.producer, count_of[need.producer][need.position], task.subop, len(reasons))
                     reason = WaitReason(core, wait, need.latest.witness, need.conflicts)
                     reasons.append(reason)
@@ -157,7 +158,7 @@ class _Assembler:
         full_cost = 0.0 if cores == 1 else self.handover_ns * (1 + 0.1 * (cores - 2))
         cost = 0.0
         if pairs:
-            fan_in = max(sum(1 for c, _ in pairs if c == core) for core in {c for c, _ in pairs})
+            fan_in = max(Counter(core for core, _ in pairs).values())
             cost = self.handover_ns * (1 + 0.1 * (fan_in - 1))
         wider = tuple((f, full_cost) for f in (SyncForm.FULL,) if f is not form)
         return Boundary(
