@@ -317,8 +317,18 @@ def test_a_program_that_is_not_its_plan_has_a_proof_of_its_own(monkeypatch: Patc
     assert found.conflicting_pairs == planned.conflicting_pairs
 
 
-def test_a_plan_from_the_cache_is_attested(monkeypatch: Patch) -> None:
-    """What was kept is judged anew: two buffers at one address in the entry are found."""
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        (one_address, "overwrites one operand"),
+        (one_address_that_tasks_know, "race"),
+        (nothing_touched, "race"),
+    ],
+)
+def test_a_plan_from_the_cache_is_attested(
+    fault: Callable[[Planned[Plan]], Planned[Plan]], says: str, monkeypatch: Patch
+) -> None:
+    """What was kept is judged anew: two buffers at one address in the entry, or no waits, are found."""
     kept = compiled().certificate
     assert compiled().certificate == kept
     honest = PlanStore.find
@@ -326,10 +336,35 @@ def test_a_plan_from_the_cache_is_attested(monkeypatch: Patch) -> None:
     def forged(self: PlanStore[Planned[Plan]]) -> Planned[Plan] | None:
         found = honest(self)
         assert found is not None
-        return one_address(found)
+        return fault(found)
 
     monkeypatch.setattr(PlanStore, "find", forged)
-    assert "overwrites one operand" in refusal()
+    assert says in refusal()
+
+
+def test_an_object_from_the_cache_is_attested(tmp_path: Path, monkeypatch: Patch) -> None:
+    """An entry that was forged, its sum computed anew: workers that wait for nobody are found."""
+    monkeypatch.setenv("SK_CACHE_DIR", str(tmp_path))
+    entries: list[tuple[ObjectCache, str, bytes]] = []
+    honest = ObjectCache.put
+
+    def noted(self: ObjectCache, key: str, data: bytes) -> None:
+        if key.startswith("entries "):
+            entries.append((self, key, data))
+        honest(self, key, data)
+
+    monkeypatch.setattr(ObjectCache, "put", noted)
+    kept = compiled().certificate
+    with pytest.MonkeyPatch.context() as patch:
+        emitting(patch, no_waits)
+        assert "race" in refusal()
+    assert compiled().certificate == kept
+    (cache, key, data), (_, forged_key, forged) = entries
+    assert key != forged_key
+    honest(cache, key, forged)
+    assert "race" in refusal()
+    honest(cache, key, data)
+    assert compiled().certificate == kept
 
 
 def test_a_saved_kernel_is_attested_when_it_is_loaded(
