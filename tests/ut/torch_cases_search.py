@@ -50,6 +50,20 @@ def _scans() -> dict[str, Case]:
     }
 
 
+def _groups() -> dict[str, Case]:
+    rows, ends = f32(12, 16).bfloat16(), torch.tensor([3, 3, 8, 12], dtype=torch.int32)
+    return {
+        "histc": (lambda a: (torch.histc(a, 7, -1, 1), torch.histc(a, 3, 0.5, 2.5)), (f32(50),)),
+        "histc_limits": (lambda a: torch.histc(a, 5, 0, 4), (torch.arange(6).float().repeat(3),)),
+        "histc_special": (lambda a: torch.histc(a, 4, -2.5, 7), (SPECIAL[1:],)),
+        "grouped_mm": (lambda a, w, e: F.grouped_mm(a, w, offs=e), (rows, f32(4, 16, 8).bfloat16(), ends)),
+        "grouped_mm_transposed": (
+            lambda a, w, e: F.grouped_mm(a, w.transpose(1, 2), offs=e), (rows, f32(4, 24, 16).bfloat16(), ends),
+        ),
+        "grouped_mm_one": (lambda a, w, e: F.grouped_mm(a, w, offs=e), (rows, f32(1, 16, 8).bfloat16(), ends[-1:])),
+    }  # fmt: skip
+
+
 def _searches() -> dict[str, Case]:
     bounds, many = f32(9).sort().values, f32(300).sort().values
     bounds[3] = bounds[4]
@@ -204,4 +218,4 @@ def _windows() -> dict[str, Case]:
 
 def searches() -> dict[str, Case]:
     """All cases of this file."""
-    return {**signs(), **_scans(), **_searches(), **_ranks(), **_bags(), **_scatters(), **_windows()}
+    return {**signs(), **_scans(), **_groups(), **_searches(), **_ranks(), **_bags(), **_scatters(), **_windows()}

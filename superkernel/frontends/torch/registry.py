@@ -1,10 +1,11 @@
 """The table of lowerings: ATen operator -> function that emits operators of the table for one node.
 
-A key is an operator ("relu": all its overloads that have no row of their own) or one overload ("max.dim"). A lowering
-gets a `TorchCall` and returns the node's outputs in order (a single tensor where there is one; None for an output that
-nobody reads). Complex tensors, which lowerings know as pairs of real ones, have a table of their own. What has no
-lowering is decomposed by torch where torch can, so that a row here is either something the operator table has whole or
-something that no decomposition reaches.
+A key is an operator ("relu": all its overloads that have no row of their own) or one overload ("max.dim"); of another
+library than ATen, with the library in front ("transformers.grouped_mm_fallback"). A lowering gets a `TorchCall` and
+returns the node's outputs in order (a single tensor where there is one; None for an output that nobody reads). Complex
+tensors, which lowerings know as pairs of real ones, have a table of their own. What has no lowering is decomposed by
+torch where torch can, so that a row here is either something the operator table has whole or something that no
+decomposition reaches.
 """
 
 from __future__ import annotations
@@ -69,9 +70,9 @@ def _found(table: Mapping[str, AnyLowering], target: str) -> AnyLowering | None:
 
     lowerings.load_all()
     namespace, _, name = target.partition(".")
-    if namespace != "aten":
-        return None
     packet, _, overload = name.partition(".")
+    if namespace != "aten":
+        packet, name = f"{namespace}.{packet}", target
     found = table.get(name)
     return table.get(packet) if found is None and "out" not in overload.split("_") else found
 
