@@ -396,9 +396,10 @@ def main() -> int:
     job = "backend" if asked.backend else "compiled"
     names = zoo_networks.DYNAMIC if asked.backend else tuple(zoo_networks.NETWORKS)
     names = tuple(n for n in names if any(fnmatchcase(n, p) for p in asked.only.split(",")))
-    rows: dict[str, Row] = {}
+    kept: dict[str, Any] = {"schema": "superkernel.zoo/1"}
     if asked.json and asked.json.exists():
-        rows = {n: r for n, r in json.loads(asked.json.read_text())[job].items() if n in names}
+        kept = json.loads(asked.json.read_text())
+    rows: dict[str, Row] = kept.setdefault(job, {})
     rivals = ["torch", *(RIVALS if asked.rivals else {})]
     head = f"{'network':<44} "
     if asked.backend:
@@ -412,8 +413,9 @@ def main() -> int:
         if name not in rows:
             rows[name] = measure(context, name, job, asked)
             if asked.json:
-                asked.json.write_text(json.dumps({"schema": "superkernel.zoo/1", job: rows}, indent=1))
+                asked.json.write_text(json.dumps(kept, indent=1))
         print(backend_text(name, rows[name]) if asked.backend else text(name, rows[name], rivals), flush=True)
+    rows = {name: rows[name] for name in names}
     print(summary(rows, rivals))
     return 0 if all(r["status"] == PASSED for r in rows.values()) else 1
 
