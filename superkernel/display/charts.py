@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
-from math import atan2, ceil, degrees, floor, log10
+from math import atan2, degrees, floor, log10
 
 from superkernel.core.counted import counted
 
@@ -26,6 +26,7 @@ PART_COLOURS = {
 ROOFLINE_PX = (760, 380)
 ROOFLINE_MARGINS_PX = (58, 16, 20, 36)  # left, right, top, bottom
 ROOFLINE_NAMES, ROOFLINE_NAME_PX = 5, 150
+SHORT_AXIS = 2.5  # powers of ten
 ABOVE_ROOF = (
     " What lies above the highest roof was faster than what is known of this machine: `superkernel machine --again` "
     "measures it."
@@ -193,17 +194,17 @@ class Roofline:
     def _grid(
         at: Callable[[float, float], tuple[float, float]], xs: tuple[float, float], ys: tuple[float, float]
     ) -> str:
-        """A line and a number for every power of ten."""
+        """A line and a number for every mark of both axes."""
         (left, top), (right, bottom) = at(10 ** xs[0], 10 ** ys[1]), at(10 ** xs[1], 10 ** ys[0])
         lines = [f'<path d="M{left:.1f},{top:.1f}V{bottom:.1f}H{right:.1f}" fill="none" stroke="var(--faint)"/>']
-        for power in range(ceil(xs[0]), floor(xs[1]) + 1):
-            x = at(10**power, 10 ** ys[0])[0]
+        for value in _marks(*xs):
+            x = at(value, 10 ** ys[0])[0]
             lines.append(f'<path d="M{x:.1f},{top:.1f}V{bottom:.1f}" stroke="var(--line)"/>')
-            lines.append(f'<text x="{x:.1f}" y="{bottom + 14:.1f}" text-anchor="middle">{_power(power)}</text>')
-        for power in range(ceil(ys[0]), floor(ys[1]) + 1):
-            y = at(10 ** xs[0], 10**power)[1]
+            lines.append(f'<text x="{x:.1f}" y="{bottom + 14:.1f}" text-anchor="middle">{_mark(value)}</text>')
+        for value in _marks(*ys):
+            y = at(10 ** xs[0], value)[1]
             lines.append(f'<path d="M{left:.1f},{y:.1f}H{right:.1f}" stroke="var(--line)"/>')
-            lines.append(f'<text x="{left - 6:.1f}" y="{y + 4:.1f}" text-anchor="end">{_power(power)}</text>')
+            lines.append(f'<text x="{left - 6:.1f}" y="{y + 4:.1f}" text-anchor="end">{_mark(value)}</text>')
         return "".join(lines)
 
 
@@ -229,14 +230,21 @@ def _line(
     dashes = ' stroke-dasharray="5 4"' if dashed else ""
     return (
         f'<path d="M{x:.1f},{y:.1f}L{to_x:.1f},{to_y:.1f}" fill="none" stroke="var(--ink)"{dashes}/>'
-        f'<text transform="translate({at[0]:.1f},{at[1]:.1f}) rotate({angle:.1f})" dy="-5" text-anchor="{anchor}">'
+        f'<text transform="translate({at[0]:.1f},{at[1]:.1f}) rotate({angle:.1f})" dy="-7" text-anchor="{anchor}">'
         f"{escape(said)}</text>"
     )
 
 
-def _power(power: int) -> str:
-    """A power of ten as an axis names it."""
-    return f"{10**power:,}" if power >= 0 else f"{10.0**power:.{-power}f}"
+def _mark(value: float) -> str:
+    """A mark's number."""
+    return f"{value:,.0f}" if value >= 1 else f"{value:g}"
+
+
+def _marks(low: float, high: float) -> Iterator[float]:
+    """Values between two powers of ten at which a logarithmic axis has marks: one, two and five where it is short."""
+    steps = (1, 2, 5) if high - low < SHORT_AXIS else (1,)
+    for power in range(floor(low), floor(high) + 1):
+        yield from (step * 10.0**power for step in steps if low <= log10(step * 10.0**power) <= high)
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,9 @@ def _headline(found: MeasuredDifference) -> str:
         return f"Nothing changed beyond noise: a launch takes {change.after.us:,.2f} us."
     ratio = change.after.us / change.before.us - 1 if change.before.us else 0.0
     parts = [each for each in found.changes if each.name != WHOLE]
-    most = f" Most of all changed {parts[0].name}, by {100 * parts[0].share:+.1f} % of a launch." if parts else ""
+    most = (
+        f' Of its parts "{parts[0].name}" changed most, by {100 * parts[0].share:+.1f} % of a launch.' if parts else ""
+    )
     return f"A launch takes {change.before.us:,.2f} us in A, {change.after.us:,.2f} us in B: {ratio:+.1%}.{most}"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from importlib.resources import files
 from string import Template
@@ -34,6 +34,7 @@ LEGEND = {
 WORKING = (SpanKind.WORK, SpanKind.COMPUTE, SpanKind.MOVEMENT)
 WAITING = (SpanKind.WAIT, SpanKind.IMBALANCE, SpanKind.FETCH)
 TIME_TITLE = "Where the time goes"
+LONG_LETTERS = 40
 LEAST_GAIN = 0.005  # of a launch: what would save less is not recommended
 PARTS = ("page.html", "page.css", "timeline.html", "timeline.js", "tables.js")
 
@@ -161,6 +162,7 @@ def _gains(gains: Sequence[Gain]) -> str:
 def _table(table: PageTable) -> str:
     if not table.rows:
         return ""
+    table = _without_zeros(table)
     head = "".join(
         f'<th scope="col"{_text(column, table)}><button type="button">{escape(name) or "no."}</button></th>'
         for column, name in enumerate(table.head)
@@ -177,13 +179,25 @@ def _table(table: PageTable) -> str:
     )
 
 
+def _without_zeros(table: PageTable) -> PageTable:
+    """Without columns of numbers that are 0 everywhere: they say nothing of these rows."""
+    columns = range(len(table.head))
+    kept = [c for c in columns if (c == 0 and table.chooses) or any(row[c] not in (0, None) for row in table.rows)]
+    rows = tuple(tuple(row[c] for c in kept) for row in table.rows)
+    return replace(table, head=tuple(table.head[c] for c in kept), rows=rows)
+
+
 def _text(column: int, table: PageTable) -> str:
-    return ' class="text"' if isinstance(table.rows[0][column], str) else ""
+    """Words stand at the left; long ones may take several lines."""
+    cells = [row[column] for row in table.rows]
+    if not any(isinstance(cell, str) for cell in cells):
+        return ""
+    return ' class="text long"' if max(len(str(cell)) for cell in cells) > LONG_LETTERS else ' class="text"'
 
 
 def _cell(value: Cell) -> str:
     if isinstance(value, float):
-        return f"{value:,.3f}"
+        return f"{value:,.3f}" if value else "0"
     return "" if value is None else f"{value:,}" if isinstance(value, int) else value
 
 

@@ -1,6 +1,7 @@
 "use strict";
 // The timeline: tracks of cores on a canvas. Times are ns. Spans lie in columns, sorted by track and begin, so that what
-// is visible is found by halving, and what falls into one pixel is drawn once.
+// is visible is found by halving, and what falls into one pixel is drawn once. Many cores of one type are a group: a row
+// that shows, for each pixel, how many of them do what, above the cores' own rows unless it is closed.
 const data = JSON.parse(document.getElementById("data").textContent);
 const { kinds, names, details, tracks, cores, columns, flows, path } = data;
 const [TRACK, BEGIN, LENGTH, KIND, NAME, SUBOP, DETAIL] = [0, 1, 2, 3, 4, 5, 6];
@@ -8,7 +9,9 @@ const count = columns[TRACK].length;
 const begins = Float64Array.from(columns[BEGIN]);
 const lengths = Float64Array.from(columns[LENGTH]);
 const WHOLE = Math.max(1, data.duration);
-const ROW = 14, GAP = 6, RULER = 20, LABEL = 190, ARROWS_MAX = 2000;
+const ROW = tracks.length <= 8 ? 26 : 14, GROUP = 44, GAP = 6, RULER = 20, LABEL = 190, ARROWS_MAX = 2000, GROUPED_FROM = 17;
+// What a core does, of all that its engines and its control unit do at a time: the first of these.
+const FOREMOST = ["compute", "work", "movement", "signal", "wait", "imbalance", "fetch", "between", "stall", "flag"];
 const canvas = document.getElementById("canvas"), ink = canvas.getContext("2d");
 const tip = document.getElementById("tip"), status = document.getElementById("status");
 const uses = new Int32Array(names.length); // spans by name
@@ -19,7 +22,11 @@ for (let t = 0; t < tracks.length; t++) first[t + 1] += first[t];
 
 let left = 0, wide = WHOLE, chosen = null, grip = null, moved = false, range = null, hits = null;
 let rows = [], tall = 0, width = 0;
-const folded = new Set();
+const folded = new Set(), closed = new Set();
+const tracksOf = cores.map((_, core) => tracks.flatMap((track, number) => (track.core === core ? [number] : [])));
+const types = cores.map(name => name.replace(/\s*\d.*$/, ""));
+const groups = new Map([...new Set(types)].map(type => [type, types.flatMap((each, core) => (each === type ? [core] : []))])
+  .filter(([, members]) => members.length >= GROUPED_FROM));
 const shown = { path: path.length > 0, arrows: false };
 
 const colours = {}, texts = {};
@@ -42,16 +49,23 @@ const time = ns => (ns >= 1e6 ? (ns / 1e6).toFixed(3) + " ms" : ns >= 1e3 ? (ns 
 const xOf = ns => LABEL + ((ns - left) / wide) * (width - LABEL);
 const nsOf = x => left + ((x - LABEL) / (width - LABEL)) * wide;
 
-// Rows: the tracks of a core, or one row for all of them where it is folded.
+// Rows: a group of cores; the tracks of a core, or one row for all of them where it is folded.
 function layOut() {
   rows = [];
-  let at = RULER, core = null;
+  let at = RULER, core = null, group = null;
   tracks.forEach((track, number) => {
-    const fresh = track.core !== core;
-    if (fresh && core !== null) at += GAP;
+    const fresh = track.core !== core, type = types[track.core];
+    if (fresh && core !== null && !closed.has(type)) at += GAP;
     core = track.core;
+    if (fresh && groups.has(type) && type !== group) {
+      if (closed.has(type) && rows.length) at += GAP;
+      rows.push({ top: at, high: GROUP, group: type, core: null, fresh, tracks: [] });
+      at += GROUP + (closed.has(type) ? 0 : GAP);
+    }
+    group = type;
+    if (closed.has(type)) return;
     if (!fresh && folded.has(core)) { rows[rows.length - 1].tracks.push(number); return; }
-    rows.push({ top: at, core, fresh, tracks: [number] });
+    rows.push({ top: at, high: ROW, group: null, core, fresh, tracks: [number] });
     at += ROW;
   });
   tall = at + 4;
@@ -73,6 +87,10 @@ function firstVisible(track, ns) {
   return low;
 }
 
+// Whether a span is none of those that were chosen or searched for.
+const dimmed = i => (chosen !== null && columns[SUBOP][i] !== chosen) || (hits !== null && !hits.has(columns[NAME][i]));
+const NAMED = new Set(["work", "compute", "movement"]); // what waits is named when one points at it
+
 function drawTrack(track, top) {
   const pixel = wide / (width - LABEL), end = left + wide, stop = first[track + 1];
   let column = -1, drawn = 0; // kinds that this column of pixels has
@@ -85,24 +103,58 @@ function drawTrack(track, top) {
       if (drawn & (1 << kind)) continue;
       drawn |= 1 << kind;
     }
-    const dim = (chosen !== null && columns[SUBOP][i] !== chosen) || (hits !== null && !hits.has(columns[NAME][i]));
+    const dim = dimmed(i);
     ink.globalAlpha = dim ? 0.15 : 1;
     ink.fillStyle = colours[kinds[kind]];
     ink.fillRect(x, top, Math.max(0.6, right - x), ROW - 2);
-    if (right - x > 40 && !dim) {
+    if (right - x > 40 && !dim && NAMED.has(kinds[kind])) {
       ink.fillStyle = texts[kinds[kind]];
       ink.save();
       ink.beginPath();
       ink.rect(x, top, right - x, ROW);
       ink.clip();
-      ink.fillText(names[columns[NAME][i]], x + 3, top + ROW - 4);
+      ink.fillText(names[columns[NAME][i]], x + 3, top + ROW / 2 + 3);
       ink.restore();
     }
   }
   ink.globalAlpha = 1;
 }
 
-const rowOf = track => rows.find(row => row.tracks.includes(track));
+const rowOfCore = core => rows.find(row => row.core === core) ?? rows.find(row => row.group === types[core]);
+const rowOf = track => rows.find(row => row.tracks.includes(track)) ?? rowOfCore(tracks[track].core);
+
+// How many cores of a group do what (of what is chosen), at times that only grow: a function of the time, which gives
+// [kind, cores].
+function activities(members) {
+  const at = new Map(members.flatMap(core => tracksOf[core]).map(track => [track, firstVisible(track, left)]));
+  return ns => {
+    const found = new Map();
+    for (const core of members) {
+      let best = FOREMOST.length;
+      for (const track of tracksOf[core]) {
+        let i = at.get(track);
+        while (i < first[track + 1] && begins[i] + lengths[i] < ns) i++;
+        at.set(track, i);
+        if (i < first[track + 1] && begins[i] <= ns && !dimmed(i)) best = Math.min(best, FOREMOST.indexOf(kinds[columns[KIND][i]]));
+      }
+      if (best < FOREMOST.length) found.set(best, (found.get(best) ?? 0) + 1);
+    }
+    return [...found].sort(([a], [b]) => a - b).map(([kind, many]) => [FOREMOST[kind], many]);
+  };
+}
+
+function drawGroup(row) {
+  const members = groups.get(row.group), does = activities(members), high = row.high - 2;
+  for (let x = LABEL; x < width; x++) {
+    let bottom = row.top + high;
+    for (const [kind, many] of does(nsOf(x + 0.5))) {
+      const part = (many / members.length) * high;
+      ink.fillStyle = colours[kind];
+      ink.fillRect(x, bottom - part, 1, part);
+      bottom -= part;
+    }
+  }
+}
 
 function draw() {
   wide = Math.min(WHOLE, Math.max(5, wide));
@@ -115,15 +167,24 @@ function draw() {
     ink.fillStyle = colours.line;
     ink.fillRect(xOf(at), 0, 1, tall);
     ink.fillStyle = colours.faint;
-    ink.fillText(time(at), xOf(at) + 3, 12);
+    const mark = time(at).replace(/\.(\d*?)0+ /, (_, digits) => (digits ? `.${digits} ` : " ")), x = xOf(at) + 3;
+    if (x + ink.measureText(mark).width < width) ink.fillText(mark, x, 12);
   }
   for (const row of rows) {
+    if (row.group !== null) {
+      drawGroup(row);
+      ink.fillStyle = colours.ink;
+      ink.fillText((closed.has(row.group) ? "\u25b8 " : "\u25be ") + row.group, 4, row.top + row.high / 2);
+      ink.fillStyle = colours.faint;
+      ink.fillText(`${groups.get(row.group).length} cores`, LABEL - 62, row.top + row.high / 2);
+      continue;
+    }
     for (const track of row.tracks) drawTrack(track, row.top);
     ink.fillStyle = colours.ink;
     const many = folded.has(row.core);
-    if (row.fresh) ink.fillText((many ? "\u25b8 " : "\u25be ") + cores[row.core], 4, row.top + ROW - 4);
+    if (row.fresh) ink.fillText((many ? "\u25b8 " : "\u25be ") + cores[row.core], 4, row.top + ROW / 2 + 3);
     ink.fillStyle = colours.faint;
-    ink.fillText(many ? "all" : tracks[row.tracks[0]].name, LABEL - 62, row.top + ROW - 4);
+    ink.fillText(many ? "all" : tracks[row.tracks[0]].name, LABEL - 62, row.top + ROW / 2 + 3);
   }
   if (shown.path) drawPath();
   if (shown.arrows) drawArrows();
@@ -141,9 +202,9 @@ function drawPath() {
   ink.beginPath();
   let last = null;
   for (const [core, begin, end] of path) {
-    const row = rows.find(each => each.core === core);
+    const row = rowOfCore(core);
     if (!row || end < left || begin > left + wide) { last = null; continue; }
-    const y = row.top + ROW - 1.5, x = Math.max(LABEL, xOf(begin));
+    const y = row.top + row.high - 1.5, x = Math.max(LABEL, xOf(begin));
     if (last !== null) ink.lineTo(x, y); else ink.moveTo(x, y);
     ink.lineTo(Math.max(LABEL, xOf(end)), y);
     last = y;
@@ -156,10 +217,10 @@ function drawArrows() {
   const seen = flows.filter(([, at, , to]) => to >= left && at <= left + wide);
   ink.strokeStyle = ink.fillStyle = colours.signal;
   for (const [from, at, to, until] of seen.slice(0, ARROWS_MAX)) {
-    const [a, b] = [rowOf(from), rowOf(to)], x = xOf(until), y = b.top + ROW / 2;
+    const [a, b] = [rowOf(from), rowOf(to)], x = xOf(until), y = b.top + b.high / 2;
     if (xOf(at) < LABEL || x < LABEL) continue;
     ink.beginPath();
-    ink.moveTo(xOf(at), a.top + ROW / 2);
+    ink.moveTo(xOf(at), a.top + a.high / 2);
     ink.lineTo(x, y);
     ink.stroke();
     ink.fillRect(x - 2, y - 2, 4, 4);
@@ -167,8 +228,10 @@ function drawArrows() {
   if (seen.length > ARROWS_MAX) status.textContent = `${ARROWS_MAX} of ${seen.length} arrows are drawn: zoom in for the rest`;
 }
 
+const rowAt = y => rows.find(each => y >= each.top && y < each.top + each.high);
+
 function spanAt(x, y) {
-  const row = rows.find(each => y >= each.top && y < each.top + ROW);
+  const row = rowAt(y);
   if (!row || x < LABEL) return -1;
   for (const track of row.tracks) {
     const i = firstVisible(track, nsOf(x - 1));
@@ -183,6 +246,14 @@ function describe(i) {
   if (subop >= 0) lines.push(`sub-operator ${subop} (${data.subops[subop] ?? ""})`);
   if (why >= 0) lines.push(details[why]);
   return lines.join("\n");
+}
+
+// What one points at in a group's row.
+function crowd(x, y) {
+  const row = rowAt(y);
+  if (!row || row.group === null || x < LABEL) return "";
+  const ns = nsOf(x), members = groups.get(row.group);
+  return [`${row.group} at ${time(ns)}, ${members.length} cores`, ...activities(members)(ns).map(([kind, many]) => `${many} ${kind}`)].join("\n");
 }
 
 function totals(from, to) {
@@ -226,8 +297,8 @@ canvas.addEventListener("pointerdown", event => {
 canvas.addEventListener("pointerup", event => {
   const [x, y] = place(event);
   if (grip && !moved) {
-    const row = rows.find(each => y >= each.top && y < each.top + ROW);
-    if (x < LABEL && row) fold(row.core);
+    const row = rowAt(y);
+    if (x < LABEL && row) fold(row);
     else { const i = spanAt(x, y); choose(i < 0 ? null : columns[SUBOP][i]); }
   }
   grip = null;
@@ -245,10 +316,10 @@ canvas.addEventListener("pointermove", event => {
     left = next;
     draw();
   }
-  const i = grip ? -1 : spanAt(x, y);
-  tip.style.display = i < 0 ? "none" : "block";
-  if (i < 0) return;
-  tip.textContent = describe(i);
+  const i = grip ? -1 : spanAt(x, y), said = i >= 0 ? describe(i) : grip ? "" : crowd(x, y);
+  tip.style.display = said ? "block" : "none";
+  if (!said) return;
+  tip.textContent = said;
   tip.style.left = Math.max(0, Math.min(event.clientX + 12, innerWidth - tip.offsetWidth - 8)) + "px";
   tip.style.top = Math.min(event.clientY + 12, innerHeight - tip.offsetHeight - 8) + "px";
 });
@@ -268,8 +339,9 @@ canvas.addEventListener("keydown", event => {
 
 function whole() { left = 0; wide = WHOLE; range = null; draw(); }
 
-function fold(core) {
-  if (!folded.delete(core)) folded.add(core);
+function fold(row) {
+  const [these, what] = row.group === null ? [folded, row.core] : [closed, row.group];
+  if (!these.delete(what)) these.add(what);
   layOut();
   draw();
 }
@@ -285,6 +357,11 @@ function pressed(id, act) {
 }
 pressed("path", on => { shown.path = on; });
 pressed("arrows", on => { shown.arrows = on; });
+pressed("groups", on => {
+  closed.clear();
+  if (on) for (const type of groups.keys()) closed.add(type);
+  layOut();
+});
 pressed("fold", on => {
   folded.clear();
   if (on) for (const track of tracks) folded.add(track.core);
@@ -316,6 +393,9 @@ for (const body of document.querySelectorAll("tbody, #graph")) {
 
 function again() { readColours(); layOut(); draw(); }
 if (tracks.length > 64) { for (const track of tracks) folded.add(track.core); document.getElementById("fold").setAttribute("aria-pressed", "true"); }
+for (const type of groups.keys()) closed.add(type);
+document.getElementById("groups").hidden = groups.size === 0;
+for (const [id, things] of [["path", path], ["arrows", flows]]) document.getElementById(id).hidden = things.length === 0;
 document.getElementById("path").setAttribute("aria-pressed", String(shown.path));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
 addEventListener("resize", again);

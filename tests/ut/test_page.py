@@ -126,6 +126,16 @@ def test_a_page_without_data_is_small() -> None:
     assert len(empty.html()) < 100_000
 
 
+def test_columns_of_nothing_but_zeros_are_left_out() -> None:
+    rows = ((0, "a", 0.0, 1.5, None, 0), (1, "b", 0.0, 0.0, 2, 0))
+    text = Page(None, tables=(PageTable("T", ("", "name", "none us", "some us", "few", "no"), rows),), title="t").html()
+    page = Elements(text)
+    said = "".join(page.texts)
+    assert "none us" not in said
+    assert all(name in said for name in ("name", "some us", "few", "1.500"))
+    assert len(page.of("td")) == 2 * 4
+
+
 def test_what_the_script_reads() -> None:
     data = data_of(WHOLE.html())
     assert data["duration"] == 4000
@@ -410,7 +420,7 @@ def test_the_timeline_answers(tmp_path: Path, browser: Browser) -> None:
             const hover = describe(at), all = totals(0, WHOLE), path = data.path.length;
             zoom(0.5, 2000); const half = wide; zoom(1e9, 2000);
             canvas.dispatchEvent(new KeyboardEvent('keydown', { key: '+' })); const keyed = wide; whole();
-            const before = rows.length; fold(0); const after = rows.length; fold(0);
+            const before = rows.length; fold(rows[0]); const after = rows.length; fold(rows[0]);
             const search = document.getElementById('search');
             search.value = 'norm'; search.dispatchEvent(new Event('input'));
             const searched = status.textContent; search.value = ''; search.dispatchEvent(new Event('input'));
@@ -448,11 +458,12 @@ def many_spans(count: int, cores: int = 8) -> Recording:
 
 @needs_browser
 @pytest.mark.slow
-def test_a_hundred_thousand_spans_answer(tmp_path: Path, browser: Browser) -> None:
+@pytest.mark.parametrize("cores", [8, 32], ids=["cores", "groups"])
+def test_a_hundred_thousand_spans_answer(cores: int, tmp_path: Path, browser: Browser) -> None:
     """What is drawn is bounded by the pixels of a track, not by its spans, so that zooming and moving take less than
     100 ms each. Times are medians of what the script takes, the drawing itself included (reading a pixel awaits it)."""
     with browser.tab(width=1920) as tab:
-        opened(tab, tmp_path, Page(many_spans(100_000)).html())
+        opened(tab, tmp_path, Page(many_spans(100_000, cores)).html())
         found = tab.run(
             """
             (() => {
@@ -485,10 +496,70 @@ def test_a_hundred_thousand_spans_answer(tmp_path: Path, browser: Browser) -> No
         )
         assert not [text for text in tab.errors if "getImageData" not in text], "but for how it is measured here"
     assert found["count"] == 100_000
-    assert found["all"] < 8 * 2 * found["width"] + 100
-    assert found["near"] < 8 * 14 + 100
+    assert found["all"] < 8 * 2 * found["width"] + 100, "of a group, four kinds in a column at most"
+    assert found["near"] < (8 * 14 if cores == 8 else 4 * found["width"]) + 100
     assert found["moved"] > 0
     assert max(found["times"].values()) < 100, found["times"]
+
+
+GROUPED = Recording(
+    "two types of cores",
+    {core: f"AIC {core}" if core < 20 else f"AIV {core}" for core in range(60)},
+    tuple(Track(core, lane, "control") for core in range(60) for lane in range(2)),
+    tuple(
+        span
+        for core in range(60)
+        for span in (
+            Span(2 * core, 0.0, 4.0, "wait", SpanKind.IMBALANCE if core % 4 else SpanKind.WAIT, 1),
+            Span(2 * core + 1, 1.0, 2.0 if core < 20 else 1.0, "mmad", SpanKind.COMPUTE, 0),
+        )
+    ),
+    (SignalFlow(0, 1.0, "flag", 1, taken=False), SignalFlow(50, 2.0, "flag", 1, taken=True)),
+    {0: "product", 1: "norm"},
+    path=((0, 0.0, 2.0), (30, 2.0, 4.0)),
+)
+
+
+@needs_browser
+@pytest.mark.slow
+def test_many_cores_are_rows_of_their_types(tmp_path: Path, browser: Browser) -> None:
+    with browser.tab() as tab:
+        opened(tab, tmp_path, Page(GROUPED).html())
+        found = tab.run(
+            """
+            (() => {
+            const told = rows.map(row => [row.group, row.high, row.tracks.length]);
+            const at = ns => [xOf(ns), rows[0].top + 5];
+            const colour = (x, y) => [...ink.getImageData(x, y, 1, 1).data].slice(0, 3).join();
+            shown.path = false; draw();
+            const bottom = rows[0].top + GROUP - 4, top = rows[0].top + 4;
+            const seen = [colour(xOf(1500), bottom), colour(xOf(630), bottom), colour(xOf(630), top)];
+            choose(0); const faded = [colour(xOf(630), bottom), colour(xOf(1500), bottom)]; choose(null);
+            document.getElementById('arrows').click();
+            const tips = [crowd(...at(1500)), crowd(...at(500)), crowd(...at(500).map((v, n) => v + 60 * n))];
+            const tall = canvas.clientHeight;
+            fold(rows[1]); const opened = rows.length;
+            document.getElementById('groups').click(); document.getElementById('fold').click();
+            const all = rows.length;
+            return { told, seen, faded, tips, tall, opened, all, path: data.path.length };
+            })()
+            """
+        )
+        assert not [text for text in tab.errors if "getImageData" not in text], "but for how it is measured here"
+        assert violations(tab) == []
+    light = {name: tuple(int(colour[i : i + 2], 16) for i in (1, 3, 5)) for name, colour in themes()[0].items()}
+    compute, wait, imbalance, ground = (
+        ",".join(map(str, light[name])) for name in ("compute", "wait", "imbalance", "back")
+    )
+    assert found["told"] == [["AIC", 44, 0], ["AIV", 44, 0]]
+    assert found["seen"] == [compute, wait, imbalance], "the cores that wait lie below those that are ahead"
+    assert found["faded"] == [ground, compute], "only what is chosen"
+    assert found["tips"][0].splitlines() == ["AIC at 1.500 us, 20 cores", "20 compute"]
+    assert found["tips"][1].splitlines() == ["AIC at 500 ns, 20 cores", "5 wait", "15 imbalance"]
+    assert found["tips"][2].splitlines() == ["AIV at 500 ns, 40 cores", "10 wait", "30 imbalance"]
+    assert found["tall"] < 150
+    assert found["opened"] == 2 + 40
+    assert found["all"] == 2 + 120
 
 
 # Reports --------------------------------------------------------------------------------------------------------------

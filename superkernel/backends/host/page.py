@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from superkernel.backends.host.report import BoundaryReport, Report, TimePart
+from superkernel.backends.host.report import LEAST_SHARE, BoundaryReport, Report, TimePart
 from superkernel.backends.page_parts import flow_of, kernels_table, memory_of
 from superkernel.display.charts import Roofline, RooflinePoint, StackedBar
 from superkernel.display.page import Page, PageTable, headline
@@ -58,7 +58,7 @@ def _bars(report: Report) -> tuple[StackedBar, ...]:
 
 
 def _parts(parts: tuple[TimePart, ...]) -> tuple[tuple[str, float], ...]:
-    return tuple((part.name, max(0.0, part.ns / 1e3)) for part in parts)
+    return tuple((part.name, part.ns / 1e3 if part.share >= LEAST_SHARE else 0.0) for part in parts)
 
 
 def _boundaries(report: Report) -> PageTable:

@@ -36,6 +36,7 @@ from superkernel.display.page import Gain, Page
 from superkernel.display.spans import Recording
 
 HTML_ROWS_MAX = 40
+LEAST_SHARE = 0.0005  # of a launch: parts below are not mentioned
 
 
 @dataclass(frozen=True)
@@ -261,9 +262,13 @@ class Report:
         """What a launch's time consists of, where that is known."""
         if not self.parts or not self.trusted:
             return []
-        said = ", ".join(f"{part.name} {format_ns(part.ns)} ({100 * part.share:.1f} %)" for part in self.parts)
+        shown = [part for part in self.parts if abs(part.share) >= LEAST_SHARE]
+        said = ", ".join(f"{part.name} {format_ns(part.ns)} ({100 * part.share:.1f} %)" for part in shown)
         busy = ", ".join(f"core {c} {format_ns(ns)}" for c, ns in enumerate(self.busy_ns))
-        cost = "" if self.stamps is None else f", {self.stamps.median_ns:+.0f} ns for the stamps"
+        cost = ""
+        if self.stamps is not None:
+            seen = self.stamps.low_ns > 0
+            cost = f", {self.stamps.median_ns:+.0f} ns for the stamps" if seen else ", whose cost is lost in the noise"
         lines = [f"with time stamps {format_ns(self.profiled_ns)}{cost}; mean over cores: {said}", f"busy: {busy}"]
         return lines + ([f"per launch, all cores: {self.counters}"] if self.counters is not None else [])
 
