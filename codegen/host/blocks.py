@@ -251,8 +251,7 @@ class BlockEmitter(MatmulEmitter):
         sums = [beginning(r, p) for r in range(t.tile_rows) for _ in range(t.vectors) for p in range(planes)]
 
         def step(index: Index, state: Values) -> Values:
-            at = kb.add(first, index)
-            self._fetch(at)
+            at = kb.add(first, index)  # nothing is fetched ahead: the loop is so fast that the hardware does better
             raw = [
                 kb.load(self.codes, kb.add(kb.mul(at, t.panel), v * t.lanes), DType.I32, t.lanes)
                 for v in range(t.vectors)
