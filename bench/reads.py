@@ -25,6 +25,7 @@ from superkernel.compilation.stages import Stages
 from superkernel.core.options import Options
 from superkernel.ir.graph import Graph
 from superkernel.scheduler.families import HOST_KERNELS
+from superkernel.scheduler.place import predicted_ns
 from superkernel.scheduler.schedule import Schedule, Space
 from superkernel.target.cpu import AVX2, AVX512, CpuTarget, cpu_target
 from superkernel.target.machine import load_profile
@@ -35,23 +36,36 @@ CORES = (2, 4, 8, 16)
 
 @dataclass(frozen=True)
 class Reads:
-    """Of a plan: bytes that tasks read of constants, and of how many different ones; waits."""
+    """Of a plan: bytes that tasks read of constants, and of how many different ones; waits; the cost model's time."""
 
     read_bytes: int
     constant_bytes: int
     waits: int
+    predicted_ns: float
 
     @property
     def times(self) -> float:
         """How often each byte is read; 1 where there is none."""
         return self.read_bytes / self.constant_bytes if self.constant_bytes else 1.0
 
+    def to_json(self) -> dict[str, float]:
+        """Plain data: how often each byte is read, MB of them, waits, predicted us."""
+        mb, us = self.constant_bytes / 2**20, self.predicted_ns / 1e3
+        return {"times": round(self.times, 2), "mb": round(mb, 1), "waits": self.waits, "predicted_us": round(us, 1)}
+
+
+def profile_target(profile: str | Path) -> CpuTarget:
+    """A machine of a profile's file, with the instruction sets that most servers have."""
+    features = (*AVX2, *AVX512, "avx512vnni", "avx512bf16")
+    return cpu_target("x86_64-unknown-linux-gnu", "avx512", features, load_profile(profile))
+
 
 def plan_reads(graph: Graph, target: CpuTarget, cores: int) -> Reads:
     """Plans a graph for so many cores of a target and counts."""
     job = Job(graph, target, cores, Options())
     planned = plan_graph(Stages(frozenset()), job, HostPlanner(job, HOST_KERNELS))
-    return Reads(*constant_reads(planned.schedule), planned.plan.waits)
+    predicted = predicted_ns(planned.grouping, target, cores, job.options)
+    return Reads(*constant_reads(planned.schedule), planned.plan.waits, predicted)
 
 
 def constant_reads(schedule: Schedule) -> tuple[int, int]:
@@ -85,19 +99,15 @@ def main() -> None:
     parser.add_argument("--only", help="workloads, comma-separated patterns")
     parser.add_argument("--json", action="store_true", help="machine-readable output")
     args = parser.parse_args()
-    features = (*AVX2, *AVX512, "avx512vnni", "avx512bf16")
-    target = cpu_target("x86_64-unknown-linux-gnu", "avx512", features, load_profile(args.profile))
+    target = profile_target(args.profile)
     counts = [int(count) for count in args.cores.split(",")]
     found: dict[str, dict[int, Any]] = {}
     for workload in workloads.choose(args.only):
         graph = workload.graph()
         rows = {cores: plan_reads(graph, target, cores) for cores in counts}
-        found[workload.name] = {
-            cores: {"times": round(r.times, 2), "mb": round(r.constant_bytes / 2**20, 1), "waits": r.waits}
-            for cores, r in rows.items()
-        }
+        found[workload.name] = {cores: row.to_json() for cores, row in rows.items()}
         if not args.json:
-            row = "  ".join(f"{r.times:5.2f} x ({r.waits} waits)" for r in rows.values())
+            row = "  ".join(f"{r.times:5.2f} x ({r.waits} waits, {r.predicted_ns / 1e3:.0f} us)" for r in rows.values())
             print(f"{workload.name:28} {rows[counts[0]].constant_bytes / 2**20:8.1f} MB  {row}", flush=True)
     if args.json:
         print(json.dumps(found, indent=1))

@@ -59,16 +59,7 @@ def place(
     families: Callable[[str], KernelFamily[CpuTarget]] = family_of,
 ) -> Schedule:
     """Place the sub-operators of a grouping on `cores` cores (1 to 64)."""
-    chosen = options or Options()
-    target = replace(target, constants_bytes=streamed_bytes(grouping))
-    workspace = None if isinstance(chosen.max_workspace_bytes, str) else chosen.max_workspace_bytes
-    book = CostBook(target, cores, families, workspace)
-    placer = _Placer(grouping, book, chosen)
-    order = placer.run()
-    if cores > 1 and chosen.cost_placement and placer.makespan_ns() > WORTH_CORES * placer.alone_ns():
-        book = CostBook(target, 1, families, workspace)
-        placer = _Placer(grouping, book, chosen)
-        order = placer.run()
+    placer, order = _placed(grouping, target, cores, options or Options(), families)
     subops = tuple(replace(grouping.subops[i], index=at) for at, i in enumerate(order))
     rows = [placer.placed[i] for i in order]
     tilings = tuple(p.partition.tiling for p in rows)
@@ -82,12 +73,35 @@ def place(
         subops,
         tilings,
         memory.addresses,
-        _tasks(subops, rows, memory, book),
+        _tasks(subops, rows, memory, placer.book),
         memory.constants,
         memory.arena_bytes,
         max((t.scratch_bytes for t in tilings), default=0),
         tuple(p.reason for p in rows),
     )
+
+
+def predicted_ns(grouping: Grouping, target: CpuTarget, cores: int, options: Options | None = None) -> float:
+    """What a launch of the schedule that `place` makes takes, by estimate."""
+    return _placed(grouping, target, cores, options or Options(), family_of)[0].makespan_ns()
+
+
+def _placed(
+    grouping: Grouping,
+    target: CpuTarget,
+    cores: int,
+    options: Options,
+    families: Callable[[str], KernelFamily[CpuTarget]],
+) -> tuple[_Placer, list[int]]:
+    """All sub-operators placed, and their global order: on one core where more of them gain nothing."""
+    target = replace(target, constants_bytes=streamed_bytes(grouping))
+    workspace = None if isinstance(options.max_workspace_bytes, str) else options.max_workspace_bytes
+    placer = _Placer(grouping, CostBook(target, cores, families, workspace), options)
+    order = placer.run()
+    if cores > 1 and options.cost_placement and placer.makespan_ns() > WORTH_CORES * placer.alone_ns():
+        placer = _Placer(grouping, CostBook(target, 1, families, workspace), options)
+        order = placer.run()
+    return placer, order
 
 
 def streamed_bytes(grouping: Grouping) -> int:
