@@ -479,19 +479,20 @@ bool Kernel::is_stuck() const noexcept {
   });
 }
 
-// Keeps where a core waits, for the report.
-void Kernel::note_wait(const BlockedWait& here, bool given_up) noexcept {
-  if (here.core < 0 || here.core >= config_.cores) return;
+// Keeps where a core waits, for the report. Since when, as far as this has been called.
+std::int64_t Kernel::note_wait(const BlockedWait& here, bool given_up) noexcept {
+  if (here.core < 0 || here.core >= config_.cores) return now_ns();
   Plain<SlowWait>& mine = waits_[static_cast<std::size_t>(here.core)].last;
   const SlowWait before = mine;
   const bool again = before.launch == launch_ && before.at.wait == here.wait;
-  if (again && !given_up) return;
-  SlowWait now{.at = here, .launch = launch_, .given_up = given_up};
+  if (again && !given_up) return before.since_ns;
+  SlowWait now{.at = here, .launch = launch_, .since_ns = again ? before.since_ns : now_ns(), .given_up = given_up};
   now.at.late = given_up && !again;
   mine = now;
   const auto producer = static_cast<std::uint64_t>(here.producer);
   const std::uint64_t awaits = producer < waits_.size() ? here.threshold << kProducerBits | producer : 0;
   waits_[static_cast<std::size_t>(here.core)].awaits.store(awaits, std::memory_order_release);
+  return now.since_ns;
 }
 
 std::int32_t Kernel::wait_slow(std::int32_t core, std::int32_t producer, std::uint64_t threshold,
@@ -507,7 +508,7 @@ std::int32_t Kernel::wait_slow(std::int32_t core, std::int32_t producer, std::ui
     return 1;
   }
   if (reached) return 0;
-  note_wait(here, false);
+  const std::int64_t since_ns = note_wait(here, false);
   if (is_stuck()) {
     request_abort(AbortInfo{.reason = AbortReason::kDeadlock,
                             .core = core,
@@ -518,11 +519,16 @@ std::int32_t Kernel::wait_slow(std::int32_t core, std::int32_t producer, std::ui
     note_wait(here, true);
     return 1;
   }
-  yield();
+  const std::int64_t now = now_ns();
+  const std::int64_t waited_ns = now - since_ns;
+  if (waited_ns < kNapAfterNs) {
+    yield();
+  } else {
+    nap(waited_ns);
+  }
   const bool polls = core == 0 && options_.hooks.poll != nullptr;
   const std::int64_t started = started_ns_;
   if (started == 0 && !polls) return 0;
-  const std::int64_t now = now_ns();
   if (started != 0 && now - started >= options_.watchdog_ns) {
     request_abort(AbortInfo{.reason = AbortReason::kWatchdog,
                             .core = core,

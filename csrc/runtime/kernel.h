@@ -156,6 +156,7 @@ class Kernel {
   struct SlowWait {
     BlockedWait at;
     std::uint64_t launch = 0;  // 0: none
+    std::int64_t since_ns = 0;
     bool given_up = false;
   };
   struct alignas(kApartBytes) CoreWait {
@@ -180,7 +181,7 @@ class Kernel {
   void request_abort(const AbortInfo& info) noexcept;
   void reset_counters() noexcept;
   bool is_stuck() const noexcept;
-  void note_wait(const BlockedWait& here, bool given_up) noexcept;
+  std::int64_t note_wait(const BlockedWait& here, bool given_up) noexcept;
   std::int32_t wait_slow(std::int32_t core, std::int32_t producer, std::uint64_t threshold, std::int32_t wait) noexcept;
   static std::int32_t on_wait_slow(SkContext* ctx, std::int32_t core, std::int32_t producer, std::uint64_t threshold,
                                    std::int32_t wait) noexcept;

@@ -5,7 +5,9 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -83,6 +85,16 @@ void futex_wake(Atomic<std::uint32_t>& word, std::uint32_t bits) noexcept {
 }
 
 void yield() noexcept { sched_yield(); }
+
+void nap(std::int64_t waited_ns) noexcept {
+  constexpr std::int64_t kLongestNs = 100'000;
+  const timespec time{.tv_sec = 0,
+                      .tv_nsec = static_cast<long>(std::clamp(waited_ns / 16, std::int64_t{1}, kLongestNs))};
+  const int slack_ns = prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0);  // by which the system may prolong it
+  prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);
+  nanosleep(&time, nullptr);
+  if (slack_ns > 0) prctl(PR_SET_TIMERSLACK, slack_ns, 0, 0, 0);
+}
 
 void have_signal_stack() noexcept {
   static thread_local const SignalStack stack;

@@ -46,6 +46,10 @@ void futex_wake(Atomic<std::uint32_t>& word, std::uint32_t bits) noexcept;
 // In a loop that waits: for what another thread stores soon, or later.
 inline void relax() noexcept { cpu_relax(); }
 void yield() noexcept;
+// The same where it has waited long, `waited_ns` so far: whoever is waited for has lost its CPU to somebody, most
+// likely, and gets further if others leave theirs for a while. Sleeps for a sixteenth of that time, some 100 us at
+// most: unlike one that yields, a thread that slept is soon run again, and the somebody may go where it was.
+void nap(std::int64_t waited_ns) noexcept;
 
 // A worker's wait for its next launch, as far as it spins: `go_on` lets some time pass and is false once `limit_ns`
 // have passed.

@@ -107,7 +107,7 @@ void Pool::publish(const Job& job, int cores) noexcept {
 
 void Pool::join(int cores, const WaitHook& hook, std::uint32_t generation) noexcept {
   int spins = static_cast<std::size_t>(cores) > cpus_.size() ? kSpinsBeforeYield : 0;
-  std::int64_t next_hook_ns = 0;
+  std::int64_t next_hook_ns = 0, slow_since_ns = 0;
   for (int i = 1; i < cores; ++i) {
     while (lines_[static_cast<std::size_t>(i)].done.load(std::memory_order_acquire) != ticket_) {
       if (fork_generation() != generation) return;
@@ -115,10 +115,15 @@ void Pool::join(int cores, const WaitHook& hook, std::uint32_t generation) noexc
         relax();
         continue;
       }
-      yield();
       spins = kSpinsBeforeYield;
-      if (hook.call == nullptr) continue;
       const std::int64_t now = now_ns();
+      if (slow_since_ns == 0) slow_since_ns = now;
+      if (now - slow_since_ns < kNapAfterNs) {
+        yield();
+      } else {
+        nap(now - slow_since_ns);
+      }
+      if (hook.call == nullptr) continue;
       if (next_hook_ns == 0) next_hook_ns = now + kHookPeriodNs;
       if (now < next_hook_ns) continue;
       hook.call(hook.user);

@@ -29,7 +29,8 @@
 namespace sk {
 
 inline constexpr int kMaxCores = 256;
-inline constexpr std::size_t kApartBytes = 128;  // two lines: the adjacent-line prefetcher couples pairs
+inline constexpr std::int64_t kNapAfterNs = 200'000;  // of a wait that spinning did not end; a time slice is longer
+inline constexpr std::size_t kApartBytes = 128;       // two lines: the adjacent-line prefetcher couples pairs
 
 enum class LaunchStatus {
   kDone,       // every worker returned 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 import threading
 import time
@@ -225,6 +226,17 @@ def test_an_abort_ends_measurements_too() -> None:
         exchange.kernel.profile(exchange.io, rounds=5, watchdog_ns=SOON_NS)
     with pytest.raises(WatchdogError):
         exchange.kernel.time(exchange.io, rounds=5, watchdog_ns=SOON_NS)
+
+
+def test_who_waits_long_leaves_its_cpu_to_others() -> None:
+    """By sleeping, which the system counts, and yielding is not."""
+    exchange = make_exchange(2)
+    exchange.run()
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+    exchange.mode[0] = 1  # core 1 is at work for ever
+    with pytest.raises(WatchdogError):
+        exchange.kernel.run(exchange.io, watchdog_ns=SURELY_LATER_NS)
+    assert resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before >= 10
 
 
 @pytest.mark.filterwarnings("ignore::superkernel._core.OversubscriptionWarning")

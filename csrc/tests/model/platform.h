@@ -155,6 +155,7 @@ class Mutex : Located {
 inline void fence_seq_cst(Where where = Where::current()) { model::fence_seq_cst(where); }
 inline void relax(Where where = Where::current()) { model::pause(where); }
 inline void yield() noexcept {}
+inline void nap(std::int64_t) noexcept {}
 
 // Spins as long as anything new comes, and may at any time have spun long enough.
 class Spinning {
