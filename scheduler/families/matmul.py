@@ -37,6 +37,7 @@ from superkernel.scheduler.families.matmul_tiling import (
     REGISTER_TILES,
     ROWS,
     is_crowded,
+    is_large,
     is_streamed,
     make_tiling,
 )
@@ -49,6 +50,7 @@ GEMM_TILES = {tier: shapes[0] for tier, shapes in REGISTER_TILES.items()}
 # one which comes from far keeps up. Only where that leaves no row idle, and for few tiles: more reuse the panel anyway.
 _TALL_ROWS = {"avx512": 16}
 _TALL_TILES = 2
+_SHARED_VECTORS = {"avx512": 3}  # of panels of many constants, for few rows and many: what is packed serves both
 
 
 def is_packable(body: Body, form: MatmulForm) -> bool:
@@ -151,14 +153,17 @@ def tall_shape(form: MatmulForm, target: CpuTarget) -> tuple[int, int] | None:
 
 
 def tile_shapes(form: MatmulForm, right: str, target: CpuTarget) -> list[tuple[int, int]]:
-    """Register tiles (rows, vectors) worth weighing, least padded work first."""
+    """Register tiles (rows, vectors) worth weighing, least padded work first. Where constants are many, panels are as
+    wide for few rows as for many: kernels of both, of one model in several sizes, share what is packed."""
     lanes = max(1, target.vector_bytes // form.acc.itemsize)
     budget = REGISTER_TILES[target.tier][0][0] * REGISTER_TILES[target.tier][0][1]
+    shared = _SHARED_VECTORS.get(target.tier, 2) if right == PACKED and is_large(form, target) else 0
     if form.rows <= GEMV_ROWS:
-        widest = 8 if right == IN_PLACE else 4 if form.rows <= 2 else 2
+        widest = 8 if right == IN_PLACE else shared or (4 if form.rows <= 2 else 2)
         vectors = max(1, min(widest, budget // max(1, form.rows), -(-form.columns // lanes)))
         return [(max(1, form.rows), vectors)]
     shapes = [(r, v) for r, v in REGISTER_TILES[target.tier] if v == 2 or (v - 1) * lanes < form.columns]
+    shapes = [(r, v) for r, v in shapes if v == shared] or shapes
     if form.columns <= lanes:
         shapes = [(REGISTER_TILES[target.tier][0][0], 1)]
 

@@ -418,7 +418,12 @@ def in_pieces(tiling: MatmulTiling, target: CpuTarget) -> MatmulTiling:
 def is_streamed(form: MatmulForm, target: CpuTarget) -> bool:
     """True where constants come from behind the second-level caches, and rows are so many that arithmetic takes longer
     than that: they must come early, not fast."""
-    return form.rows > GEMV_ROWS and _constants_bytes(form, target) > _NEAR_SHARE * target.l3_bytes
+    return form.rows > GEMV_ROWS and is_large(form, target)
+
+
+def is_large(form: MatmulForm, target: CpuTarget) -> bool:
+    """True where constants are more than the second-level caches keep."""
+    return _constants_bytes(form, target) > _NEAR_SHARE * target.l3_bytes
 
 
 def is_crowded(form: MatmulForm) -> bool:

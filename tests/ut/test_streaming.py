@@ -167,3 +167,22 @@ def test_a_small_factor_is_far_where_the_program_is_large() -> None:
     large = replace(TARGET, constants_bytes=3 * TARGET.l3_bytes + 1)
     found = [family_of("host.matmul.gemv").tilings("host.matmul.gemv", body, t)[0] for t in (TARGET, large)]
     assert [isinstance(t, MatmulTiling) and t.far for t in found] == [False, True]
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16], ids=str)
+def test_kernels_of_few_rows_and_of_many_share_what_is_packed(dtype: DType) -> None:
+    """Where constants are many, so that a model in several sizes holds its weights once; few may differ."""
+    native = cpu_target("x86_64-unknown-linux-gnu", "avx512", {*AVX2, *AVX512, "avx512bf16"}, machine_profile())
+    cpu = replace(native, l2_bytes=1 << 20, l3_bytes=4 << 20)
+    kernels = ("host.matmul.gemv", PACKED) if dtype is DType.F32 else ("host.matmul.gemv_pairs", "host.matmul.pairs")
+
+    def packs(shape: tuple[int, int]) -> set[object]:
+        found: set[object] = set()
+        for rows in (1, 4, 8, 64, 250):
+            case = anchor_case("matmul", {}, [((rows, shape[0]), dtype), (shape, dtype)], constants=[1])
+            kernel = kernels[rows > 6]
+            found |= {family_of(kernel).tilings(kernel, case.body, cpu)[0].packs(case.body)[1]}
+        return found
+
+    assert len(packs((1024, 1088))) == 1
+    assert len(packs((128, 96))) > 1
