@@ -38,6 +38,7 @@ from superkernel.target.aicore import AicoreTarget
 
 AUTO, OFF = "auto", "off"
 UNITS_MAX = 1024  # of a sub-operator that is looked at
+PARTS_TRIED = 8  # of what moved: each takes a decision of everything
 MARGIN = 0.1  # of a flag of all cores: what must be gained at least
 COPY_ALIGN_BYTES = 512
 
@@ -58,6 +59,15 @@ class Rematerialised:
     notes: Mapping[int, str]
 
 
+@dataclass(frozen=True)
+class _Attempt:
+    """Ranges; by how many cycles each changed sub-operator is ahead; the cycles of the whole, by estimate."""
+
+    spans: list[list[Span]]
+    gains: dict[int, float]
+    cycles: float
+
+
 def rematerialise(
     subops: Sequence[SubOperator],
     tilings: Sequence[Tiling],
@@ -70,10 +80,11 @@ def rematerialise(
     """Better ranges than the ones given. Sub-operators in global order; those `fixed` run in launches of their own, and
     stay where they are."""
     state = _LocalityState(subops, tilings, spans, buffers, cores, target)
-    found, gains = state.settle(fixed)
+    settled = state.settle(fixed)
+    found = settled.spans
     new, copies, whole = _with_copies(state, found)
     notes = {}
-    for i, gain in gains.items():
+    for i, gain in settled.gains.items():
         what = f"about {gain:.0f} cycles sooner, by estimate"
         if any(c.subop == i for c in copies):
             count = len({state.group[core] for core, *_ in found[i]})
@@ -251,15 +262,38 @@ class _LocalityState:
 
     # Decision ---------------------------------------------------------------------------------------------------------
 
-    def settle(self, fixed: Collection[int]) -> tuple[list[list[Span]], dict[int, float]]:
-        """The ranges, and by how many cycles each changed sub-operator is ahead. What would part a sub-operator from
-        a producer on its own cores is left where it is, and all is decided again."""
-        kept = set(fixed)
+    def settle(self, fixed: Collection[int]) -> _Attempt:
+        """What ends first by estimate. A sub-operator that is ahead by itself may have put off others, so the whole
+        decides: all that moved, none of it, and then part by part, those that gained least first."""
+        best, still = self._unparted(set(fixed)), self._attempt(set(range(len(self.subops))))
+        moved, gains = set(best.gains), best.gains
+        parts = sorted(self._parts_moved(moved), key=lambda part: sum(gains[i] for i in part))[:PARTS_TRIED]
+        if still.cycles <= best.cycles:
+            best = still
+        for part in parts:
+            now = set(best.gains)
+            other = self._unparted(set(fixed) | (moved - (now - part if now & part else now | part)))
+            if other.cycles < best.cycles:
+                best = other
+        return best
+
+    def _parts_moved(self, moved: set[int]) -> list[set[int]]:
+        """What moved, divided into what reads one another."""
+        parts: list[set[int]] = []
+        for i in sorted(moved, reverse=True):
+            readers = {j for _, value in self.results(i) for j, _ in self.readers.get(value, ())}
+            joined = [part for part in parts if part & readers]
+            parts = [part for part in parts if part not in joined] + [{i}.union(*joined)]
+        return parts
+
+    def _unparted(self, kept: set[int]) -> _Attempt:
+        """What would part a sub-operator from a producer on its own cores is left where it is, and all is decided
+        again."""
         while True:
-            spans, gains = self._attempt(kept)
-            parted = {i for i in gains if self._parts(i, spans)}
+            found = self._attempt(kept)
+            parted = {i for i in found.gains if self._parts(i, found.spans)}
             if not parted:
-                return spans, gains
+                return found
             kept |= parted
 
     def _parts(self, i: int, spans: Sequence[Sequence[Span]]) -> bool:
@@ -272,7 +306,7 @@ class _LocalityState:
                 return True
         return False
 
-    def _attempt(self, kept: set[int]) -> tuple[list[list[Span]], dict[int, float]]:
+    def _attempt(self, kept: set[int]) -> _Attempt:
         spans = [list(row) for row in self.given]
         self.wide.clear()
         tail = [0.0] * self.cores.harts
@@ -282,12 +316,13 @@ class _LocalityState:
             readers = {j for _, value in self.results(i) for j, _ in self.readers.get(value, ()) if j > i}
             after = max((behind[j] for j in readers), default=0.0)
             wait = self.far if readers else 0.0
-            if i not in kept and self.is_candidate(i):
+            if self.is_candidate(i):
                 late = {j for j in readers if self._on_cores(j) and self.is_late(i, j)}
                 needs, others = self.needs(i, spans, readers - late), self.needs(i, spans, late)
                 wait = self.latency(spans[i], needs)
                 now = self._length(i, spans[i], tail, after + wait)
-                if wait > self.near and (other := self._by_groups(i, needs, others, tail, after)) is not None:
+                other = self._by_groups(i, needs, others, tail, after) if wait > self.near and i not in kept else None
+                if other is not None:
                     near = self.latency(other, needs) if not self._overlap(other) else self._inside(other, needs)
                     then = self._length(i, other, tail, after + near)
                     if then < now - MARGIN * self.far:
@@ -299,7 +334,7 @@ class _LocalityState:
             for core, begin, end, _ in spans[i]:
                 tail[core] = max(tail[core], after + wait) + self.cost(i, end - begin)
             behind[i] = length
-        return spans, gains
+        return _Attempt(spans, gains, max(tail, default=0.0))
 
     def _length(self, i: int, spans: Sequence[Span], tail: Sequence[float], after: float) -> float:
         """From the begin of a sub-operator to the end."""

@@ -171,8 +171,9 @@ def test_a_cube_chain_passes_beside_a_vector_chain() -> None:
 
 
 def test_branches_have_shares_and_the_rest_has_all_cores() -> None:
-    """Without rematerialisation, which may instead let each core go through all branches with the rows it has."""
-    kernel, compiled = made(fork_and_join(), "a3", locality="off")
+    kernel, compiled = made(fork_and_join(), "a3")
+    for option in ("locality", "streams"):
+        assert timed(kernel, compiled) < timed(*made(fork_and_join(), "a3", **{option: "off"}))
     order = [s.name for s in compiled.schedule.subops]
     stem, left, right = (cores_of(compiled, name) for name in [n for n in order if n.startswith("softmax")][:3])
     assert not left & right
