@@ -63,7 +63,7 @@ class Arrangement:
     cycles: float
     notes: tuple[str, ...]
     streams: tuple[int | str, ...]
-    before: tuple[frozenset[int], ...]  # data alone
+    before: tuple[frozenset[int], ...]  # data alone, where a flag brings them
     tried: tuple[tuple[str, float], ...] = ()  # names and cycles, the chosen one first
 
     def touched(self, subops: Sequence[SubOperator], buffers: Mapping[str, ValueBuffer]) -> dict[str, BufferUse] | None:
@@ -305,7 +305,9 @@ class _StreamState:
                     missing[later] -= 1
                     ready += [] if missing[later] else [later]
         found = tuple(sites[i] for i in range(len(self.subops)))
-        before = tuple(map(frozenset, self.data))
+        before = tuple(
+            frozenset(p for p in row if not state.reads_own(p, i, found[i])) for i, row in enumerate(self.data)
+        )
         return Arrangement(name, tuple(order), found, state.now, ("",) * len(found), tuple(self.streams), before)
 
     def _sites(self, index: int, lanes: bool) -> list[SlotRange]:
@@ -351,12 +353,16 @@ class _State:
         self.used: dict[int, tuple[int, ...]] = {}
         self.now = 0.0
 
-    def ready(self, index: int, site: SlotRange, mine: tuple[int, ...]) -> float:
+    def reads_own(self, p: int, index: int, site: SlotRange) -> bool:
+        """Whether cores at a site read of p what they wrote themselves: no flag says then what others have done."""
+        return self.used.get(p) == self.state.cores_at(index, site) and self.state.own(p, index, site.count)
+
+    def ready(self, index: int, site: SlotRange) -> float:
         """When what others write for it is there: a core that reads what it wrote itself waits for no flag."""
         kinds = self.state.kinds[index]
         latest, waits = 0.0, False
         for p in self.state.data[index]:
-            if p not in self.used or (self.used[p] == mine and self.state.own(p, index, site.count)):
+            if p not in self.used or self.reads_own(p, index, site):
                 continue
             same = self.state.kinds[p] == kinds and len(kinds) == 1 and "aicpu" not in kinds
             cube, vector, everybody = self.reached[p]
@@ -366,7 +372,7 @@ class _State:
 
     def begin(self, index: int, site: SlotRange) -> float:
         mine = self.state.cores_at(index, site)
-        return max([self.ready(index, site, mine), *(self.free[c] for c in mine)], default=self.now)
+        return max([self.ready(index, site), *(self.free[c] for c in mine)], default=self.now)
 
     def begins(self, index: int, sites: Sequence[SlotRange]) -> float:
         return min(self.begin(index, site) for site in sites)
@@ -380,7 +386,7 @@ class _State:
         if not mine:  # NumPy, or nothing at all: everybody is done before
             top = max([*self.free, self.now])
             self.free = [top] * len(self.free)
-        ready, end = self.ready(index, site, mine), self.end(index, site)
+        ready, end = self.ready(index, site), self.end(index, site)
         cube, total = state.cores.cube, state.cores.total
         if ready:
             for kind, its in (("cube", range(cube)), ("vector", range(cube, total))):
