@@ -1,4 +1,4 @@
-"""Models of convolutions for the accelerator that tests and benchmarks share: residual blocks, branches."""
+"""Models for the accelerator that tests and benchmarks share: residual blocks, branches."""
 
 from __future__ import annotations
 
@@ -57,4 +57,18 @@ def inception() -> Graph:
         b.relu(conv(b, rng, pooled, 32, 1)),
     ]
     b.output(b.concat(*branches, axis=1), name="y")
+    return b.graph()
+
+
+def fork_and_join() -> Graph:
+    """A stem, two branches, and what needs both."""
+    b = GraphBuilder("fork_and_join")
+    stem = b.softmax(b.input("x", (32, 256), "f16"))
+    ends = []
+    for factor in (2.0, 3.0):
+        v = stem
+        for _ in range(8):
+            v = b.softmax(v * factor)
+        ends.append(v)
+    b.output(b.softmax((ends[0] + ends[1]).transpose(1, 0)), "y")
     return b.graph()

@@ -12,7 +12,8 @@ Predictions, from the row above (its split per sub-operator i, `wait` = pure + i
 
     tiling        the launches that are saved x launch_ns
     fused         (launches - 1) x launch_ns - sum of cost_i of the plan's boundaries
-    sync levels   sum of pure_i x (1 - cost_i of the new plan / cost_i of the old one), nothing where it does not fall
+    sync levels   sum of pure_i x (1 - cost_i of the new plan / cost_i of the old one), nothing where it does not fall;
+                  where early start is on and the barriers behind drains go, what it says of the waits left, too
     locality      the same
     early start   sum of min(wait_i, misses_i + control_i + movement_i x constants' part of the bytes that i reads):
                   what precedes the first access of an operand runs during the wait
@@ -22,6 +23,9 @@ Predictions, from the row above (its split per sub-operator i, `wait` = pure + i
     weights       what the schedule of SDMA's tasks says, from the families' costs (`codegen/aicore/weight_prefetch.py`)
 
 They are what a planner could know; the difference to `gain` is what overlaps, or comes up elsewhere.
+
+*Choices* ask the other way round what a default is worth: each option is switched off with all others on. Prediction
+and simulation stand side by side; where the kernel without it takes over 1 % less, the choice is a loss.
 
 Below the rows stand three figures of the whole, each with its bound: `ablate_figures.py`.
 """
@@ -68,6 +72,7 @@ if TYPE_CHECKING:
     from superkernel.target.aicore import AicoreTarget
 
 NO_GAIN = 0.005
+LOSS = 0.01  # part of the time: what a default may lose at most against leaving it off
 ONE_BY_ONE, FUSED = "one by one", "fused, full sync"
 SWEEPS = ("icache.miss_latency_cycles", "sync.core_full_ns", "dispatch.launch_ns")
 SWEEP_POINTS = 4
@@ -112,15 +117,21 @@ def _predict_fused(above: Measured, step: AicoreCompiled) -> float:
 
 
 def _predict_sync(above: Measured, step: AicoreCompiled) -> float:
+    """A barrier behind a drain leaves nothing to start early: what goes without gains that, too."""
     before = {b.subop: b.cost_ns for b in above.compiled.plan.boundaries}
     after = {b.subop: b.cost_ns for b in step.plan.boundaries}
-    saved = sum(
-        row[Activity.PURE] * max(0.0, 1 - after[subop] / before[subop])
-        for split in above.splits
-        for subop, row in split.items()
-        if before.get(subop)
-    )
+    left = {subop: min(1.0, after[subop] / cost) if cost else 1.0 for subop, cost in before.items()}
+    rows = [item for split in above.splits for item in split.items()]
+    saved = sum(row[Activity.PURE] * (1 - left.get(subop, 1.0)) for subop, row in rows)
+    if _starts_early(step.options) and not _starts_early(above.compiled.options):
+        ahead = ahead_cycles(above.splits, constant_shares(step))
+        waits = ((subop, row[Activity.PURE] * left.get(subop, 1.0) + row[Activity.IMBALANCE]) for subop, row in rows)
+        saved += sum(min(wait, ahead[subop]) for subop, wait in waits)
     return step.target.nanoseconds(1) * saved
+
+
+def _starts_early(options: Options) -> bool:
+    return options.starts_early and options.sync_level != "full"
 
 
 def _predict_early_start(above: Measured, step: AicoreCompiled) -> float:
@@ -187,6 +198,22 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Choice:
+    """An option switched on last. `us_without`: all others on. Parts of that time: `gain` as simulated, and as
+    `predicted` from the run without it (None where there is no prediction)."""
+
+    option: str
+    us_without: float
+    gain: float
+    predicted: float | None
+
+    @property
+    def verdict(self) -> str:
+        """Empty where it loses nothing to speak of."""
+        return "a loss" if self.gain < -LOSS else ""
+
+
+@dataclass(frozen=True)
 class Sweep:
     """Gains of the steps over a range of an uncertain figure: `gains[step]` follows `values`. `changed`: the steps
     whose verdict depends on it."""
@@ -206,14 +233,16 @@ class Ablation:
     subops: int
     rows: tuple[Row, ...]
     figures: Figures
+    choices: tuple[Choice, ...] = ()
     sweeps: tuple[Sweep, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, one row per step."""
         rows = [{**asdict(row), "verdict": row.verdict} for row in self.rows]
         found = {"schema": "superkernel.ablation/1", "graph": self.graph, "target": self.target}
-        sweeps = [asdict(s) for s in self.sweeps]
-        return {**found, "subops": self.subops, "rows": rows, "figures": self.figures.to_json(), "sweeps": sweeps}
+        more = {"choices": [{**asdict(c), "verdict": c.verdict} for c in self.choices]}
+        more["sweeps"] = [asdict(s) for s in self.sweeps]
+        return {**found, "subops": self.subops, "rows": rows, "figures": self.figures.to_json(), **more}
 
     def text(self) -> str:
         """For a terminal."""
@@ -230,7 +259,7 @@ class Ablation:
             line = f"{row.name:<17}{row.cycles:>10}{row.us:>9.2f}{shown}{row.speedup:>8.2f}x{'':>9}{parts}"
             lines.append(f"{line}  {row.verdict}".rstrip())
         lines += ["", "gain: against the row above; alone: on top of 'fused, full sync'; speedup: against one by one"]
-        lines += ["", *self.figures.lines()]
+        lines += ["", *choice_lines(self.choices), "", *self.figures.lines()]
         for sweep in self.sweeps:
             lines += ["", *_sweep_lines(sweep)]
         return "\n".join(lines)
@@ -281,6 +310,17 @@ def ablate(
     return _Ablation(graph, target, options or Options(), inputs).run(sensitivity)
 
 
+def choices(
+    graph: Graph,
+    target: AicoreTarget,
+    *,
+    options: Options | None = None,
+    inputs: Mapping[str, NDArray[Any]] | None = None,
+) -> tuple[Choice, ...]:
+    """What each option of `ablate` gives on top of all others, alone."""
+    return _Ablation(graph, target, options or Options(), inputs).choices()
+
+
 def figures(
     graph: Graph,
     target: AicoreTarget,
@@ -327,12 +367,30 @@ class _Ablation:
             rows.append(self.row(step.name, chain[-1], chain[-2], alone, step.predict, single))
         sweeps = [self.sweep(path, chain) for path in SWEEPS if self.target.range_of(path)] if sensitivity else []
         subops = len(self.base.schedule.subops)
-        return Ablation(self.graph.name, self.target.name, subops, tuple(rows), self.figures(), tuple(sweeps))
+        return Ablation(
+            self.graph.name, self.target.name, subops, tuple(rows), self.figures(), self.choices(), tuple(sweeps)
+        )
+
+    @property
+    def all_on(self) -> dict[str, Any]:
+        """Every step's last value."""
+        return {name: value for step in self.steps for name, value in step.on.items()}
+
+    def choices(self) -> tuple[Choice, ...]:
+        """Everything on, against everything but one."""
+        found = []
+        fused = self.measured(self.all_on)
+        for option, step in {name: last for last in self.steps for name in last.on}.items():
+            without = self.measured({**self.all_on, **step.off})
+            us = without.time_us()
+            predicted = None if step.predict is None else step.predict(without, fused.compiled) / 1000 / us
+            found.append(Choice(option, us, 1 - fused.time_us() / us, predicted))
+        return tuple(found)
 
     def figures(self) -> Figures:
         """Of the first two rows and the last one."""
         single = self.measured({}, single=True)
-        full, fused = (self.measured(on) for on in ({}, {n: v for step in self.steps for n, v in step.on.items()}))
+        full, fused = self.measured({}), self.measured(self.all_on)
         cycle_ns = self.target.nanoseconds(1)
         traced = fused.compiled.executable.simulate(self.io, mode="timing", races=False, trace=True)
         chain = sync_lower_bound(fused.compiled, [Timeline.of(fused.compiled, launch) for launch in traced.launches])
@@ -372,14 +430,17 @@ class _Ablation:
         options = dataclasses.replace(self.options, **on)
         found = self.known.get((options, single))
         if found is None:
-            if options == self.options:
-                compiled = self.base
-            elif _SCHEDULING & {name for name in on if on[name] != getattr(self.options, name)}:
-                compiled = compile_graph(self.graph, self.target, options, BACKEND)
-            else:
-                compiled = with_other_code(self.base, options)
-            found = self.known[options, single] = self.measure(compiled, single=single)
+            found = self.known[options, single] = self.measure(self.compiled(options), single=single)
         return found
+
+    def compiled(self, options: Options) -> AicoreCompiled:
+        """The program under some options; the schedule of another one is taken where it is the same."""
+        for made in (self.base, *(run.compiled for run in self.known.values())):
+            if made.options == options:
+                return made
+            if all(getattr(made.options, name) == getattr(options, name) for name in _SCHEDULING):
+                return with_other_code(made, options)
+        return compile_graph(self.graph, self.target, options, BACKEND)
 
     def measure(self, compiled: AicoreCompiled, *, single: bool = False) -> Measured:
         run = compiled.executable.simulate(self.io, mode="timing", races=False, trace=True, single=single)
@@ -425,6 +486,15 @@ def ablation_target(target: str | Any) -> AicoreTarget:
 
 def _same_line(launches: Sequence[LaunchResult], cores: int) -> float:
     return sum(launch.memory.fetch_same_line_cycles for launch in launches) / cores
+
+
+def choice_lines(found: Sequence[Choice]) -> list[str]:
+    """For a terminal."""
+    lines = [f"{'on top of all others':<28}{'gain':>8}{'predicted':>11}{'us without':>12}"]
+    for choice in found:
+        numbers = f"{_percent(choice.gain):>8}{_percent(choice.predicted):>11}{choice.us_without:>12.2f}"
+        lines.append(f"  {choice.option:<26}{numbers}  {choice.verdict}".rstrip())
+    return lines
 
 
 def _percent(part: float | None) -> str:

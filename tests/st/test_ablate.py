@@ -75,6 +75,14 @@ def test_every_row_sums_and_follows_from_those_above(encoder: Ablation) -> None:
         assert row.gain == pytest.approx(1 - row.us / above.us)
 
 
+def test_the_last_step_is_a_choice_on_top_of_all_others(encoder: Ablation) -> None:
+    last, all_but_one = encoder.rows[-1], encoder.rows[-2]
+    assert [choice.option for choice in encoder.choices][-1] == last.name == "locality"
+    choice = encoder.choices[-1]
+    assert (choice.us_without, choice.gain, choice.predicted) == (all_but_one.us, last.gain, last.predicted)
+    assert f"  locality{'':>18}{choice.gain:>8.1%}" in encoder.text()
+
+
 def test_each_optimisation_gives_something_where_it_should(encoder: Ablation) -> None:
     rows = {row.name: row for row in encoder.rows}
     assert rows["minimal sync"].split["pure"] < rows[FUSED].split["pure"]

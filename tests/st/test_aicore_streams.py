@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from models_aicore import fork_and_join
 
 import superkernel as sk
 from superkernel.analysis.ablate import ablate, ablation_target
@@ -70,21 +71,6 @@ def few_rows(named: bool = False) -> Graph:
             else:
                 v = b.softmax(v * 2.0)
         b.output(v, f"s_{name}")
-    return b.graph()
-
-
-@cache
-def fork_and_join() -> Graph:
-    """A stem, two branches, and what needs both."""
-    b = sk.GraphBuilder("fork_and_join")
-    stem = b.softmax(b.input("x", (32, 256), "f16"))
-    ends = []
-    for factor in (2.0, 3.0):
-        v = stem
-        for _ in range(8):
-            v = b.softmax(v * factor)
-        ends.append(v)
-    b.output(b.softmax((ends[0] + ends[1]).transpose(1, 0)), "y")
     return b.graph()
 
 
