@@ -4,8 +4,8 @@ Model: SDMA is one queue; a task takes its start-up and its bytes at `sdma.rate_
 others at its bank of L2 and its channel of HBM, as long as a random arrival waits for a server that is busy for the
 part of the time that the sub-operators at hand keep it busy (`weight_demand`); one line is under way at a time. A task
 is for one sub-operator, is *released* where the cores come to a sub-operator ahead of it, and must be done where they
-begin its own. Candidates are taken by gain per cycle of SDMA, as long as all that are taken keep their times, in the
-order of their use.
+begin its own. Candidates are taken one after the other (`choose` tries two orders), as long as all that are taken keep
+their times in the order of their use.
 
 L2 is played through as a list of stretches, least recently used out first. A release is as early as can be such that
 nothing that would have been there is missed, and nothing that was prefetched has gone out before its use: where L2 is
@@ -176,17 +176,28 @@ class _Chooser:
         self.notes: dict[int, str] = {}
 
     def choose(self) -> WeightPrefetch:
+        """`auto` takes candidates by gain per cycle of SDMA, and from the last one on, whose times what is taken then
+        does not change, and keeps what ends first."""
         candidates = [d for d in self.demands if d.ranges and self._eligible(d)]
+        orders = [candidates]
         if self.strength == AUTO:
-            candidates.sort(key=lambda d: (-self.cold.gain[d.subop] / self._work(d), d.subop))
+            by_gain = sorted(candidates, key=lambda d: (-self.cold.gain[d.subop] / self._work(d), d.subop))
+            orders = [by_gain, candidates[::-1]]
+        tried = [self._taken(order) for order in orders]
+        taken, times, notes = min(tried, key=lambda one: one[1].total)
+        self.notes |= notes
+        return self._result(taken, times)
+
+    def _taken(self, candidates: Sequence[Demand]) -> tuple[list[PrefetchTask], Times, dict[int, str]]:
+        """Tasks for as many candidates as there is time and room for, one after the other; what is to be said."""
         taken: list[PrefetchTask] = []
-        times = self.cold
+        times, notes = self.cold, dict[int, str]()
         for demand in candidates:
-            task = self._try(demand, taken, times)
+            task, notes[demand.subop] = self._try(demand, taken, times)
             if task is not None:
                 taken = sorted([*taken, task], key=lambda t: (t.demand.subop, t.release))
                 times = times_of(self.demands, self.plan, self.target, [t.demand.subop for t in taken])
-        return self._result(taken, times)
+        return taken, times, notes
 
     def _result(self, taken: Sequence[PrefetchTask], times: Times) -> WeightPrefetch:
         gain = self.cold.total - times.total
@@ -222,8 +233,8 @@ class _Chooser:
         """Cycles of SDMA at its full rate."""
         return len(demand.ranges) * self.startup + demand.nbytes / self.rate
 
-    def _try(self, demand: Demand, taken: Sequence[PrefetchTask], times: Times) -> PrefetchTask | None:
-        """The task with the earliest release that keeps everybody's time and place."""
+    def _try(self, demand: Demand, taken: Sequence[PrefetchTask], times: Times) -> tuple[PrefetchTask | None, str]:
+        """The task with the earliest release that keeps everybody's time and place, and why it, or none."""
         said = ""
         for release in self._releases(demand):
             task = PrefetchTask(demand, release)
@@ -238,10 +249,8 @@ class _Chooser:
             else:
                 where = f"{self.names[release]!r} ({demand.subop - release} sub-operators ahead)"
                 gain = f"about {times.gain[demand.subop]:.0f} cycles sooner"
-                self.notes[demand.subop] = f"prefetched from {where} on: {demand.nbytes} bytes, {gain}"
-                return task
-        self.notes[demand.subop] = f"not prefetched: {said or 'nothing runs ahead of it in its launch'}"
-        return None
+                return task, f"prefetched from {where} on: {demand.nbytes} bytes, {gain}"
+        return None, f"not prefetched: {said or 'nothing runs ahead of it in its launch'}"
 
     def _releases(self, demand: Demand) -> list[int]:
         """Sub-operators of the launch that stand ahead, the first one first, then nearer and nearer."""
