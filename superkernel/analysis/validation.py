@@ -123,7 +123,8 @@ def facts(target: AicoreTarget) -> Iterator[Fact]:
     every = "all vector cores copy, one copy after the other, data in L2"
     for size, rate in zip(dma.size_curve_bytes, dma.size_curve_gb_per_s, strict=True):
         yield Fact(f"copies of {size // KIB} KiB", "GB/s", rate, "preset", every, _copies(size), FITTED.get(size, ""))
-    yield Fact("copies of 16 KiB, of the rate of 64 KiB", "%", 100, "blocks", every, _near_peak, low=90, high=100)
+    near = f"copies of {dma.near_peak_bytes // KIB} KiB, of the rate of 64 KiB"
+    yield Fact(near, "%", 100, "blocks", every, _near_peak, low=90, high=100)
     for size, rate in zip(dma.working_set_bytes, dma.working_set_gb_per_s, strict=True):
         text = f"{size / GIB:g} GiB" if size >= GIB else f"{size // MIB} MiB"
         told = "all vector cores read a working set again and again, in copies of 32 KiB (the size is our choice)"
@@ -206,7 +207,7 @@ def _copies(size: int) -> Callable[[AicoreTarget], float]:
 
 
 def _near_peak(target: AicoreTarget) -> float:
-    return 100 * _copies(16 * KIB)(target) / _copies(64 * KIB)(target)
+    return 100 * _copies(target.dma.near_peak_bytes)(target) / _copies(64 * KIB)(target)
 
 
 def _working_set(size: int) -> Callable[[AicoreTarget], float]:
