@@ -88,6 +88,20 @@ def test_each_structural_fault_is_told_and_nothing_else(
     assert certificate is None
 
 
+def test_an_index_that_two_waits_have_is_told_where_the_second_one_stands() -> None:
+    """On the same core or on another one, whatever the others wait for."""
+    tasks = [Task(n, n, n, 0, 1, (read(0, 8) if n else write(0, 8),)) for n in range(3)]
+
+    def told(*third: Wait) -> list[tuple[str, str]]:
+        programs = ((TaskStep(0), Set(1)), (Wait(0, 1, 1, 7), TaskStep(1)), (*third, TaskStep(2)))
+        return [(v.message, v.location) for v in check(Plan(tuple(tasks), programs, (1, 0, 0), (), ()))[0]]
+
+    assert told(Wait(0, 1, 2, 8)) == []
+    for index, count in ((7, 1), (8, 2)):
+        wrong = ("wait index is used twice", f"core 2, boundary 2, wait {index}")
+        assert told(*[Wait(0, 1, 2, index)] * count) == [wrong]
+
+
 @pytest.mark.parametrize(
     "programs",
     [((TaskStep(0), Set(1)), (TaskStep(1), WAIT)), ((Set(1), TaskStep(0)), (WAIT, TaskStep(1)))],

@@ -111,7 +111,7 @@ def test_tasks_of_one_sub_operator_are_paired_where_they_meet() -> None:
         ([(0, 5), (5, 5)], 1),
         ([(0, 4), (2, 4), (4, 4)], 3),
         ([(0, 4), (2, 4), (6, 2)], 3),
-        ([(0, 4), (4, 4), (64, 4)], 0),
+        ([(0, 4), (4, 4), (64, 4), (68, 4)], 0),
     ],
 )
 def test_columns_of_one_sub_operator_are_paired_where_they_may_meet(columns: list[tuple[int, int]], pairs: int) -> None:
@@ -133,8 +133,14 @@ def test_columns_that_begin_in_the_next_line_are_another_stretch() -> None:
 
 
 def test_columns_with_a_gap_between_them_count_as_written() -> None:
-    tasks = tasks_of((0, 0, (write(0, 2, 8, 2),)), (0, 1, (write(4, 2, 8, 2),)), (1, 0, (read(0, 2, 8, 2),)))
-    assert Accesses(tasks).unwritten == []
+    """They and no more: neither the gap nor what lies behind the last of a line."""
+    tasks = tasks_of(
+        *((0, core, (write(at, 2, 8, 2),)) for core, at in enumerate((1, 5, 65))),
+        (1, 0, tuple(read(at, 2, 8, 2) for at in (1, 5, 65))),
+        (2, 0, tuple(read(at, 1, 8, 2) for at in (3, 7, 67))),
+    )
+    unwritten = [(task.index, low, high) for task, _, low, high in Accesses(tasks).unwritten]
+    assert unwritten == [(4, 3, 4), (4, 7, 8), (4, 67, 68)]
 
 
 def test_stretches_and_runs_do_not_grow_in_number() -> None:
@@ -279,18 +285,19 @@ def test_pairs_grow_with_tasks_and_no_faster(cores: int, stride: int) -> None:
 
 
 @pytest.mark.parametrize("most", [1, 7])
-def test_pairs_come_in_blocks(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("many", [False, True])
+def test_pairs_come_in_blocks(many: bool, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same ones, whatever the size of a block; none is larger than that and the pairs of one access."""
-    schedule = random_accesses(3)
+    writers = [(0, core, (write(0, 16, space=Space.SCRATCH),)) for core in range(3)]
+    readers = [(1, core, (read(0, 4, space=Space.SCRATCH),)) for core in range(5)]
+    tasks = tasks_of(*writers, *readers) if many else random_accesses(3).tasks
     monkeypatch.setattr(verify_pairs, "_BLOCK", 1 << 30)
-    ((earlier, later),) = Accesses(schedule.tasks).blocks()
+    ((earlier, later),) = Accesses(tasks).blocks()
     monkeypatch.setattr(verify_pairs, "_BLOCK", most)
-    accesses = Accesses(schedule.tasks)
-    blocks = list(accesses.blocks())
+    blocks = list(Accesses(tasks).blocks())
     assert len(blocks) > 1
-    assert min(len(one) for one, _ in blocks[:-1]) == most
-    widest = max(np.bincount(later))
-    assert max(len(one) for one, _ in blocks) < most + max(most, widest)
+    assert min(len(one) for one, _ in blocks[:-1]) >= most
+    assert max(len(one) for one, _ in blocks) < most + max(most, *np.bincount(later))
     assert most > 1 or all(len(set(other.tolist())) == 1 for _, other in blocks)
     assert [tuple(np.concatenate(column)) for column in zip(*blocks, strict=True)] == [tuple(earlier), tuple(later)]
 
