@@ -93,7 +93,11 @@ def test_an_index_that_two_waits_have_is_told_where_the_second_one_stands() -> N
     tasks = [Task(n, n, n, 0, 1, (read(0, 8) if n else write(0, 8),)) for n in range(3)]
 
     def told(*third: Wait) -> list[tuple[str, str]]:
-        programs = ((TaskStep(0), Set(1)), (Wait(0, 1, 1, 7), TaskStep(1)), (*third, TaskStep(2)))
+        programs: tuple[tuple[Step, ...], ...] = (
+            (TaskStep(0), Set(1)),
+            (Wait(0, 1, 1, 7), TaskStep(1)),
+            (*third, TaskStep(2)),
+        )
         return [(v.message, v.location) for v in check(Plan(tuple(tasks), programs, (1, 0, 0), (), ()))[0]]
 
     assert told(Wait(0, 1, 2, 8)) == []
