@@ -134,7 +134,7 @@ class _Program:
         self.others = [step for step in steps if not isinstance(step, Wait)]
         self.bodies = [step.task for step in self.others if isinstance(step, TaskStep)]
         self.counts = [step.count for step in self.others if isinstance(step, Set)]
-        self.producer, self.count, self.index = (self._column(name) for name in ("producer", "count", "index"))
+        self.producer, self.count = self._column("producer"), self._column("count")
 
     def _column(self, name: str) -> Column:
         return np.fromiter(map(attrgetter(name), self.waits), np.int64, len(self.waits))
@@ -203,7 +203,7 @@ def _check_sets(plan: Plan, programs: Sequence[_Program]) -> Iterator[Violation]
 def _check_waits(plan: Plan, programs: Sequence[_Program]) -> Iterator[Violation]:
     """V3."""
     sets = np.array(plan.sets, np.int64)
-    all_indices = np.concatenate([program.index for program in programs])
+    all_indices = np.array([wait.index for program in programs for wait in program.waits], np.int64)
     twice = np.ones(len(all_indices), np.bool_)
     twice[np.unique(all_indices, return_index=True)[1]] = False
     begin = 0

@@ -88,6 +88,12 @@ def test_each_structural_fault_is_told_and_nothing_else(
     assert certificate is None
 
 
+@pytest.mark.parametrize("cores", [0, 1, 3])
+def test_a_plan_of_nothing_is_proved(cores: int) -> None:
+    certificate = verify(Plan((), ((),) * cores, (0,) * cores, (), ()))
+    assert (certificate.tasks, certificate.cores, certificate.waits, certificate.sets) == (0, cores, 0, 0)
+
+
 def test_an_index_that_two_waits_have_is_told_where_the_second_one_stands() -> None:
     """On the same core or on another one, whatever the others wait for."""
     tasks = [Task(n, n, n, 0, 1, (read(0, 8) if n else write(0, 8),)) for n in range(3)]
