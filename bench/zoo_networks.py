@@ -262,7 +262,7 @@ TRANSFORMERS: dict[str, Callable[[], Made]] = {
         global_attn_indexes=[1], hidden_size=128, num_hidden_layers=2, num_attention_heads=4, mlp_dim=256,
     ),
     "videomae": hugging_face("VideoMAEModel", _film, num_frames=4, **_VISION),
-    "cvt": hugging_face("CvtModel", _pixels(), embed_dim=[16, 32, 64], num_heads=[1, 2, 4], depth=[1, 1, 1]),
+    "cvt": hugging_face("CvtModel", _pixels(), embed_dim=[16, 32, 64], num_heads=[1, 2, 4], depth=[1, 2, 3]),
     "gpt2": hugging_face("GPT2LMHeadModel", _decoded, **_GPT),
     "gptj": hugging_face("GPTJForCausalLM", _decoded, rotary_dim=16, **_GPT),
     "gpt-neox": hugging_face("GPTNeoXForCausalLM", _decoded, **_TEXT),

@@ -25,6 +25,7 @@ import superkernel as sk
 from superkernel.cli import main
 from superkernel.core.errors import FileFormatError, InputError, MachineError, SuperKernelError, UnsupportedError
 from superkernel.frontends import load_graph
+from superkernel.frontends.torch import capture
 from superkernel.transforms import simplify
 
 IDS = torch.tensor([[3, 7, 1, 0, 4], [9, 2, 2, 8, 0]])
@@ -92,6 +93,87 @@ def test_a_convolution_takes_the_zeros_around_its_image() -> None:
     assert [(n.op, n.attrs["pads"]) for n in graph.nodes] == [("conv", (3, 1, 1, 2))]
     got = sk.compile(graph, threads=1)(*inputs)
     np.testing.assert_allclose(got, Padded()(*inputs).numpy(), rtol=1e-5, atol=1e-5)
+
+
+# -- operators that write in place
+
+
+class _Writing(nn.Module):
+    """A product, and what is written into it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+
+class ReadLater(_Writing):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.linear(x)
+        twice = h * 2
+        h.relu_().add_(twice)
+        h *= x
+        return h + h.sigmoid()
+
+
+class ThroughAView(_Writing):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.linear(x)
+        flat = h.view(-1)
+        return h.relu_() * flat.view(h.shape)
+
+
+class HandedOn(_Writing):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.linear(x)
+        F.dropout(h, 0.5, training=False).relu_()
+        return h + 1
+
+
+class IntoAView(_Writing):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.linear(x)
+        h.view(-1).relu_()
+        return h + 1
+
+
+class OfAnotherType(_Writing):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x).add_(x.double())
+
+
+class Returned(_Writing):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.linear(x)
+        h.relu_()
+        return h
+
+
+@pytest.mark.parametrize("kind", [ReadLater, ThroughAView, HandedOn, IntoAView, OfAnotherType, Returned])
+def test_what_is_written_in_place_is_read_as_torch_reads_it(kind: type[nn.Module]) -> None:
+    module, x = kind().eval(), torch.randn(3, 4)
+    with torch.no_grad():
+        want = module(x).numpy()
+        assert (module.linear(x) < 0).any()
+    got = sk.compile(module, example_inputs=(x,), threads=1)(x)
+    assert got.dtype == want.dtype
+    np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("module", "inputs", "left"),
+    [
+        (ResNet(), torch.randn(1, 3, 32, 32), False),
+        (ReadLater(), torch.randn(3, 4), False),
+        (ThroughAView(), torch.randn(3, 4), True),
+        (HandedOn(), torch.randn(3, 4), False),
+        (OfAnotherType(), torch.randn(3, 4), True),
+    ],
+)
+def test_nothing_is_decomposed_for_what_is_written_in_memory_of_its_own(
+    module: nn.Module, inputs: torch.Tensor, left: bool
+) -> None:
+    program = capture.captured(trained(module), (inputs,))
+    assert any(map(capture._writes, program.graph.nodes)) == left
 
 
 # -- states

@@ -2,7 +2,9 @@
 the table of lowerings or decomposed as far as torch can.
 
 The caller's module is never changed: a module in training mode is exported as a copy in inference mode that shares its
-parameters and buffers. Decomposition costs as much as the export itself, so it is left out where nothing needs it.
+parameters and buffers. Decomposition costs as much as the export itself, so it is left out where nothing needs it:
+activations and sums in place, which most networks of convolutions have, are replaced here where what they write to is
+nobody else's.
 """
 
 from __future__ import annotations
@@ -46,9 +48,12 @@ def captured(module: torch.nn.Module, example_inputs: Sequence[Any] | Mapping[st
     try:
         with torch.no_grad(), _quiet():
             apart = pytree.tree_map_only(torch.Tensor, _alone, (args, kwargs))
-            return torch.export.export(infers, *apart, strict=False)
+            program = torch.export.export(infers, *apart, strict=False)
     except Exception as error:
         raise _blame(infers, args, kwargs, error) from error
+    _without_dropout(program)
+    _write_apart(program)
+    return program
 
 
 def read(path: Path) -> Program:
@@ -141,6 +146,60 @@ def _writes(node: torch.fx.Node) -> bool:
     """True of operators that change an argument."""
     schema = getattr(node.target, "_schema", None)
     return node.op == "call_function" and schema is not None and bool(schema.is_mutable)
+
+
+_FRESH = frozenset(
+    f"aten.{name}"
+    for name in (
+        "conv1d", "conv2d", "conv3d", "conv_transpose2d", "convolution", "linear", "matmul", "addmm", "batch_norm",
+        "layer_norm", "group_norm", "add", "sub", "mul", "div", "cat", "relu", "relu6", "silu", "hardswish",
+        "hardsigmoid", "hardtanh", "leaky_relu", "elu", "sigmoid", "tanh", "gelu", "softmax", "mean", "max_pool2d",
+        "avg_pool2d", "adaptive_avg_pool2d",
+    )
+)  # fmt: skip
+"""Operators whose results are always memory of their own: views, and what at times hands its input on, are not here."""
+_IN_PLACE = frozenset(
+    f"aten.{name}_"
+    for name in (
+        "add", "mul", "relu", "relu6", "silu", "hardswish", "hardsigmoid", "hardtanh", "leaky_relu", "elu", "sigmoid",
+    )
+)  # fmt: skip
+
+
+def _without_dropout(program: Program) -> None:
+    """Lets what reads a dropout's result read its input, the very same tensor when a module infers; torch's
+    decompositions take them for two, and lose what is written to either."""
+    for node in list(program.graph.nodes):
+        if str(node.target) == "aten.dropout.default" and not node.args[2]:
+            for user in [u for u in node.users if u.op == "call_function"]:
+                user.replace_input_with(node, node.args[0])
+            if not node.users:
+                program.graph.erase_node(node)
+
+
+def _write_apart(program: Program) -> None:
+    """Lets operators that change their first argument in place give a result of its own instead, in the program itself,
+    where that is seen to be the same: the argument was computed by an operator of `_FRESH`, all others that read it are
+    such operators too, and types agree. Who reads it later reads the result."""
+    order = {node: place for place, node in enumerate(program.graph.nodes)}
+    for node in program.graph.nodes:
+        if node.op != "call_function" or str(getattr(node.target, "overloadpacket", "")) not in _IN_PLACE:
+            continue
+        written = node.args[0]
+        others = [user for user in written.users if user is not node]
+        plain = getattr(getattr(torch.ops.aten, node.target.overloadpacket.__name__[:-1]), node.target._overloadname)
+        kinds = {getattr(n.meta.get("val"), "dtype", None) for n in (node, *node.all_input_nodes)}
+        if len(kinds) > 1 or not all(map(_is_fresh, (written, *others))):
+            continue
+        node.target = plain
+        for user in others:
+            if order[user] > order[node]:
+                user.replace_input_with(written, node)
+    program.graph_module.recompile()
+
+
+def _is_fresh(node: torch.fx.Node) -> bool:
+    return node.op == "call_function" and str(getattr(node.target, "overloadpacket", "")) in _FRESH
 
 
 def _examples(
