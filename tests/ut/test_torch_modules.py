@@ -471,9 +471,20 @@ class Indexing(nn.Module):
         return self.cache.sum(2)
 
 
+class KeepingStatistics(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(2))
+        self.register_buffer("variance", torch.ones(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.batch_norm(x, self.mean, self.variance, training=True)
+
+
 @pytest.mark.parametrize(
     ("module", "words"),
     [
+        (KeepingStatistics(), "statistics that are kept up to date"),
         (Training(), "'weight': the module writes to a parameter"),
         (TwoNames(), "registered under one name"),
         (Indexing(), "shape (1,), not ()"),

@@ -200,6 +200,14 @@ def _images() -> dict[str, Case]:
             (x, f32(4), positive(4), f32(4), f32(4)),
         ),
         "group_norm": (lambda a, w, b: (F.group_norm(a, 2, w, b, 1e-3), F.group_norm(a, 4)), (x, f32(4), f32(4))),
+        "batch_norm_of_the_batch": (
+            lambda a, w: (
+                F.batch_norm(a, None, None, training=True),
+                F.batch_norm(a.flatten(2), None, None, w, w + 1, training=True, eps=1e-3),
+                F.batch_norm(a[:, :, 0, 0], None, None, w, training=True),
+            ),
+            (x, f32(4)),
+        ),
         "instance_norm": (lambda a, w: (F.instance_norm(a), F.instance_norm(a, weight=w)), (x, f32(4))),
         "layer_norm": (
             lambda a, w, b: (F.layer_norm(a, (6,), w, b), F.layer_norm(a, (9, 6)), F.layer_norm(a, (6,), None, b)),

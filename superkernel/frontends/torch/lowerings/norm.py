@@ -54,9 +54,23 @@ def group_norm(call: TorchCall) -> list[Tensor | None]:
 
 @lowers("batch_norm", "native_batch_norm", "_native_batch_norm_legit_no_training", "_native_batch_norm_legit")
 def batch_norm(call: TorchCall) -> list[Tensor | None]:
-    if call.get("training", False):
-        raise call.unsupported("statistics of the batch at hand are not supported", hint="batch norms in eval mode")
-    return [_given_statistics(call, call.tensor("input"))]
+    x = call.tensor("input")
+    if not call.get("training", False):
+        return [_given_statistics(call, x)]
+    if call.optional("running_mean") is not None:
+        raise call.unsupported("statistics that are kept up to date are not supported", hint="batch norms in eval mode")
+    return [_own_statistics(call, x)]
+
+
+def _own_statistics(call: TorchCall, x: Tensor) -> Tensor:
+    """With mean and variance of each channel of x itself, as weights are standardised."""
+    axes = tuple(a for a in range(x.rank) if a != 1)
+    centred = call.emit("sub", x, call.emit("reduce_mean", x, axes=axes, keepdims=True))
+    variance = call.emit("reduce_mean", call.emit("mul", centred, centred), axes=axes, keepdims=True)
+    spread = call.emit("sqrt", call.emit("add", variance, call.like(float(call.args["eps"]), x)))
+    along = (1, x.shape[1]) + (1,) * (x.rank - 2)
+    scale, bias = (call.reshape(_per_channel(call, n, v, x), along) for n, v in (("weight", 1.0), ("bias", 0.0)))
+    return call.emit("add", call.emit("mul", call.emit("div", centred, spread), scale), bias)
 
 
 def _given_statistics(call: TorchCall, x: Tensor) -> Tensor:
