@@ -162,12 +162,13 @@ def serve(runner: str, source: Path, kind: str, threads: int) -> int:
     for line in sys.stdin:
         asked = json.loads(line)
         tokens = np.random.default_rng(1).integers(0, asked["vocabulary"], asked["prompt"])
-        start = time.perf_counter()
+        clock = time.process_time if asked["cpu"] else time.perf_counter
+        start = clock()
         logits = session.prompt(tokens)
-        marks = [time.perf_counter()]
+        marks = [clock()]
         for _ in range(asked["steps"]):
             session.step(int(tokens[0]))
-            marks.append(time.perf_counter())
+            marks.append(clock())
         answer: dict[str, Any] = {"prompt_s": marks[0] - start, "step_s": np.diff(marks).tolist()}
         if not asked["steps"]:
             answer["logits"] = logits.astype(float).tolist()
@@ -204,7 +205,15 @@ class Process:
 
 
 def measure(
-    kind: str, sizes: Sizes, folder: Path, runners: Sequence[str], threads: int, rounds: int, prompt: int, steps: int
+    kind: str,
+    sizes: Sizes,
+    folder: Path,
+    runners: Sequence[str],
+    threads: int,
+    rounds: int,
+    prompt: int,
+    steps: int,
+    cpu: bool,
 ) -> dict[str, Any]:
     """All runners on one format."""
     weights: dict[bool, Path] = {}
@@ -228,7 +237,7 @@ def measure(
         except RuntimeError as error:
             results[name] = {"absent": str(error)}
     rng = np.random.default_rng(0)
-    asked = {"prompt": prompt, "vocabulary": sizes.vocabulary}
+    asked = {"prompt": prompt, "vocabulary": sizes.vocabulary, "cpu": cpu}
     logits = {p.runner: np.array(p.ask(**asked, steps=0)["logits"]) for p in processes}
     taken: dict[str, list[tuple[float, float]]] = {p.runner: [] for p in processes}
     nbytes = {name: _bytes_per_token(path, sizes) for name, path in weights.items()}
@@ -285,14 +294,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--prompt", type=int, default=512, help="tokens (default 512)")
     parser.add_argument("--steps", type=int, default=32, help="tokens behind it in each round (default 32)")
+    parser.add_argument("--cpu", action="store_true", help="CPU time of one thread, for a machine that others use too")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args(arguments)
+    if args.cpu and args.threads != 1:
+        parser.error("--cpu takes --threads 1: threads that wait for one another take CPU time as well")
     sizes, results = SIZES[args.model], {}
     with tempfile.TemporaryDirectory() as folder:
         for kind in args.formats.split(","):
             runners = args.runners.split(",")
             results[kind] = found = measure(
-                kind, sizes, Path(folder), runners, args.threads, args.rounds, args.prompt, args.steps
+                kind, sizes, Path(folder), runners, args.threads, args.rounds, args.prompt, args.steps, args.cpu
             )
             print(f"{args.model}, {kind}, {args.threads} threads: median, least and largest of {args.rounds} rounds")
             for name, row in found.items():
