@@ -23,12 +23,11 @@ from superkernel.ir.body import Body, Role, SubOperator
 from superkernel.scheduler.tiling import Access, CostedTiling, KernelFamily, Tiling, raise_workspace, within_workspace
 from superkernel.scheduler.timed import measured_share
 from superkernel.target.cpu import CpuTarget
+from superkernel.target.timings import settled_ns
 
 MAX_TILINGS = 4  # candidates looked at per sub-operator, best guesses first
 MAX_RIVALS = 3  # partitions kept per number of cores...
 RIVAL_FACTOR = 1.5  # ...if they are no slower than this beside the best
-EVEN = 0.95  # measured times from this share on of the usual tiling's tell the two not apart:
-BARELY = 1 + 1e-6  # such a one comes behind it
 MIN_GAIN = 0.9  # more cores are looked at only where the work itself gets at least so much shorter
 
 Range = tuple[int, int]
@@ -172,12 +171,9 @@ class CostBook:
             for tiling in self.tilings(sub)
             if (share := measured_share(sub.kernel, sub.body, tiling, self.target)) is not None
         ]
-        usual_ns, usual, _ = min(measured, default=(0.0, 1.0, 0))
-        found = {}
-        for ns, share, at in measured:
-            times = ns * share / (usual_ns * usual)  # as long as the usual one
-            found[at] = usual_ns / ns * (BARELY if EVEN <= times < 1.0 else times)
-        return found
+        usual_ns, usual, liked = min(measured, default=(0.0, 1.0, 0))
+        found = {at: settled_ns(ns * share, usual_ns * usual) / (ns * usual) for ns, share, at in measured}
+        return {**found, liked: 1.0}
 
     def accesses(self, body: Body, tiling: Tiling, part: Range) -> tuple[Access, ...]:
         """What the range reads and writes, relative to the operands' starts."""

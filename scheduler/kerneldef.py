@@ -90,7 +90,8 @@ class KernelDef(ABC, Generic[TargetT]):
             if isinstance(view, View) and view.operand in operands
         }
         workspace = {"scratch": best.scratch_bytes, "packed": sum(operands.values())}
-        return Estimate(time_ns, {region: count for region, count in workspace.items() if count}, packed, measured)
+        found = {region: count for region, count in workspace.items() if count}
+        return Estimate(time_ns, found, packed, measured, min(costs))
 
     def runs_on(self, row: Capability, target: TargetT) -> bool:
         """Whether a target takes the code of this row and not of another."""

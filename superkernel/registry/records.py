@@ -81,14 +81,16 @@ class Transform:
 class Estimate:
     """What a kernel takes for a problem on one core, cut the best way it knows.
 
-    time_ns: caches warm for activations; `measured` on this machine, or by a model. workspace: bytes per memory region
-    (`scratch`: of a core, while it runs; `packed`: persistent copies of constants). packed: the latter per input slot.
+    time_ns: caches warm for activations; `measured` on this machine, or by a model, whose time is `modelled_ns` anyway.
+    workspace: bytes per memory region (`scratch`: of a core, while it runs; `packed`: persistent copies of constants).
+    packed: the latter per input slot.
     """
 
     time_ns: float
     workspace: Mapping[str, int] = field(default_factory=dict)
     packed: Mapping[int, int] = field(default_factory=dict)
     measured: bool = False
+    modelled_ns: float = 0.0
 
     @property
     def temporary_bytes(self) -> int:

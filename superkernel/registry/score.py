@@ -19,10 +19,11 @@ from typing import NamedTuple
 
 from superkernel.registry.predicates import matches_any
 from superkernel.registry.records import Capability, Estimate, Policy
+from superkernel.target.timings import settled_ns
 
 MODEL, NO_TIME, MEASURED = 0, 1, 2
 SOURCES = ("model", "none", "measured")
-LEVEL = {MODEL: 1.06, NO_TIME: 1.0, MEASURED: 1.02}
+LEVEL = {MODEL: 1.06, NO_TIME: 1.0, MEASURED: 1.06}
 """Times up to so many times the shortest are as good as it: a share that tells no two kernels apart (`bench/kernels.py
 regret` prints estimates beside measured times)."""
 
@@ -75,7 +76,10 @@ def times_of(estimates: Sequence[Estimate | None]) -> Times:
     if len(known) < len(estimates) or not known:
         return NO_TIME, [0.0] * len(estimates)
     shortest = min(known, key=lambda e: e.time_ns)
-    return MEASURED if shortest.measured else MODEL, [e.time_ns for e in known]
+    if not shortest.measured:
+        return MODEL, [e.time_ns for e in known]
+    usual = min(known, key=lambda e: e.modelled_ns)
+    return MEASURED, [e.time_ns if e == usual else settled_ns(e.time_ns, usual.time_ns) for e in known]
 
 
 def score_of(

@@ -47,6 +47,15 @@ class Timings:
 NO_TIMINGS = Timings()
 
 
+_EVEN, _BARELY = 0.95, 1 + 1e-6
+
+
+def settled_ns(ns: float, usual_ns: float) -> float:
+    """The measured time of something beside that of what the models like best: it has to be clearly shorter to count as
+    shorter, for equal code in equal time must not change places by noise."""
+    return usual_ns * _BARELY if _EVEN * usual_ns <= ns <= usual_ns else ns
+
+
 def timing_key(code: str, constants_from: str) -> str:
     """The digest of an entry. `code`: what determines the function; `constants_from`: "l2", "l3" or "memory"."""
     return hashlib.sha256(f"{code}\n{constants_from}".encode()).hexdigest()[:32]
