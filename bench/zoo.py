@@ -13,7 +13,7 @@ took; megabytes that these two and the first run held at most beyond what the pr
 call of ours, and how many times as long the others take (fastest calls, taken in turn). `--rivals` adds inductor,
 onnxruntime and OpenVINO where they are installed. `--backend` runs the networks that are named for it through
 torch.compile with this package as its backend and batches of 2, 3, 5 and 2 again (torch gives a batch of 1 a graph of
-its own, always): one graph, a kernel per batch, results as in eager mode.
+its own, always): how many graphs torch made, kernels of them all, differences from eager mode, seconds of each call.
 
 With `--json` results are kept as they come, and a further run goes on where the last one ended.
 """
