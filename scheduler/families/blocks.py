@@ -70,6 +70,7 @@ ROWS_MAX = 6
 _UNPACK = {("avx512", 4): 1.2, ("avx512", 8): 1.2, ("avx2", 4): 2.0, ("avx2", 8): 1.2}
 _UNPACK_PLAIN = 4.0
 _EMULATED = 0.15  # dot products in the time of a multiply-add, where the CPU has none
+_BESIDE = 0.25  # of the arithmetic, what counts beside a stream too: that may be much faster than plain reads are
 _BLOCK_WORK = 2.0  # vectors' instructions behind a block
 
 
@@ -219,7 +220,9 @@ class BlockTiling(MatmulTiling):
         tiles = self.batch * self.row_tiles * self.panels * (8.0 + 4.0 * self.tile_rows)
         elements = form.batch * form.rows * self.depth * (share if self.axis == ROWS or self.batch > 1 else 1.0)
         copy = elements / self.format.copied_per_ns if self.left == COPY or self.offsets else 0.0
-        return CALL_NS + self._beside_stream(share * work, share, self._stream_ns(form, target)) + share * tiles + copy
+        stream = self._stream_ns(form, target)
+        both = self._beside_stream(share * work, share, stream) + _BESIDE * share * min(work, stream)
+        return CALL_NS + both + share * tiles + copy
 
     def _copy_ns(self, form: MatmulForm, share: float, target: CpuTarget) -> float:
         """Of the rows; `cost_ns` knows what unpacking takes."""
