@@ -2,9 +2,10 @@
 
 Model: a problem is an operator with its input types, as `kernels explain` takes it: a kernel's own (`problems` of its
 declaration), or those of `PROBLEMS` that it is eligible for. A trial compiles the graph of that one operator with the
-kernel pinned and runs it: on the host with 1, 2 and 3 threads under option `debug="races"`, where every load and store
-is held to the declared accesses, and on an accelerator on the simulator, which does the same for its commands. Results
-are compared with the reference, and among the numbers of threads bit for bit.
+kernel pinned, and the precision allowed that it asks for, and runs it: on the host with 1, 2 and 3 threads under option
+`debug="races"`, where every load and store is held to the declared accesses, and on an accelerator on the simulator,
+which does the same for its commands. Results are compared with the reference, and among the numbers of threads bit for
+bit; those of a reduced precision may be off by what their row says of the reference's greatest result for magnitudes.
 
 What it does not do: cut work otherwise than the scheduler does, or try problems that a graph of one operator is not
 planned as (images that lie channels last). The package's own tests of its kernels do that too.
@@ -13,8 +14,8 @@ planned as (images that lie channels last). The package's own tests of its kerne
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,12 +26,14 @@ from superkernel.api import compile
 from superkernel.core.counted import counted
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InputError, SuperKernelError, UnsupportedError
+from superkernel.core.formats import REDUCED
 from superkernel.core.option import HOST
 from superkernel.ir.graph import Graph, Node
 from superkernel.ops.table import find_op
 from superkernel.reference import evaluate
 from superkernel.reference.random_inputs import random_inputs
-from superkernel.registry.predicates import matches_any
+from superkernel.registry.eligibility import relative_error
+from superkernel.registry.predicates import Reason, matches_any
 from superkernel.registry.records import KernelRole, Policy, Requirement
 from superkernel.registry.requirement import parse_requirement
 from superkernel.runtime.kernel import Kernel
@@ -96,7 +99,7 @@ def trials(table: KernelTable[Any], pattern: str, target: Target, seed: int = 0)
     there is no problem to try one on."""
     for kernel, problem in _cases(table, pattern, target):
         try:
-            found = _trial(kernel, problem, target, seed)
+            found = _trial(table, kernel, problem, target, seed)
             if found is not None:
                 yield found
         except SuperKernelError as error:
@@ -110,8 +113,9 @@ def timings(
     for kernel, problem in _cases(table, pattern, target):
         graph = _graph_of(problem)
         inputs = random_inputs(graph.inputs, seed)
-        pinned = _compiled(graph, target, None, pin=(kernel.id,))
-        other = _compiled(graph, target, None, deny=(kernel.id,), fallback="allow")
+        more = {} if target.core_types else {"precision": problem.policy.precision}
+        pinned = _compiled(graph, target, None, pin=(kernel.id,), **more)
+        other = _compiled(graph, target, None, deny=(kernel.id,), fallback="allow", **more)
         ours, theirs = [], []
         for _ in range(3):  # in turns, so that both meet the same machine
             ours.append(np.median(pinned.time(inputs, rounds=rounds)))
@@ -134,7 +138,7 @@ def _problems(table: KernelTable[Any], kernel: KernelDef[Any], target: Target) -
     """Those that a graph of the one operator has the kernel take."""
     texts = kernel.problems or [p.format(t=t.value) for p in PROBLEMS for t in TYPES if _takes(p, t)]
     for text in dict.fromkeys(texts):
-        problem = parse_requirement(text, target, Policy(pin=(kernel.id,)))
+        problem = parse_requirement(text, target, Policy(pin=(kernel.id,), precision=_precision_of(kernel)))
         if problem.op not in kernel.ops:
             continue
         try:
@@ -145,40 +149,59 @@ def _problems(table: KernelTable[Any], kernel: KernelDef[Any], target: Target) -
             yield problem
 
 
+def _precision_of(kernel: KernelDef[Any]) -> str:
+    """What the kernel wants to be allowed: "auto" where nothing."""
+    asked = [c for row in kernel.rows() for c in row.limits if c.reason is Reason.PRECISION]
+    return next(p for p in ("auto", *REDUCED) if all(c.holds({c.field: p}) for c in asked))
+
+
 def _takes(problem: str, dtype: DType) -> bool:
     definition = find_op(problem.partition("(")[0])
     return definition is not None and dtype in definition.args[0].dtypes
 
 
-def _trial(kernel: KernelDef[Any], problem: Requirement, target: Target, seed: int) -> Trial | None:
+def _trial(
+    table: KernelTable[Any], kernel: KernelDef[Any], problem: Requirement, target: Target, seed: int
+) -> Trial | None:
     """None where a graph of the one operator is not planned as the problem (it was lowered first, say), and that is no
     fault of the kernel's own problems."""
     graph, host = _graph_of(problem), not target.core_types  # threads on equal cores
     inputs = random_inputs(graph.inputs, seed)
     expected = list(evaluate(graph, inputs).values())
+    precision, slack = problem.policy.precision, 0.0
+    if precision in REDUCED:
+        row = table.registry.select(problem).row
+        slack = relative_error(row, DType.F32) * max(np.abs(a).max(initial=0) for a in _magnitudes(graph, inputs))
     first: list[NDArray[Any]] = []
     worst = 0.0
     for threads in THREADS if host else (None,):
-        made = _compiled(graph, target, threads, pin=(kernel.id,), **({"debug": "races"} if host else {}))
+        more = {"debug": "races", "precision": precision} if host else {}
+        made = _compiled(graph, target, threads, pin=(kernel.id,), **more)
         if _kernel_of(made) != kernel.id:
             taken = Trial(kernel.id, str(problem), 0.0, f"{_kernel_of(made)} was taken instead")
             return taken if kernel.problems else None
         found = list(made.run(inputs).outputs.values())
         first = first or found
-        worst = max(worst, *map(_error, found, expected))
+        worst = max(worst, *(_error(a, b, slack) for a, b in zip(found, expected, strict=True)))
         if any(a.tobytes() != b.tobytes() for a, b in zip(first, found, strict=True)):
             return Trial(kernel.id, str(problem), worst, f"other bits with {threads} threads than with {THREADS[0]}")
     return Trial(kernel.id, str(problem), worst, "" if worst <= 1 else "off by more than the tolerance")
 
 
-def _error(found: NDArray[Any], expected: NDArray[Any]) -> float:
-    """The greatest error, of what is tolerated."""
+def _magnitudes(graph: Graph, inputs: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+    """The results for magnitudes of inputs and constants: of a product, what its error is relative to."""
+    constants = {name: np.abs(array) for name, array in graph.constants.items()}
+    return list(evaluate(replace(graph, constants=constants), {n: np.abs(a) for n, a in inputs.items()}).values())
+
+
+def _error(found: NDArray[Any], expected: NDArray[Any], slack: float) -> float:
+    """The greatest error, of what is tolerated: by the type, and `slack`."""
     allowed = TOLERANCES.get(DType.of(found.dtype), 0.0)
     a, b = (np.asarray(x).astype(np.float64) for x in (found, expected))
     if allowed == 0.0 or a.size == 0:
         return 0.0 if np.array_equal(a, b) else float("inf")
     with np.errstate(all="ignore"):
-        off = np.abs(a - b) / (allowed * (1 + np.abs(b)))
+        off = np.abs(a - b) / (allowed * (1 + np.abs(b)) + slack)
     off = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.where(np.isnan(off), np.inf, off))
     return float(off.max())
 

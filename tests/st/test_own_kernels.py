@@ -18,10 +18,12 @@ import pytest
 
 import superkernel as sk
 from superkernel import kernels
+from superkernel.analysis import kernel_trials
 from superkernel.analysis.kernel_trials import timings, trials
 from superkernel.cli import main
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.core.errors import InputError, UserError
+from superkernel.registry.eligibility import relative_error
 from superkernel.scheduler.families import HOST_KERNELS
 from superkernel.scheduler.families.aicore import AICORE_KERNELS
 from superkernel.target.aicore import load_target
@@ -117,6 +119,18 @@ def test_what_is_wrong_with_one_is_found(
     assert all(t.fault for t in found)
     text = " ".join(t.fault for t in found)
     assert any(word in text for word in fault.split("|")), text
+
+
+@pytest.mark.parametrize("kernel", ["host.matmul.bf16", "host.matmul.gemv_int8", "host.matmul.tf32"])
+def test_kernels_of_reduced_precision_are_tried_where_it_is_allowed(
+    kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And held to what they promise: a row that promised a hundredth would not keep it."""
+    found = list(trials(HOST_KERNELS, kernel, detect_cpu()))
+    assert found
+    assert all(not t.fault and t.error > 0 for t in found)
+    monkeypatch.setattr(kernel_trials, "relative_error", lambda row, dtype: relative_error(row, dtype) / 100)
+    assert any("off by more" in t.fault for t in trials(HOST_KERNELS, kernel, detect_cpu()))
 
 
 def test_a_trial_that_fails_is_an_exit_status(
