@@ -13,9 +13,9 @@ import numpy.typing as npt
 from typing_extensions import Buffer
 
 ABI_VERSION: int
+"""SK_ABI_VERSION of csrc/include/superkernel_abi.h."""
 CHAIN_CYCLES: int
 """Length of the chain of additions that `ProfileRows.chain_ticks` times, a cycle each."""
-"""SK_ABI_VERSION of csrc/include/superkernel_abi.h."""
 
 class OversubscriptionWarning(RuntimeWarning):
     """A kernel has more threads than the process may use CPUs. Given once per process."""

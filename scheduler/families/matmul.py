@@ -50,7 +50,9 @@ GEMM_TILES = {tier: shapes[0] for tier, shapes in REGISTER_TILES.items()}
 # one which comes from far keeps up. Only where that leaves no row idle, and for few tiles: more reuse the panel anyway.
 _TALL_ROWS = {"avx512": 16}
 _TALL_TILES = 2
-_SHARED_VECTORS = {"avx512": 3}  # of panels of many constants, for few rows and many: what is packed serves both
+# Vectors of panels of many constants, for few rows and many: the first that pads columns by no more than a share.
+_SHARED_VECTORS = {"avx512": (3, 2)}
+_PADDED_SHARE = 0.01
 
 
 def is_packable(body: Body, form: MatmulForm) -> bool:
@@ -157,7 +159,7 @@ def tile_shapes(form: MatmulForm, right: str, target: CpuTarget) -> list[tuple[i
     wide for few rows as for many: kernels of both, of one model in several sizes, share what is packed."""
     lanes = max(1, target.vector_bytes // form.acc.itemsize)
     budget = REGISTER_TILES[target.tier][0][0] * REGISTER_TILES[target.tier][0][1]
-    shared = _SHARED_VECTORS.get(target.tier, 2) if right == PACKED and is_large(form, target) else 0
+    shared = _shared_vectors(form, lanes, target) if right == PACKED and is_large(form, target) else 0
     if form.rows <= GEMV_ROWS:
         widest = 8 if right == IN_PLACE else shared or (4 if form.rows <= 2 else 2)
         vectors = max(1, min(widest, budget // max(1, form.rows), -(-form.columns // lanes)))
@@ -179,6 +181,14 @@ def tile_shapes(form: MatmulForm, right: str, target: CpuTarget) -> list[tuple[i
         )
 
     return sorted(shapes, key=padded)[:2]
+
+
+def _shared_vectors(form: MatmulForm, lanes: int, target: CpuTarget) -> int:
+    """How wide panels of many constants are."""
+    for vectors in _SHARED_VECTORS.get(target.tier, ()):
+        if -form.columns % (vectors * lanes) <= _PADDED_SHARE * form.columns:
+            return vectors
+    return 2
 
 
 _PACKED, _COPIED = Transform("pack", 1, True), Transform("pack", 1, False)

@@ -69,9 +69,7 @@ def test_what_is_left_of_the_barriers_is_explained() -> None:
     found = Figures(20.0, Measure(15.0, 6.0), Measure(10.0, 2.5), 8.0, chain, barriers=6, events=4)
     text = "\n".join(found.lines())
     assert "2.50 us left of 6.00 us (6 barriers), at least 1.00 us" in text
-    assert (
-        "4 events are left, each of them needed; the longest chain: 3 events in turn, 3 of all cores, 2.76 us" in text
-    )
+    assert "4 events left, each of them needed; the longest chain: 3 events in turn, 3 of all cores, 2.76 us" in text
     assert "hidden in this run: 0.26 us; at most 1.76 us" in text
     assert "beside that chain" not in text
     beside = replace(found, fused=Measure(10.0, 3.0))
