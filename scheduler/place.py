@@ -135,6 +135,7 @@ class Written:
     position: int  # of the sub-operator in the global order
     finish_ns: float
     extent: OperandBytes
+    stored: int  # bytes of the extent, at most
 
 
 class _Placer:
@@ -270,7 +271,7 @@ class _Placer:
                 for source in self.written.get(sub.values[read.operand], ()):
                     if source.core != core and (count := read.shared_bytes(source.extent)):
                         start = max(start, source.finish_ns + self.handover_ns)
-                        moved += count
+                        moved += min(count, source.stored)
             times.append(start + work + moved / LINE_BYTES * self.book.target.line_ns)
         return times
 
@@ -284,10 +285,13 @@ class _Placer:
             self.free[core] = finish
             if self.cores > 1:
                 self.known.run(position, core, self._sources(sub, partition, part, core))
+            stored = partition.tiling.stored_bytes(sub.body, *part)
             for access in self.book.accesses(sub.body, partition.tiling, part):
                 if access.write:
                     for name, _, offset in view_chain(self.grouping.buffers, sub.values[access.operand]):
-                        record = Written(core, position, finish, OperandBytes.of(access, offset))
+                        extent = OperandBytes.of(access, offset)
+                        most = extent.nbytes if stored is None else stored
+                        record = Written(core, position, finish, extent, most)
                         records.setdefault(name, []).append(record)
         for name, parts in records.items():
             self.written.setdefault(name, []).extend(parts)

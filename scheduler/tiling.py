@@ -106,6 +106,11 @@ class CostedTiling(Tiling, Generic[TargetT]):
     def cost_ns(self, body: Body, begin: int, end: int, target: TargetT) -> float:
         """Estimated time of one core for the range, caches warm for activations, weights from L2/L3 as they fit."""
 
+    def stored_bytes(self, body: Body, begin: int, end: int) -> int | None:
+        """How many bytes the range stores at most, where that is less than what `accesses` names: where they go may be
+        known at run time only. None: all of these."""
+        return None
+
 
 class CannotCut(UnsupportedError):
     """The kernel chosen for a sub-operator turns out not to do for it: `sub`, and the kernel's own words."""

@@ -57,6 +57,10 @@ class UpdateTiling(HostTiling):
         read_position(found, body)
         return found.result()
 
+    def stored_bytes(self, body: Body, begin: int, end: int) -> int | None:
+        new = body.anchor_input_types[1]
+        return -(-new.nbytes * (end - begin) // self.units) if self.in_place and new is not None else None
+
     def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
         if begin >= end:
             return 0.0

@@ -12,6 +12,7 @@ from grouped_on import host_group
 from interpret import interpret_schedule
 from random_graphs import GraphMaker, LenientFamily, random_graph, random_inputs
 
+from superkernel.builder import GraphBuilder
 from superkernel.core.options import Options
 from superkernel.core.tensor import Region
 from superkernel.ir.body import Body, Role
@@ -20,7 +21,7 @@ from superkernel.reference import evaluate
 from superkernel.scheduler.dependences import dependences
 from superkernel.scheduler.families import family_of
 from superkernel.scheduler.families.kernel import HostTiling
-from superkernel.scheduler.place import place
+from superkernel.scheduler.place import place, predicted_ns
 from superkernel.scheduler.schedule import Schedule, Space, parse_tasks
 from superkernel.scheduler.tiling import Access, KernelFamily
 from superkernel.sync.planner import plan_sync
@@ -213,3 +214,17 @@ def test_tasks_access_what_the_places_say() -> None:
     middle = next(t for t in schedule.tasks if t.subop == 1)
     offset = schedule.addresses[1][0].offset
     assert middle.accesses[0].regions[0].start == offset
+
+
+@pytest.mark.parametrize("cores", [2, 4])
+def test_a_cache_comes_from_another_core_as_far_as_rows_are_new(cores: int) -> None:
+    """Where a new row goes is known at run time only, so it may be anywhere; yet one row is what changes its core."""
+    b = GraphBuilder("decode")
+    x, position = b.input("x", (1, 4, 1, 64)), b.input("position", (1,), "i64")
+    caches = [b.state(name, np.zeros((1, 4, 4096, 64), np.float32)) for name in ("key", "value")]
+    filled = [b.kv_update(cache, b.exp(x * scale), position) for cache, scale in zip(caches, (2.0, 3.0), strict=True)]
+    for cache, new in zip(caches, filled, strict=True):
+        b.update(cache, new)
+    b.output(b.attention(x, filled[0], filled[1], None, position + 1), name="y")
+    grouping = host_group(b.graph())
+    assert predicted_ns(grouping, TARGET, cores) < 1.3 / cores * predicted_ns(grouping, TARGET, 1)
