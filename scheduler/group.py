@@ -48,7 +48,9 @@ def group(
     """Group the graph for a target. `choose` gives the kernel id for a body (`host.reference`: NumPy), `families` the
     family behind it, `storage` the layout of what is materialised (`layout.py`). Grouping itself asks no figure of the
     target; families may."""
-    values = Values(GroupContext(graph, cache(choose), options, families, storage.of(graph), target))
+    values = Values(
+        GroupContext(graph, cache(choose), options, families, storage.of(graph, target.image_ranks), target)
+    )
     for node in graph.nodes:
         family = graph.definition(node).family
         if family in (Family.RESHAPE, Family.VIEW):

@@ -29,7 +29,6 @@ from superkernel.scheduler.storage import (
     CHANNEL,
     CONVOLUTIONS,
     IMAGE_OPS,
-    IMAGE_RANKS,
     Storage,
     StoragePolicy,
     connects,
@@ -50,7 +49,7 @@ def storage_policy(graph: Graph, choose: Callable[[Body], str], target: Target, 
     convolutions = [node for node in graph.nodes if node.op in CONVOLUTIONS]
     if pinned or len(convolutions) < _FEWEST:
         return StoragePolicy.ROW_MAJOR
-    storage = StoragePolicy.CHANNELS_LAST.of(graph)
+    storage = StoragePolicy.CHANNELS_LAST.of(graph, target.image_ranks)
     context = GroupContext[Any](graph, choose, options, family_of, storage, target)
     images = [node for node in graph.nodes if node.op in IMAGE_OPS]
     kernels = {node.name: choose(plain_body(context, node, graph.constants.__contains__)) for node in images}
@@ -114,7 +113,7 @@ def channel_shuffles(graph: Graph) -> frozenset[str]:
 def _shuffle_from(graph: Graph, node: Node) -> list[str]:
     """The nodes of a shuffle of channels that begins with this one; none where none does."""
     source = node.inputs[0] if node.inputs else None
-    if node.op != "reshape" or source is None or graph.types[source].rank not in IMAGE_RANKS:
+    if node.op != "reshape" or source is None or graph.types[source].rank <= CHANNEL + 1:
         return []
     space, found = graph.types[source].shape[CHANNEL + 1 :], [node.name]
     while _regroups(graph, node, len(space)):

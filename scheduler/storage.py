@@ -1,11 +1,11 @@
 """In which order of dimensions a value lies in memory: row-major, or channels last for images.
 
-Model: an *image* is a float or quantised value [N, C, H, W] or [N, C, L] that a convolution or a pool reads or
-computes, or that pointwise work, a concatenation, a slice, a split or padding connects with one. Under `CHANNELS_LAST`
-an image that is materialised lies as N, H, W, C: the channels of a pixel side by side, which is what a matrix engine
-wants to load. Everybody else sees it through strides, so nothing is transposed inside a network; what the caller hands
-in or out keeps its declared layout and is converted once, at the border. A value with one channel, or with one pixel,
-lies the same way in both.
+Model: an *image* is a float or quantised value [N, C, H, W], [N, C, L] or (on the host) [N, C, D, H, W] that a
+convolution or a pool reads or computes, or that pointwise work, a concatenation, a slice, a split or padding connects
+with one. Under `CHANNELS_LAST` an image that is materialised lies as N, H, W, C and the like: the channels of a pixel
+side by side, which is what a matrix engine wants to load. Everybody else sees it through strides, so nothing is
+transposed inside a network; what the caller hands in or out keeps its declared layout and is converted once, at the
+border. A value with one channel, or with one pixel, lies the same way in both.
 
 Concatenations along the channels interleave their parts, row by row. Where one concatenation is a run of another one's
 parts (the stages of a dense block), all of them share the bytes of the largest: `aliases` says which lies in which.
@@ -38,7 +38,6 @@ MOVED = frozenset({"concat", "pad"})
 
 CONVOLUTIONS = frozenset({"conv", "conv_integer"})
 
-IMAGE_RANKS = (3, 4)
 CHANNEL = 1  # the dimension of an image that counts channels
 _PIXEL_INTS = frozenset({DType.I8, DType.U8, DType.I32})  # of quantised images and their sums
 _CONNECTING = frozenset({"concat", "slice", "split", "pad"})
@@ -74,11 +73,11 @@ class StoragePolicy(Enum):
     ROW_MAJOR = "row_major"
     CHANNELS_LAST = "channels_last"
 
-    def of(self, graph: Graph) -> Storage:
-        """The layouts of a graph's values."""
+    def of(self, graph: Graph, ranks: Sequence[int]) -> Storage:
+        """The layouts of a graph's values, whose images have so many dimensions."""
         if self is StoragePolicy.ROW_MAJOR:
             return Storage()
-        images = _images(graph)
+        images = _images(graph, ranks)
         return Storage(images, _aliases(graph, images))
 
 
@@ -99,12 +98,12 @@ def stored_shape(shape: Shape, strides: Shape) -> Shape:
     return tuple(shape[d] for d in sorted(range(len(shape)), key=lambda d: -strides[d]))
 
 
-def _images(graph: Graph) -> frozenset[str]:
+def _images(graph: Graph, ranks: Sequence[int]) -> frozenset[str]:
     def could_be(value: str | None) -> bool:
         if value is None or value in graph.constants:
             return False
         kind = graph.types[value]
-        return kind.rank in IMAGE_RANKS and (kind.dtype.is_float or kind.dtype in _PIXEL_INTS)
+        return kind.rank in ranks and (kind.dtype.is_float or kind.dtype in _PIXEL_INTS)
 
     found: set[str] = set()
     fresh: list[str] = []

@@ -250,8 +250,8 @@ class Ahead:
             kb.prefetch(kb.b.gep(at, [kb.i64(line)], source_etype=I8), locality=2)
 
 
-Nest = Sequence[tuple[int, int]]
-"""Loops from outside in: extent, distance between the inputs of two turns."""
+Nest = Sequence[tuple[Index, int]]
+"""Loops from outside in: extent, known when compiling but for the first, distance between the inputs of two turns."""
 
 
 def multiply(

@@ -30,7 +30,7 @@ from llvmlite import ir
 from superkernel.codegen.host.arithmetic import Ahead, arithmetic_of, multiply, stored_zero_point
 from superkernel.codegen.host.builder import Index, KernelBuilder
 from superkernel.codegen.host.gemm_core import Tile, Values, store_tile, zero
-from superkernel.codegen.host.loops import each_group, strips
+from superkernel.codegen.host.loops import each_group, strips, taps_inside
 from superkernel.codegen.host.patch_nhwc import BytePatchCopier, IntegerPatchCopier, NhwcPatchCopier
 from superkernel.codegen.host.program import ProgramEmitter, load_bias
 from superkernel.codegen.host.shuffle import resize
@@ -75,8 +75,11 @@ class ChannelStores:
         self.inline = program_weight(form.epilogue) <= _INLINE_WEIGHT
 
     def coords(self, image: Index, row: Index, column: Index) -> list[Index]:
-        """The program's coordinates of an output position."""
-        return [image, 0, row, column] if self.form.spatial == 2 else [image, 0, column]
+        """The program's coordinates of an output position; in three dimensions `image` is a plane."""
+        depth: Index = 0
+        if isinstance(self.form, ConvForm) and self.form.spatial == 3:
+            image, depth = self.kb.div(image, self.form.depth.size), self.kb.rem(image, self.form.depth.size)
+        return [image, 0, *(depth, row, column)[3 - self.form.spatial :]]
 
     def put(self, coords: Sequence[Index], channel: Index, values: Sequence[ir.Value]) -> None:
         """Vectors side by side from `channel` on, of one position."""
@@ -103,6 +106,7 @@ class NhwcEmitter:
         self.sums = kb.offset(kb.scratch, tiling.finished_bytes)
         self.patch = kb.offset(kb.scratch, tiling.tile_bytes)
         form, t = self.form, tiling
+        self.depths: tuple[Index, Index, Index] = (0, 0, 1)
         self.run_words = -(-runs_of(form)[1] // t.format.step)
         self.tiles, self.begin = None, None
         if t.format.tiled:
@@ -110,10 +114,12 @@ class NhwcEmitter:
             self.begin = None if t.format.rows.is_float else kb.stack(4 * t.tile_rows)
         self.lines_in_row = form.out_height == 1 and not t.format.scales_rows
         if t.in_place:
-            self.walk = Walk(form.x_strides[2], form.x_strides[3], form.x_strides[1])
+            s = form.x_strides
+            self.walk = Walk(s[2], s[3], s[1], form.x_depth * form.depth.dilation)
         else:
-            columns = min(form.out_width, t.columns * t.lines) if self.lines_in_row else form.out_width
-            self.walk, wide = patch_walk(form, columns, t.format), patch_extent(form, 1, columns)[1]
+            rows, columns = 1 if self.lines_in_row else t.lines, form.out_width
+            columns = min(columns, t.columns * t.lines) if self.lines_in_row else columns
+            self.walk, wide = patch_walk(form, rows, columns, t.format), patch_extent(form, 1, columns)[1]
             self.copier = NhwcPatchCopier(self.arithmetic, form, self.walk, wide)
             if t.format.is_integral:
                 self.copier = IntegerPatchCopier(self.arithmetic, form, self.walk, wide, self._zero_point())
@@ -134,10 +140,23 @@ class NhwcEmitter:
         if t.axis == PIXELS:
             groups = each_group(kb, t.blocks, "image")
             with groups as (image, low, high), kb.loop(0, t.groups, name="group") as group:
+                self.depths = self._depths(image)
                 self._lines(image, group, low, high, 0, t.channel_tiles)
             return
         with each_group(kb, t.channel_tiles, "group") as (group, low, high):
-            self._lines(kb.div(group, t.groups), kb.rem(group, t.groups), 0, t.blocks, low, high)
+            image = kb.div(group, t.groups)
+            self.depths = self._depths(image)
+            self._lines(image, kb.rem(group, t.groups), 0, t.blocks, low, high)
+
+    def _depths(self, plane: Index) -> tuple[Index, Index, Index]:
+        """Where the first of an output plane's depths is, and the range of them that counts: those inside the image;
+        of bytes all, as what padding adds is taken off their sums."""
+        kb, window = self.kb, self.form.depth
+        start = kb.sub(kb.mul(kb.rem(plane, window.size), window.stride), window.begin)
+        if self.t.format.is_integral or window.reads_inside:
+            return start, 0, window.kernel
+        low, high = taps_inside(kb, window, start, window.extent)
+        return start, low, kb.maximum(low, high)
 
     def _lines(self, image: Index, group: Index, first: Index, last: Index, low: Index, high: Index) -> None:
         """Lines [first, last) of an image and group, panels [low, high)."""
@@ -170,14 +189,17 @@ class NhwcEmitter:
         row, column = (0, kb.mul(line, self.t.columns)) if self.lines_in_row else (line, 0)
         if self.t.in_place:
             s = form.x_strides
-            at = kb.add(kb.add(form.x_offset, kb.mul(image, s[0])), kb.mul(channel, s[1]))
-            at = kb.add(at, kb.mul(row, s[2] * form.strides[0]))
+            at = kb.add(form.x_offset, kb.mul(kb.div(image, form.depth.size), s[0]))
+            at = kb.add(at, kb.add(kb.mul(channel, s[1]), kb.mul(row, s[2] * form.strides[0])))
+            start, low, _ = self.depths
+            at = kb.add(at, kb.mul(kb.add(start, kb.mul(low, form.depth.dilation)), form.x_depth))
             return kb.at(kb.operands[form.operand], kb.add(at, kb.mul(column, s[3] * form.strides[1])), DType.F32)
         if self.lines_in_row:
             columns = kb.minimum(kb.sub(form.out_width, column), kb.mul(kb.sub(stop, line), self.t.columns))
-            self.copier.copy(self.patch, image, channel, (0, 1), (column, columns))
+            block = (0, 1), (column, columns)
         else:
-            self.copier.copy(self.patch, image, channel, (row, kb.sub(stop, line)), (0, form.out_width))
+            block = (row, kb.sub(stop, line)), (0, form.out_width)
+        self.copier.copy(self.patch, kb.div(image, form.depth.size), channel, *block, self.depths)
         return self.patch
 
     def _panel(
@@ -212,7 +234,9 @@ class NhwcEmitter:
             self._each_tile(source, lines, whole if self.tiles is None else in_tiles)
             return
         self._clear_sums()
-        with kb.loop(0, t.pieces, name="piece") as piece:
+        each = t.pieces // form.depth.kernel
+        first, end = (kb.mul(depth, each) for depth in self.depths[1:])
+        with kb.loop(first, end, name="piece") as piece:
             size = t.filter_elements(form) // t.pieces
             part = kb.at(weights, kb.mul(piece, size), DType.F32)
 
@@ -221,7 +245,7 @@ class NhwcEmitter:
                 sums = kb.at(self.sums, kb.mul(place, t.tile_rows), DType.F32)
                 ahead = self._ahead(part, 4 * size, place)
                 results = self._piece(tile, kb.at(start, item, self.item), part, piece, sums, ahead)
-                is_last = kb.compare("==", piece, t.pieces - 1)
+                is_last = kb.compare("==", piece, kb.sub(end, 1))
                 with kb.when(kb.b.not_(is_last)):
                     for at, value in zip(self._sum_places(tile), chain.from_iterable(results), strict=True):
                         kb.store(value, sums, at, DType.F32)
@@ -261,7 +285,7 @@ class NhwcEmitter:
         kb, t, form, walk = self.kb, self.t, self.form, self.walk
         parts = t.pieces // form.taps
         tap, part, depth = kb.div(piece, parts), kb.rem(piece, parts), form.channels // parts
-        at = kb.mul(kb.div(tap, form.kernel[1]), walk.row * form.dilations[0])
+        at = self._line_start(kb.div(tap, form.kernel[1]))
         at = kb.add(at, kb.mul(kb.rem(tap, form.kernel[1]), walk.column * form.dilations[1]))
         here = kb.at(source, kb.add(at, kb.mul(part, depth * walk.channel)), self.item)
         start = [
@@ -270,6 +294,18 @@ class NhwcEmitter:
         ]
         run, position = (depth, walk.channel), walk.column * form.strides[1]
         return multiply(self.arithmetic, tile, (), run, position, here, weights, t.tile_rows, start=start, ahead=ahead)
+
+    def _line_start(self, line: Index) -> Index:
+        """From a position's first input to the first one under a row of the window, in items."""
+        kb, form, walk = self.kb, self.form, self.walk
+        depth, row = kb.div(line, form.kernel[0]), kb.rem(line, form.kernel[0])
+        at = kb.mul(kb.sub(depth, self.depths[1]), walk.depth)
+        return kb.add(at, kb.mul(row, walk.row * form.dilations[0]))
+
+    def _window_lines(self) -> tuple[Index, Index]:
+        """The rows of the window that count."""
+        first, end = (self.kb.mul(depth, self.form.kernel[0]) for depth in self.depths[1:])
+        return first, end
 
     def _each_tile(self, source: ir.Value, lines: tuple[Index, Index], tile: TileAt) -> None:
         """All register tiles of some lines."""
@@ -334,27 +370,29 @@ class NhwcEmitter:
         if t.format.scales_rows:
             return self._sums_of_rows(tile, start, item, weights)
         source, position = kb.at(start, item, self.item), walk.column * form.strides[1]
+        _, first, end = self.depths
+        weights = kb.at(weights, kb.mul(first, t.steps(form) // form.depth.kernel * t.tile_rows), DType.F32)
+        depths = [] if (first, end) == (0, 1) else [(kb.sub(end, first), walk.depth)]
         rows, column = (form.kernel[0], walk.row * form.dilations[0]), walk.column * form.dilations[1]
         if t.format.is_reduced:
             count, length = runs_of(form)
-            nest = [loop for loop in (rows, (count // form.kernel[0], column)) if loop[0] > 1]
+            nest = [*depths, *(loop for loop in (rows, (count // form.lines, column)) if loop[0] > 1)]
             begin = self._begin(tile, weights) if t.format.is_integral else ()
             return multiply(
                 self.arithmetic, tile, nest, (length, 1), position, source, weights, t.tile_rows, begin, ahead=ahead
             )
         loops = _merged((rows, (form.kernel[1], column), (form.channels, walk.channel))) or [(1, 1)]
-        nest, last = loops[:-1], loops[-1]
+        nest, last = [*depths, *loops[:-1]], loops[-1]
         return multiply(self.arithmetic, tile, nest, last, position, source, weights, t.tile_rows, ahead=ahead)
 
     def _sum_in_tiles(self, source: ir.Value, weights: ir.Value, ahead: Ahead | None) -> None:
         """The sums of one register tile, whose first input is at `source`, parked in scratch."""
-        kb, t, form, walk, tiles = self.kb, self.t, self.form, self.walk, self.tiles
+        kb, t, tiles = self.kb, self.t, self.tiles
         assert tiles is not None
         begin = self._begin(Tile(1, t.vectors, t.lanes, DType.I32), weights) if t.format.is_integral else []
         self._start_tiles(begin)
-        with kb.loop(0, form.kernel[0], name="row") as row:
-            here = kb.at(source, kb.mul(row, walk.row * form.dilations[0]), self.item)
-            self._add_row(here, weights, row, ahead)
+        with kb.loop(*self._window_lines(), name="row") as row:
+            self._add_row(kb.at(source, self._line_start(row), self.item), weights, row, ahead)
         tiles.store(kb.scratch)
 
     def _start_tiles(self, begin: Sequence[ir.Value]) -> None:
@@ -369,7 +407,7 @@ class NhwcEmitter:
         kb, t, form, walk, tiles = self.kb, self.t, self.form, self.walk, self.tiles
         assert tiles is not None
         count, run = runs_of(form)
-        each, size = count // form.kernel[0], t.format.words(run) * t.tile_rows
+        each, size = count // form.lines, t.format.words(run) * t.tile_rows
         pitch = walk.column * form.strides[1] * self.item.itemsize
 
         def fetch(_: Index, here: ir.Value) -> None:
@@ -389,8 +427,8 @@ class NhwcEmitter:
         behind, size = kb.at(weights, t.steps(form) * t.tile_rows, DType.I32), t.positions * t.tile_rows
         with kb.loop(0, size, t.lanes, name="clear") as at:
             kb.store(zero(DType.F32, t.lanes), kb.scratch, at, DType.F32)
-        with kb.loop(0, form.kernel[0], name="line") as line:
-            row = kb.offset(head, kb.mul(line, self.walk.row * form.dilations[0]))
+        with kb.loop(*self._window_lines(), name="line") as line:
+            row = kb.offset(head, self._line_start(line))
             sums, zeros = kb.mul(line, t.tile_rows), kb.splat(kb.b.neg(kb.load(row, 1, DType.I32)), t.lanes)
             self._start_tiles(
                 [
@@ -405,7 +443,7 @@ class NhwcEmitter:
                 value = kb.b.sitofp(kb.load(self.sums, at, DType.I32, t.lanes), scale.type)
                 total = kb.fma(value, scale, kb.load(kb.scratch, at, DType.F32, t.lanes))
                 kb.store(total, kb.scratch, at, DType.F32)
-        scales = kb.at(behind, form.kernel[0] * t.tile_rows, DType.F32)
+        scales = kb.at(behind, form.lines * t.tile_rows, DType.F32)
         with kb.loop(0, t.positions, name="position") as r:
             for v in range(t.vectors):
                 at = kb.add(kb.mul(r, t.tile_rows), v * t.lanes)
@@ -433,13 +471,13 @@ class NhwcEmitter:
     def _sums_of_rows(self, tile: Tile, head: ir.Value, first: Index, weights: ir.Value) -> list[Values]:
         """A register tile whose first input is byte `first` of the patch rows from `head` on."""
         kb, t, form = self.kb, self.t, self.form
-        height = form.kernel[0]
+        height, lines = form.lines, self._window_lines()
         behind = kb.at(weights, t.steps(form) * t.tile_rows, DType.I32)
         per_row = t.steps(form) // height * t.tile_rows
 
         def scaled(line: Index) -> list[list[ir.Value]]:
             """Sums over one row of the window, in f32, and the row's scale in all lanes."""
-            row = kb.offset(head, kb.mul(line, self.walk.row * form.dilations[0]))
+            row = kb.offset(head, self._line_start(line))
             sums = kb.at(behind, kb.mul(line, t.tile_rows), DType.I32)
             zero_point = kb.splat(kb.b.neg(kb.load(row, 1, DType.I32)), tile.lanes)
             begin = [
@@ -452,7 +490,7 @@ class NhwcEmitter:
 
         size = tile.rows * tile.vectors
         places = [r * tile.columns + v * tile.lanes for r in range(tile.rows) for v in range(tile.vectors)]
-        if height <= _UNROLLED_ROWS:
+        if height <= _UNROLLED_ROWS and lines == (0, height):
             flat: Values = []
             for line in range(height):
                 values, (scale,) = scaled(line)
@@ -467,7 +505,7 @@ class NhwcEmitter:
         else:
             nothing = [[zero(DType.F32, tile.lanes)] * tile.vectors] * tile.rows
             store_tile(kb, tile, nothing, kb.scratch, tile.columns)
-            with kb.loop(0, height, name="line") as line:
+            with kb.loop(*lines, name="line") as line:
                 values, (scale,) = scaled(line)
                 for value, at in zip(values, places, strict=True):
                     total = kb.load(kb.scratch, at, DType.F32, tile.lanes)
@@ -482,7 +520,7 @@ class NhwcEmitter:
         """i32 sums over one row of the window, on top of `begin` (per vector)."""
         t, form = self.t, self.form
         count, run = runs_of(form)
-        nest = [(count // form.kernel[0], form.channels * form.dilations[1])] if count > form.kernel[0] else []
+        nest = [(count // form.lines, form.channels * form.dilations[1])] if count > form.lines else []
         position = form.channels * form.strides[1]
         rows = multiply(self.arithmetic, tile, nest, (run, 1), position, data, weights, t.tile_rows, begin)
         return [value for row in rows for value in row]

@@ -20,18 +20,22 @@ from superkernel.codegen.host.quantise import codes_of, put_codes
 from superkernel.codegen.host.shuffle import permute
 from superkernel.core.dtypes import DType
 from superkernel.core.formats import F32
+from superkernel.ops.windows import ONE
 from superkernel.scheduler.families.conv_form import ConvForm
 from superkernel.scheduler.families.nhwc_form import HEAD_BYTES, Walk
 
 _INTERLEAVED_MOST = 4  # channels
 _BLANK_BYTES = 64  # of padding, stored at once
 
-Place = tuple[Index, Index, Index, Index]
-"""A row of the input: image, channel, line, and the column that the patch's first one is."""
+Place = tuple[Index, Index, Index, Index, Index]
+"""A row of the input: image, channel, depth, line, and the column that the patch's first one is."""
 
 
 class NhwcPatchCopier:
     """Emits the copy for one form, in items of `arithmetic`. `walk`: strides in the patch; `wide`: its columns."""
+
+    pads_depth = False
+    """Whether depths that are wanted may lie in the padding."""
 
     def __init__(self, arithmetic: Arithmetic, form: ConvForm, walk: Walk, wide: int) -> None:
         self.kb, self.arithmetic, self.form, self.walk, self.wide = arithmetic.kb, arithmetic, form, walk, wide
@@ -46,9 +50,11 @@ class NhwcPatchCopier:
         channel: Index,
         rows: tuple[Index, Index],
         columns: tuple[Index, Index],
+        depths: tuple[Index, Index, Index] = (0, 0, 1),
     ) -> None:
         """The input of (first output row, count) x (first output column, count), one group's channels from `channel`
-        on. A first column other than 0 needs one output row."""
+        on, at `depths`: where the window's first one is, and the range of its depths that are wanted. A first column
+        other than 0 needs one output row."""
         kb, form = self.kb, self.form
         reach = [(k - 1) * d + 1 for k, d in zip(form.kernel, form.dilations, strict=True)]
         high = kb.add(kb.mul(kb.sub(rows[1], 1), form.strides[0]), reach[0])
@@ -57,13 +63,16 @@ class NhwcPatchCopier:
         left = kb.sub(kb.mul(columns[0], form.strides[1]), form.pads[1])
         low = kb.minimum(kb.maximum(kb.sub(0, left), 0), wide)
         stop = kb.maximum(kb.minimum(kb.sub(form.width, left), wide), low)
-        with kb.loop(0, high, name="patch_row") as r:
-            line = kb.add(top, r)
-            at = kb.mul(r, self.walk.row)
+        start, first, last = depths
+        with kb.loop(first, last, name="patch_depth") as d, kb.loop(0, high, name="patch_row") as r:
+            depth, line = kb.add(start, kb.mul(d, form.depth.dilation)), kb.add(top, r)
+            at = kb.add(kb.mul(kb.sub(d, first), self.walk.depth), kb.mul(r, self.walk.row))
             inside = kb.b.icmp_unsigned("<", kb.i64(line), kb.i64(form.height))
+            if self.pads_depth and form.depth != ONE:
+                inside = kb.b.and_(inside, kb.b.icmp_unsigned("<", kb.i64(depth), kb.i64(form.depth.extent)))
             with kb.b.if_else(inside) as (then, otherwise):
                 with then:
-                    self._inside(to, at, (image, channel, line, left), (low, stop, wide))
+                    self._inside(to, at, (image, channel, depth, line, left), (low, stop, wide))
                 with otherwise:
                     self._outside(to, at, wide)
 
@@ -81,16 +90,15 @@ class NhwcPatchCopier:
     def _line(self, to: ir.Value, at: Index, source: Place, low: Index, stop: Index) -> None:
         """Patch columns [low, stop) of one input row."""
         kb, form, walk, s = self.kb, self.form, self.walk, self.form.x_strides
-        image, channel, line, left = source
+        image, channel, depth, line, left = source
         few_planes = form.prologue is None and s[3] == 1 and s[1] != 1 and 1 < form.channels <= _INTERLEAVED_MOST
         if self.interleaves and few_planes and self.lanes > 1:
-            first = kb.element(form.x_offset, (image, channel), s)
-            first = kb.add(first, kb.add(kb.mul(line, s[2]), left))
+            first = kb.add(self._row_start(source), left)
             self._span(low, stop, lambda column, lanes: self._interleaved(to, at, first, column, lanes))
             return
         if walk.channel == 1:
             with kb.loop(low, stop, name="column") as column:
-                load = self._channels(image, channel, line, kb.add(left, column))
+                load = self._channels(source, kb.add(left, column))
                 start = kb.add(at, kb.mul(column, walk.column))
                 strips(
                     kb,
@@ -101,8 +109,7 @@ class NhwcPatchCopier:
             return
         base = kb.operands[form.operand]
         with kb.loop(0, form.channels, name="channel") as c:
-            first = kb.add(kb.add(form.x_offset, kb.mul(image, s[0])), kb.mul(kb.add(channel, c), s[1]))
-            first = kb.element(first, (line, left), s[2:])
+            first = kb.add(self._row_start((image, kb.add(channel, c), depth, line, left)), kb.mul(left, s[3]))
             start = kb.add(at, kb.mul(c, walk.channel))
 
             def move(column: Index, lanes: int, first: Index = first, start: Index = start) -> None:
@@ -139,15 +146,20 @@ class NhwcPatchCopier:
         with kb.loop(full, stop, name="rest") as at:
             move(at, 1)
 
-    def _channels(self, image: Index, channel: Index, line: Index, column: Index) -> Callable[[Index, int], ir.Value]:
+    def _row_start(self, source: Place) -> Index:
+        """The input element at column 0 of a row."""
+        s = self.form.x_strides
+        return self.kb.element(self.form.x_offset, source[:4], (s[0], s[1], self.form.x_depth, s[2]))
+
+    def _channels(self, source: Place, column: Index) -> Callable[[Index, int], ir.Value]:
         """Channels of one input position."""
         kb, form = self.kb, self.form
+        image, channel, depth, line, _ = source
         if self.program is not None:
-            coords = [image, 0, line, column] if form.spatial == 2 else [image, 0, column]
-            row = self.program.row(coords, axis=1)
+            row = self.program.row([image, 0, *(depth, line, column)[3 - form.spatial :]], axis=1)
             return lambda c, n: row.eval(kb.add(channel, c), n, store=False)[0]
         s = form.x_strides
-        at = kb.element(form.x_offset, (image, channel, line, column), s)
+        at = kb.add(self._row_start(source), kb.mul(column, s[3]))
         base = kb.operands[form.operand]
         return lambda c, n: kb.load(base, kb.add(at, kb.mul(c, s[1])), form.dtype, n, s[1])
 
@@ -174,6 +186,8 @@ class NhwcPatchCopier:
 
 class IntegerPatchCopier(NhwcPatchCopier):
     """Copies images of bytes. `zero_point`: what padding holds, in the image's type; None: 0."""
+
+    pads_depth = True
 
     def __init__(
         self, arithmetic: Arithmetic, form: ConvForm, walk: Walk, wide: int, zero_point: ir.Value | None
@@ -226,9 +240,7 @@ class BytePatchCopier(NhwcPatchCopier):
         if self.stage is not None:
             self._line(self.stage, 0, source, low, stop)
             return kb.at(self.stage, low * form.channels, DType.F32)
-        s, left = form.x_strides, source[3]
-        at = kb.element(form.x_offset, source[:3], s)
-        at = kb.add(at, kb.mul(kb.add(left, low), s[3]))
+        at = kb.add(self._row_start(source), kb.mul(kb.add(source[-1], low), form.x_strides[3]))
         return kb.at(kb.operands[form.operand], at, DType.F32)
 
     def _outside(self, to: ir.Value, at: Index, wide: Index) -> None:

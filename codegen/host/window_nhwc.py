@@ -106,7 +106,7 @@ class WindowEmitter:
     def _kernel_rows(self, row: Index) -> tuple[Index, Index]:
         """The range of kernel rows of an output row that lie inside the image."""
         kb, high = self.kb, self.form.rows
-        if high.begin == 0 and (high.size - 1) * high.stride + high.reach <= high.extent:
+        if high.reads_inside:
             return 0, high.kernel
         start = kb.sub(kb.mul(row, high.stride), high.begin)
         low, above = taps_inside(kb, high, start, high.extent)

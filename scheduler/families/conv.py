@@ -20,7 +20,7 @@ import numpy as np
 
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
-from superkernel.core.tensor import Box, Region, TensorType, strided_view
+from superkernel.core.tensor import Region, TensorType, strided_view
 from superkernel.ir.body import Body, Role, View
 from superkernel.ir.collapse import runs_of_range
 from superkernel.ops.opdef import Array
@@ -150,8 +150,10 @@ class ConvTiling(HostTiling):
             if whole
             else [(g * form.out_channels + channels[0], g * form.out_channels + channels[1]) for g in range(*group)]
         )
+        planes = [*runs_of_range((form.images, form.depth.size), *image)]
         for span in spans:
-            found.program(form.epilogue, (image, span, *block[2 - form.spatial :]))
+            for box in planes:
+                found.program(form.epilogue, (box[0], span, *(box[1], *block)[3 - form.spatial :]))
         rows, columns = block
         if self.last_block_moves_up:
             columns = (min(columns[0], form.out_width - self.columns), columns[1])
@@ -163,11 +165,15 @@ class ConvTiling(HostTiling):
         )
         if any(low >= high for low, high in window):
             return
-        box: Box = (image, inputs, *window)
-        if form.prologue is not None:
-            found.program(form.prologue, (image, inputs, *window[2 - form.spatial :]))
-        else:
-            found.view(form.operand, box, form.x_strides, form.x_offset)
+        strides = (*form.x_strides[:2], form.x_depth, *form.x_strides[2:])
+        for own, outputs in planes:
+            depth = form.depth.reads(*outputs)
+            if depth[0] >= depth[1]:
+                continue
+            if form.prologue is not None:
+                found.program(form.prologue, (own, inputs, *(depth, *window)[3 - form.spatial :]))
+            else:
+                found.view(form.operand, (own, inputs, depth, *window), strides, form.x_offset)
 
     def _constants(
         self, found: AccessSet, body: Body, form: ConvForm, tiles: Sequence[tuple[int, int]], channels: tuple[int, int]
@@ -243,6 +249,7 @@ class ConvFamily(FormatFamily):
 
     any_view = True
     prologue_slots = (0,)
+    ranks: tuple[int, ...] = (3, 4)  # of images
     expectation = "conv in one or two dimensions, f32, f16 or bf16, with constant weights"
 
     def serves(self, body: Body) -> bool:
@@ -251,7 +258,7 @@ class ConvFamily(FormatFamily):
         return (
             body.op == "conv"
             and x is not None
-            and x.rank in (3, 4)
+            and x.rank in self.ranks
             and x.dtype in FLOAT_TYPES
             and isinstance(weights, View)
             and body.operands[weights.operand].role is Role.CONSTANT

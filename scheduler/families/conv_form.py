@@ -1,6 +1,7 @@
-"""The normal form of one- and two-dimensional convolutions, and the patch geometry that the direct kernels share.
+"""The normal form of convolutions with constant weights, and the patch geometry that the direct kernels share.
 
-Model: every convolution is seen as two-dimensional (one-dimensional ones have one row). A *block* of output positions,
+Model: every convolution is seen as one of planes: images, and in three dimensions the depths of each, have rows and
+columns (one-dimensional ones have one row). A *block* of output positions,
 `rows` x `columns`, is computed from a *patch*: a zero-padded copy of the input positions it needs, split by stride
 phase so that every kernel tap is a constant offset into the patch and neighbouring outputs are neighbouring elements,
 whatever strides, dilations and pads. Element (row, column) of plane (channel, phase) of the patch is input row (r0 +
@@ -25,7 +26,8 @@ from superkernel.ops.windows import ONE, Window
 
 @dataclass(frozen=True)
 class ConvForm:
-    """A convolution [images, channels, height, width] -> [images, out_channels, out_height, out_width]."""
+    """A convolution [images, channels, (depth,) height, width] -> [images, out_channels, (depth,) out_height,
+    out_width]."""
 
     images: int
     channels: int  # per group
@@ -45,27 +47,39 @@ class ConvForm:
     x_offset: int
     prologue: PointwiseProgram | None  # over [images, channels] + spatial
     epilogue: PointwiseProgram  # over [images, out_channels] + spatial
-    spatial: int  # spatial dimensions of the programs: 1 or 2
+    spatial: int  # spatial dimensions of the programs: 1 to 3
+    depth: Window = ONE
+    x_depth: int = 0  # stride of x from depth to depth
 
     @property
     def taps(self) -> int:
         """Filter elements per channel."""
-        return self.kernel[0] * self.kernel[1]
+        return self.lines * self.kernel[1]
+
+    @property
+    def lines(self) -> int:
+        """Rows of the window, of all its depths."""
+        return self.depth.kernel * self.kernel[0]
+
+    @property
+    def planes(self) -> int:
+        """Output planes: the depths of all images."""
+        return self.images * self.depth.size
 
     @property
     def pixels(self) -> int:
-        """Output positions per image."""
+        """Output positions of a plane."""
         return self.out_height * self.out_width
 
     @property
     def flops(self) -> int:
         """Multiplications and additions of the whole convolution."""
-        return 2 * self.images * self.groups * self.out_channels * self.channels * self.taps * self.pixels
+        return 2 * self.planes * self.groups * self.out_channels * self.channels * self.taps * self.pixels
 
 
 @lru_cache(maxsize=1024)
 def conv_form(body: Body) -> ConvForm:
-    """The normal form of a `conv` body with one or two spatial dimensions."""
+    """The normal form of a `conv` body."""
     x, w = body.anchor_input_types[0], body.anchor_input_types[1]
     assert x is not None
     assert w is not None
@@ -90,6 +104,10 @@ def conv_form(body: Body) -> ConvForm:
     if spatial == 1:
         x_strides = (x_strides[0], x_strides[1], 0, x_strides[2])
         axes = (ONE, *axes)
+    depth, x_depth = ONE, 0
+    if spatial == 3:
+        depth, axes = axes[0], axes[1:]
+        x_depth, x_strides = x_strides[2], (*x_strides[:2], *x_strides[3:])
     rows, columns = axes
     return ConvForm(
         x.shape[0],
@@ -111,6 +129,8 @@ def conv_form(body: Body) -> ConvForm:
         prologue,
         epilogue,
         spatial,
+        depth,
+        x_depth,
     )
 
 

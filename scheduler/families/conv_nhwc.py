@@ -31,7 +31,7 @@ from superkernel.scheduler.families.conv import (
     ConvFamily,
 )
 from superkernel.scheduler.families.conv_form import ConvForm
-from superkernel.scheduler.families.kernel import PLANE, ByteKernelDef, HostTiling, ReducedKernelDef
+from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, VOLUME, ByteKernelDef, HostTiling, ReducedKernelDef
 from superkernel.scheduler.families.matmul import INT8_DEPTHS
 from superkernel.scheduler.families.nhwc_form import form_for, runs_of
 from superkernel.scheduler.families.nhwc_tiling import NhwcTiling, nhwc_tiling, register_tiles
@@ -49,7 +49,9 @@ class NhwcFamily(ConvFamily):
     def __init__(self, *numbers: NumberFormat) -> None:
         super().__init__(*numbers)
         types = "f32" if numbers else "f32, f16 or bf16"
-        self.expectation = f"conv in one or two dimensions, {types}, with constant weights"
+        self.expectation = f"conv in one to three dimensions, {types}, with constant weights"
+
+    ranks = (3, 4, 5)
 
     def serves(self, body: Body) -> bool:
         x = body.anchor_input_types[0]
@@ -94,11 +96,11 @@ class ByteConvFamily(NhwcFamily):
 
     def __init__(self, *numbers: NumberFormat) -> None:
         super().__init__(*numbers)
-        self.expectation = "conv_integer in one or two dimensions, constant i8 weights without a zero point"
+        self.expectation = "conv_integer in one to three dimensions, constant i8 weights without a zero point"
 
     def serves(self, body: Body) -> bool:
         x, weights = body.anchor_input_types[0], body.anchor_inputs[1]
-        if body.op != "conv_integer" or x is None or x.rank not in (3, 4) or not isinstance(weights, View):
+        if body.op != "conv_integer" or x is None or x.rank not in (3, 4, 5) or not isinstance(weights, View):
             return False
         plain = all(source is None or isinstance(source, View) for source in body.anchor_inputs[2:4])
         factor = body.operands[weights.operand]
@@ -148,7 +150,7 @@ _BF16 = ReducedKernelDef(
     emitter="conv_nhwc",
     micro="conv",
     modifier="nhwc",
-    limits=(PLANE,),
+    limits=(VOLUME,),
     layout=CHANNELS_LAST,
     code_bytes=6144,
 )
@@ -160,7 +162,7 @@ _BYTES = ByteKernelDef(
     micro="conv",
     modifier="nhwc",
     others=(frozenset({DType.I8}), frozenset({DType.I32}), BYTE_TYPES),
-    limits=(PLANE, INT8_DEPTHS, one_of(Reason.CONSTANT, "in4.dtype", None)),
+    limits=(VOLUME, INT8_DEPTHS, one_of(Reason.CONSTANT, "in4.dtype", None)),
     layout=CHANNELS_LAST,
     code_bytes=6144,
 )
@@ -172,6 +174,7 @@ KERNELS = (
         emitter="conv_nhwc",
         micro="conv",
         modifier="nhwc",
+        limits=(CONSTANT_WEIGHT, VOLUME),
         layout=CHANNELS_LAST,
         tiles={},
     ),
@@ -180,12 +183,12 @@ KERNELS = (
     replace(_BF16, id="host.conv.nhwc_bf16_tiles", family=NhwcFamily(BF16_TILES), code_bytes=4096),
     replace(_BYTES, id="host.conv.bytes_tiles", family=ByteConvFamily(BYTES_TILES), code_bytes=4096),
     replace(_BYTES, id="host.conv.bytes_any", modifier="any", layout=None, role=KernelRole.GENERIC),
-    replace(_BF16, id="host.conv.nhwc_int8", family=NhwcFamily(INT8), limits=(PLANE, INT8_DEPTHS)),
+    replace(_BF16, id="host.conv.nhwc_int8", family=NhwcFamily(INT8), limits=(VOLUME, INT8_DEPTHS)),
     replace(
         _BF16,
         id="host.conv.nhwc_int8_tiles",
         family=NhwcFamily(INT8_TILES),
-        limits=(PLANE, INT8_DEPTHS),
+        limits=(VOLUME, INT8_DEPTHS),
         code_bytes=4096,
     ),
 )

@@ -34,7 +34,7 @@ INDEX_TYPES, TABLE_TYPES = frozenset({DType.I32, DType.I64}), frozenset({DType.I
 """Types of indices, and of tables of tilings."""
 
 CONSTANT_WEIGHT = one_of(Reason.CONSTANT, "weight.constant", True)
-PLANE = within(Reason.RANK, "spatial", 1, 2)
+PLANE, VOLUME = within(Reason.RANK, "spatial", 1, 2), within(Reason.RANK, "spatial", 1, 3)
 
 
 @dataclass(frozen=True)

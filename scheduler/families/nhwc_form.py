@@ -10,6 +10,7 @@ from superkernel.core.formats import (
     NumberFormat,
 )
 from superkernel.ir.body import Body
+from superkernel.ops.windows import Window
 from superkernel.scheduler.families.conv_form import ConvForm, conv_form
 
 HEAD_BYTES = 64
@@ -19,11 +20,12 @@ HEAD_BYTES = 64
 @dataclass(frozen=True)
 class Walk:
     """Strides, in elements, of what a register tile reads: from image row to row, column to column, channel to
-    channel."""
+    channel, depth to depth of the window."""
 
     row: int
     column: int
     channel: int
+    depth: int = 0
 
 
 def form_for(number: NumberFormat, body: Body) -> ConvForm:
@@ -71,7 +73,7 @@ def is_dense(form: ConvForm) -> bool:
 
 
 def reads_in_place(form: ConvForm) -> bool:
-    """True where every tap of every output lies inside an input that needs no conversion."""
+    """True where every tap of every output that is not left out lies inside an input that needs no conversion."""
     last = tuple(
         (size - 1) * stride - pad + (kernel - 1) * dilation
         for size, stride, pad, kernel, dilation in zip(
@@ -82,13 +84,18 @@ def reads_in_place(form: ConvForm) -> bool:
     return form.prologue is None and form.dtype is DType.F32 and form.pads == (0, 0) and inside
 
 
+def always_meets(window: Window) -> bool:
+    """Whether each output of a window meets inputs, not padding alone."""
+    return all(first < last for first, last in (window.reads(at, at + 1) for at in range(window.size)))
+
+
 def channels_inside_patch(form: ConvForm) -> bool:
     """Whether patches have channels inside: computed inputs, and inputs that lie so."""
     return form.prologue is not None or form.x_strides[1] == 1 or form.x_strides[3] != 1 or form.width == 1
 
 
 def patch_extent(form: ConvForm, rows: int, columns: int) -> tuple[int, int]:
-    """Rows and columns of the patch of a block."""
+    """Rows and columns of the patch of a block, at each depth of the window."""
     high, wide = (
         (count - 1) * stride + (kernel - 1) * dilation + 1
         for count, stride, kernel, dilation in zip(
@@ -103,11 +110,9 @@ def patch_row_bytes(form: ConvForm, wide: int) -> int:
     return -(-(HEAD_BYTES + wide * form.channels) // 64) * 64
 
 
-def patch_walk(form: ConvForm, columns: int, number: NumberFormat) -> Walk:
-    """Strides inside the patch of blocks with so many columns, in items of the format (bytes of integers)."""
-    wide = patch_extent(form, 1, columns)[1]
-    if number.scales_rows:
-        return Walk(patch_row_bytes(form, wide), form.channels, 1)
-    if number.is_reduced or channels_inside_patch(form):
-        return Walk(wide * form.channels, form.channels, 1)
-    return Walk(wide * form.channels, 1, wide)
+def patch_walk(form: ConvForm, rows: int, columns: int, number: NumberFormat) -> Walk:
+    """Strides inside the patch of blocks with so many rows and columns, in items of the format (bytes of integers)."""
+    high, wide = patch_extent(form, rows, columns)
+    row = patch_row_bytes(form, wide) if number.scales_rows else wide * form.channels
+    inside = number.is_reduced or channels_inside_patch(form)
+    return Walk(row, form.channels if inside else 1, 1 if inside else wide, high * row)

@@ -5,14 +5,18 @@ Model: a matrix product per tap, taps outside, channels inside. Each output row 
 each image, rows and columns being one dimension) is divided into tiles of `positions` neighbours; a *panel* is the
 `tile_rows` output channels that one register tile computes. A *line* is an output row, or a piece of it where there is
 only one: of whole tiles, or, where that gives two or four cores more even shares, of equal length, with a shorter tile
-at the end of each. The unit axis is *pixels* (one unit = one line of one image, all panels) or *channels* (one unit =
-one panel of one image and group, all lines), the latter for late layers with few positions and many weights. As many
+at the end of each. The unit axis is *pixels* (one unit = one line of one plane, all panels) or *channels* (one unit =
+one panel of one plane and group, all lines), the latter for late layers with few positions and many weights. As many
 lines as have their input in the second-level cache go through a panel before the next one is taken up. Weights are
 packed when compiling as [group][panel][tap][channel][tile_rows], zero-padded, in f32. The last vector of the channels
 is computed with half its lanes where those are enough. While the tiles of some lines go through a panel they fetch the
 next one together, each its part, where it comes from behind the second-level cache. A panel that would fill much of
 that cache is taken in *pieces*, of one tap and so many channels: all tiles go through a piece before the next one, and
 their sums are parked meanwhile.
+
+In three dimensions the depths of an image are planes, lines are those of a plane, and a window has rows at each of its
+depths. Depths in the padding are left out of the sums, and of patches, which hold the rows of one depth after the
+other; sums of bytes take them in.
 
 Where nothing is padded, converted or computed ahead, inputs are read where they are, in whatever layout: they are
 broadcast element by element. Else the input positions of some lines are copied to scratch, the *patch*, with zeros for
@@ -58,6 +62,7 @@ from superkernel.scheduler.families.conv import (
 from superkernel.scheduler.families.conv_form import ConvForm
 from superkernel.scheduler.families.costing import elements_ns, program_weight
 from superkernel.scheduler.families.nhwc_form import (
+    always_meets,
     channels_inside_patch,
     form_for,
     is_dense,
@@ -113,7 +118,7 @@ class NhwcTiling(ConvTiling):
         """Panels of a group, counted by their work: a last vector of half the lanes is half of it, the end of a row of
         the window takes as long as some steps."""
         count = self.channel_tiles - (1 - self.last_lanes(form.out_channels) / self.lanes) / self.vectors
-        row_steps = _ROW_STEPS * form.kernel[0] if self.format.scales_rows else 0.0
+        row_steps = _ROW_STEPS * form.lines if self.format.scales_rows else 0.0
         return count * (1.0 + row_steps / max(1, self.steps(form)))
 
     def last_lanes(self, channels: int) -> int:
@@ -186,7 +191,7 @@ class NhwcTiling(ConvTiling):
 
     def filter_elements(self, form: ConvForm) -> int:
         """Words of one panel, of the size of an f32: its steps, behind those of integers sums and scales."""
-        behind = form.kernel[0] + 1 if self.format.scales_rows else int(self.format.is_integral)
+        behind = form.lines + 1 if self.format.scales_rows else int(self.format.is_integral)
         return (self.steps(form) + behind) * self.tile_rows
 
     def packs(self, body: Body) -> Mapping[int, Pack]:
@@ -205,18 +210,18 @@ class NhwcTiling(ConvTiling):
         total = self.cycles(form, 0, self.images * self.blocks)
         lines = self.axis == PIXELS and total > 0
         share = self.cycles(form, begin, end) / total if lines else (end - begin) / max(1, self.units)
-        rows = form.images * form.out_height * -(-form.out_width // self.positions) * self.groups * self.channel_tiles
+        rows = form.planes * form.out_height * -(-form.out_width // self.positions) * self.groups * self.channel_tiles
         compute = self.groups * self.steps(form) * total * self.panels(form) * self.step_ns(target) / _RATE
-        outputs = float(form.images * self.groups * form.out_channels * form.pixels)
+        outputs = float(form.planes * self.groups * form.out_channels * form.pixels)
         finish = elements_ns(outputs, program_weight(form.epilogue) + 1.0, target) + rows * 4.0
         weights = 4.0 * self.groups * self.channel_tiles * self.filter_elements(form)
         far = target.l3_same_bytes_per_ns if self.axis == PIXELS else target.l3_bytes_per_ns
         speed = target.l2_bytes_per_ns if weights < target.l2_bytes // 2 else far
-        passes = form.images * self.blocks / max(1, self.lines)
+        passes = form.planes * self.blocks / max(1, self.lines)
         stream = weights * (max(1.0, passes * share) if self.axis == PIXELS else max(1.0, passes) * share) / speed
         per_ns = _QUANTISED_PER_NS if self.format.scales_rows else _COPIED_PER_NS
-        copies = self.patch_elements * form.images * self.groups * passes / per_ns
-        copies *= share if self.axis == PIXELS or form.images * form.groups > 1 else 1.0
+        copies = self.patch_elements * self.groups * passes / per_ns
+        copies *= share if self.axis == PIXELS or form.planes * form.groups > 1 else 1.0
         return _CALL_NS + max(share * compute, stream) + share * finish + copies
 
 
@@ -243,6 +248,7 @@ def nhwc_tiling(
     if by_rows:
         columns, lines = max(1, form.out_width), 1 if form.out_height == 1 else lines
     high, wide = patch_extent(form, *_together(form, columns, lines))
+    high *= form.depth.kernel
     elements = 0 if in_place else high * wide * form.channels
     joined = by_rows and form.spatial == 1  # as accesses see it
     made = NhwcTiling(
@@ -250,7 +256,7 @@ def nhwc_tiling(
         panel,
         vectors,
         lanes,
-        form.images if form.pixels and form.out_channels else 0,
+        form.planes if form.pixels and form.out_channels else 0,
         form.groups,
         max(1, -(-form.out_channels // panel)),
         1,
@@ -292,6 +298,7 @@ def _from_afar(tiling: NhwcTiling, form: ConvForm, target: CpuTarget) -> NhwcTil
     if (
         tiling.format.is_reduced
         or panel <= most
+        or not always_meets(form.depth)
         or not fitting
         or 4 * tiling.open_positions * tiling.tile_rows > _PARKED * target.l2_bytes
     ):
@@ -300,7 +307,7 @@ def _from_afar(tiling: NhwcTiling, form: ConvForm, target: CpuTarget) -> NhwcTil
 
 
 def _patch_bytes(form: ConvForm, extent: tuple[int, int], elements: int, number: NumberFormat) -> int:
-    """Of a patch of so many rows and columns; where words of bytes end behind it, of those too."""
+    """Of a patch of so many rows, of all depths, and columns; where words of bytes end behind it, of those too."""
     if number.scales_rows:
         return -(-(extent[0] * patch_row_bytes(form, extent[1]) + _BEHIND) // 64) * 64
     if number.is_integral and elements:
@@ -336,7 +343,7 @@ def cut_lines(form: ConvForm, positions: int, budget: int, in_pieces: bool, piec
             columns = -(-tiles // 16) * positions
             columns = columns if columns < form.out_width else form.out_width
         count = -(-form.out_width // columns)
-    lines = count
-    while lines > 1 and prod(patch_extent(form, *_together(form, columns, lines))) * form.channels > budget:
+    lines, deep = count, form.depth.kernel * form.channels
+    while lines > 1 and prod(patch_extent(form, *_together(form, columns, lines))) * deep > budget:
         lines -= 1
     return columns, -(-count // -(-count // lines))

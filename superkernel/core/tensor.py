@@ -91,7 +91,7 @@ def strided_view(
 
 
 def channels_last_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides over [N, C, H, W] of a dense N, H, W, C, over [N, C, L] of a dense N, L, C."""
+    """Strides over [N, C, spatial...] of a dense N, spatial..., C."""
     images, channels, *space = shape
     steps = row_major_strides((images, *space, channels))
     return (steps[0], 1, *steps[1:-1])

@@ -32,6 +32,11 @@ class Window:
         """From a window's first position to one past its last."""
         return (self.kernel - 1) * self.dilation + 1
 
+    @property
+    def reads_inside(self) -> bool:
+        """Whether no output reads padding."""
+        return self.begin == 0 and (self.size - 1) * self.stride + self.reach <= self.extent
+
     def reads(self, start: int, stop: int) -> tuple[int, int]:
         """The smallest interval of inputs that outputs start..stop-1 read; (0, 0) where they read padding only."""
         low, high = self.extent, 0

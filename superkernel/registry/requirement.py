@@ -95,7 +95,7 @@ def requirement_of(body: Body, target: Target, policy: Policy) -> Requirement:
 def _layout(body: Body) -> str:
     """How the images of a convolution or pool lie: as its first result that is stored with several channels and pixels,
     else as its first input."""
-    if body.op not in IMAGE_OPS or len(body.anchor_outputs[0].shape) not in (3, 4):
+    if body.op not in IMAGE_OPS or len(body.anchor_outputs[0].shape) not in (3, 4, 5):
         return ROW_MAJOR
     kind = body.anchor_input_types[0]
     walks = [(body.epilogue.shape, o.strides) for o in body.epilogue.outputs if o.target >= 0]

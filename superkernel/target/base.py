@@ -25,6 +25,8 @@ class Target(ABC):
     image_layouts: ClassVar[tuple[str, ...]] = ("row_major",)
     """The layouts that there are kernels of images for (`scheduler/storage.py`); of several, a policy takes one for a
     graph, and the registry sees it."""
+    image_ranks: ClassVar[tuple[int, ...]] = (3, 4)
+    """Dimensions of the images that they are for, batch and channels included."""
     computes_integers: ClassVar[bool] = False
     """Whether products of quantised values are worth computing in integers: there are kernels for zero points and for
     convolutions."""

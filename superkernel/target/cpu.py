@@ -33,6 +33,7 @@ class CpuTarget(Target):
 
     kind: ClassVar[str] = "cpu"
     image_layouts: ClassVar[tuple[str, ...]] = ("row_major", "channels_last")
+    image_ranks: ClassVar[tuple[int, ...]] = (3, 4, 5)
     computes_integers: ClassVar[bool] = True
 
     triple: str

@@ -70,3 +70,25 @@ def expected_conv(x: Array, w: Array, attrs: dict[str, Any]) -> Array:
     flat = weights8(w2.reshape(w2.shape[0], -1).T).T.reshape(w2.shape)
     found = convolve(as_bytes(x2, w2, full), flat, full)
     return found if x.ndim == 4 else found[:, :, 0]
+
+
+def expected_volume(x: Array, w: Array, attrs: dict[str, Any]) -> Array:
+    """As `expected_conv` for three dimensions: planes become bytes one by one, filters as wholes."""
+    strides, dilations = attrs.get("strides", (1,) * 3), attrs.get("dilations", (1,) * 3)
+    pads = attrs.get("pads", (0,) * 6)
+    full = {
+        "strides": strides[1:],
+        "dilations": dilations[1:],
+        "pads": (*pads[1:3], *pads[4:]),
+        "groups": attrs.get("groups", 1),
+    }
+    (n, channels, depth, *plane), deep = x.shape, w.shape[2]
+    planes = x.astype(np.float64).swapaxes(1, 2).reshape(n * depth, channels, *plane)
+    lines = w.reshape(*w.shape[:2], -1, w.shape[4])
+    planes = as_bytes(planes, lines, full).reshape(n, depth, channels, *plane)
+    planes = np.pad(planes, ((0, 0), (pads[0], pads[3]), (0, 0), (0, 0), (0, 0)))
+    flat = weights8(w.astype(np.float64).reshape(w.shape[0], -1).T).T.reshape(w.shape)
+    size = (planes.shape[1] - (deep - 1) * dilations[0] - 1) // strides[0] + 1
+    taps = [planes[:, a * dilations[0] :: strides[0]][:, :size].reshape(-1, channels, *plane) for a in range(deep)]
+    total = sum(convolve(met, flat[:, :, a], full) for a, met in enumerate(taps))
+    return np.asarray(total).reshape(n, size, w.shape[0], *np.shape(total)[2:]).swapaxes(1, 2)

@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 
 import superkernel
 from superkernel.builder import GraphBuilder, Tensor
+from superkernel.codegen.host.features import detect_cpu
 from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
 from superkernel.registry import requirement
 from superkernel.scheduler import storage
 from superkernel.scheduler.layout import channel_shuffles, wants_channels_last
+from superkernel.target.aicore import AicoreTarget
 
 CONV_KERNELS = ("host.conv.nhwc", "host.conv.winograd*", "host.conv.depthwise_nhwc")
 
@@ -161,3 +163,21 @@ def test_explanations_show_the_candidates() -> None:
     node = next(n.name for n in graph.nodes if n.op == "conv" and graph.types[n.outputs[0]].shape[1:] == (16, 10, 12))
     text = str(kernel.explain(node))
     assert all(name in text for name in ("host.conv.nhwc", "host.conv.winograd2", "host.conv.winograd4"))
+
+
+def test_volumes_lie_channels_last_where_there_are_kernels() -> None:
+    """A residual block in three dimensions: nothing is copied between its convolutions; targets without such kernels
+    keep the order that their other kernels want."""
+    n, shape = Net(), (1, 3, 4, 9, 10)
+    x = n.b.relu(n.b.conv(n.b.input("x", shape), n.noise(16, 3, 3, 3, 3), strides=(1, 2, 2), pads=(1,) * 6))
+    y = n.b.relu(n.b.conv(x, n.noise(16, 16, 3, 1, 1), pads=(1, 0, 0) * 2))
+    y = n.b.relu(n.b.conv(y, n.noise(16, 16, 1, 3, 3), pads=(0, 1, 1) * 2) + x)
+    n.b.output(n.b.global_avg_pool(y), name="y")
+    graph = n.b.graph()
+    kernel, given = superkernel.compile(graph, threads=2), np.random.default_rng(1).standard_normal(shape)
+    assert set(kernels_of(kernel)) == {"host.conv.nhwc", "host.pool"}
+    want = evaluate(graph, {"x": given.astype(np.float32)})["y"]
+    np.testing.assert_allclose(kernel(given.astype(np.float32)), want, rtol=1e-5, atol=1e-5)
+    channels_last = storage.StoragePolicy.CHANNELS_LAST
+    assert x.name in channels_last.of(graph, detect_cpu("").image_ranks).images
+    assert not channels_last.of(graph, AicoreTarget.image_ranks).images

@@ -54,6 +54,7 @@ TEMPLATES = (
     "conv_integer({t}[1,8,9,9], const i8[16,8,3,3], const i32[16], {t}[]; layout=channels_last)",
     "conv_integer({t}[1,8,9,9], const i8[16,8,3,3])",
     "conv({t}[1,2,4,4,4], {t}[3,2,2,2,2])",
+    "conv({t}[1,8,4,5,6], const {t}[5,8,3,3,3]; pads=(1,1,1,1,1,1), layout=channels_last)",
     "conv_transpose({t}[1,2,4,4], {t}[2,3,2,2]; strides=(2,2))",
     "concat({t}[2,3], {t}[2,5]; axis=1)",
     "pad({t}[2,3]; pads=(1,0,0,2))",
