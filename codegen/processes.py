@@ -28,6 +28,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from superkernel.core.cpus import usable_cpus
 from superkernel.core.errors import InternalError, MachineError
 
 JOBS_WORTH_A_CHILD = 2  # about as long as a helper takes to start
@@ -56,7 +57,7 @@ def run_jobs(
     """`work` of each job, of what `prepare` makes of it here while helpers are at work. `report` is called with the
     number of finished jobs. Fewer than `jobs_per_child` are not worth the start of another helper. Raises what `work`
     raises, and MachineError or InternalError where it ends the process that does it."""
-    cpus = min(len(os.sched_getaffinity(0)), helpers_max or sys.maxsize)
+    cpus = min(usable_cpus(), helpers_max or sys.maxsize)
     todo, tries = list(reversed(range(len(jobs)))), dict.fromkeys(range(len(jobs)), 0)
     done: dict[int, bytes] = {}
     running: dict[int, tuple[_Helper, int]] = {}  # by descriptor

@@ -68,9 +68,10 @@ py::dict pool_info() {
   };
   return py::dict("threads"_a = info.threads, "parked"_a = info.parked, "cpus"_a = list_of(info.cpus),
                   "worker_cpus"_a = list_of(info.worker_cpus), "launches"_a = info.launches, "wakes"_a = info.wakes,
-                  "moves"_a = info.moves, "spin_ns"_a = info.spin_ns, "spin_ns_max"_a = info.spin_ns_max,
-                  "spin_ns_now"_a = info.spin_ns_now, "pin"_a = info.pin, "pin_caller"_a = info.pin_caller,
-                  "asymmetric_barrier"_a = info.asymmetric_barrier, "cores_max"_a = sk::kMaxCores);
+                  "moves"_a = info.moves, "taken"_a = info.taken, "spin_ns"_a = info.spin_ns,
+                  "spin_ns_max"_a = info.spin_ns_max, "spin_ns_now"_a = info.spin_ns_now, "pin"_a = info.pin,
+                  "pin_caller"_a = info.pin_caller, "asymmetric_barrier"_a = info.asymmetric_barrier,
+                  "cores_max"_a = sk::kMaxCores);
 }
 
 py::dict abi_layout() {

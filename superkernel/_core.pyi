@@ -67,6 +67,8 @@ class PoolInfo(TypedDict):
     """Launches that had to wake a sleeper."""
     moves: int
     """Workers moved because the caller stood on their CPU."""
+    taken: int
+    """Parts of workers that the caller did: of kernels whose cores do not wait for one another."""
     spin_ns: int
     spin_ns_max: int
     spin_ns_now: int

@@ -115,7 +115,8 @@ Kernel::Kernel(KernelConfig config)
       io_(config_.io_count + config_.shared.size(), nullptr),
       waits_(static_cast<std::size_t>(config_.cores)),
       conditions_(waits_.size()),
-      counters_(waits_.size()) {
+      counters_(waits_.size()),
+      apart_(!config_.sets.empty() && std::ranges::all_of(config_.sets, [](std::uint64_t sets) { return sets == 0; })) {
   blocked_.reserve(waits_.size());  // no memory is asked for where a launch is given up
 }
 
@@ -340,7 +341,9 @@ bool Kernel::running_here() const noexcept { return owner_.load(std::memory_orde
 
 AbortReason Kernel::launch_fused(SkEntry entry, bool check) {
   if (entry == nullptr) return stop(AbortReason::kMissingEntry);
-  const AbortReason reason = launch(Job{.entry = entry, .single = nullptr, .ctx = &frame_->ctx, .subop = 0});
+  Job job{.entry = entry, .single = nullptr, .ctx = &frame_->ctx, .subop = 0};
+  if (apart_) job.part_ns = &part_ns_;
+  const AbortReason reason = launch(job);
   if (reason != AbortReason::kNone) return reason;
   ++frame_->ctx.epoch;
   return check ? check_counters() : AbortReason::kNone;

@@ -209,6 +209,7 @@ class Kernel {
   RunOptions options_;
   Plain<std::uint64_t> launch_ = 0;  // number of the latest
   Plain<std::int64_t> started_ns_ = 0;
+  std::int64_t part_ns_ = 0;  // see Job
   std::int64_t next_poll_ns_ = 0;
   Plain<AbortInfo> abort_;
   Atomic<bool> abort_taken_{false};
@@ -216,6 +217,7 @@ class Kernel {
   std::vector<BlockedWait> blocked_;        // of the last run that stopped early
   std::vector<CoreConditions> conditions_;  // by core
   std::vector<HardwareCounters> counters_;  // by core
+  bool apart_;                              // nobody sets a counter, so that nobody waits for one
 
   Kernel* next_ = nullptr;  // list of all kernels, for fork
   Kernel* previous_ = nullptr;

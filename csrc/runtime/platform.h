@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "runtime/clock.h"
@@ -88,6 +89,17 @@ class Patience {
     return std::max(least, std::min(most, learned));
   }
 
+  // By the caller, of a launch whose parts it can do itself, each in `part_ns` (0: not known), while the workers of
+  // `asleep` of them sleep: whether to wake these. Not before launches less than `most` apart have lost by their sleep
+  // what waking takes, so that at no rate of calls more than twice the least is lost.
+  bool worth_waking(std::int64_t part_ns, int asleep, std::int64_t most) noexcept {
+    const std::int64_t now = now_ns(), last = std::exchange(alone_ns_, now);
+    lost_ns_ = (now - last < most ? lost_ns_ : 0) + part_ns * asleep;
+    if (part_ns != 0 && lost_ns_ < wake_ns_.load(kAny)) return false;
+    lost_ns_ = 0;
+    return true;
+  }
+
   // By the caller, before it wakes somebody.
   void calling() noexcept { called_ns_.store(now_ns(), kAny); }
 
@@ -108,6 +120,8 @@ class Patience {
   std::atomic<std::int64_t> called_ns_{0};
   std::atomic<std::int64_t> wake_ns_{0};
   std::atomic<std::int64_t> gap_ns_{0};
+  std::int64_t alone_ns_ = 0;  // the last launch that was asked for in `worth_waking`, and what was lost until then
+  std::int64_t lost_ns_ = 0;
 };
 
 using ThreadHandle = pthread_t;

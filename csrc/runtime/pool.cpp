@@ -19,9 +19,11 @@ constexpr std::int64_t kHookPeriodNs = 20'000'000;
 Atomic<Pool*> current_pool{nullptr};
 Atomic<std::uint32_t> generation_count{0};
 
-constexpr int kCoresBits = 16;
+constexpr int kSequenceShift = 16;
+constexpr std::uint64_t kClaims = 1u << 15;
+static_assert(kMaxCores < kClaims);
 
-int cores_of(std::uint64_t ticket) noexcept { return static_cast<int>(ticket & ((1u << kCoresBits) - 1)); }
+int cores_of(std::uint64_t ticket) noexcept { return static_cast<int>(ticket & (kClaims - 1)); }
 
 // Workers are woken by bit, so that a launch on few cores leaves the others asleep; from the 32nd on they share a bit.
 std::uint32_t wake_bit(int index) noexcept { return 1u << (index < 32 ? index - 1 : 31); }
@@ -73,9 +75,13 @@ LaunchStatus Pool::launch(const Job& job, int cores, const WaitHook& hook, bool 
   if (pool_options().pin.load(std::memory_order_relaxed)) avoid_caller(cores);
   const std::uint32_t generation = fork_generation();
   thread_state().inside_launch = true;
-  publish(job, cores);
+  const int asleep = publish(job, cores);
+  const bool timed = asleep != 0 && job.part_ns != nullptr;
+  const std::int64_t start_ns = timed ? now_ns() : 0;
   std::int32_t result = job.run(0);
+  if (timed) *job.part_ns = now_ns() - start_ns;
   lines_[0].done.store(ticket_, std::memory_order_release);
+  if (job.part_ns != nullptr) take_over(job, cores);
   join(cores, hook, generation);
   thread_state().inside_launch = false;
   if (fork_generation() != generation) return LaunchStatus::kForked;
@@ -83,10 +89,12 @@ LaunchStatus Pool::launch(const Job& job, int cores, const WaitHook& hook, bool 
   return result == 0 ? LaunchStatus::kDone : LaunchStatus::kEntryCode;
 }
 
-void Pool::publish(const Job& job, int cores) noexcept {
+// Returns how many of the workers sleep or did so a moment ago.
+int Pool::publish(const Job& job, int cores) noexcept {
   mailbox_.job = job;
   mailbox_.fp_control = fp_control();
-  ticket_ = ((ticket_ >> kCoresBits) + 1) << kCoresBits | static_cast<std::uint64_t>(cores);
+  const std::uint64_t claims = job.part_ns != nullptr ? kClaims : 0;
+  ticket_ = ((ticket_ >> kSequenceShift) + 1) << kSequenceShift | claims | static_cast<std::uint64_t>(cores);
   mailbox_.ticket.store(ticket_, std::memory_order_release);
   if (asymmetric_) {
     barrier_by_others();  // by the parking worker
@@ -94,14 +102,40 @@ void Pool::publish(const Job& job, int cores) noexcept {
     fence_seq_cst();
   }
   std::uint32_t parked = 0;
+  int asleep = 0;
   for (int i = 1; i < cores; ++i) {
-    if (lines_[static_cast<std::size_t>(i)].parked.load(std::memory_order_relaxed) != 0) parked |= wake_bit(i);
+    if (lines_[static_cast<std::size_t>(i)].parked.load(std::memory_order_relaxed) == 0) continue;
+    parked |= wake_bit(i);
+    ++asleep;
   }
-  if (parked != 0) {
-    ++wakes_;
-    patience_.calling();
-    wake_count_.fetch_add(1, std::memory_order_release);
-    futex_wake(wake_count_, parked);
+  if (asleep == 0) return 0;
+  const std::int64_t most_ns = pool_options().spin_ns_max.load(std::memory_order_relaxed);
+  if (job.part_ns != nullptr && !patience_.worth_waking(*job.part_ns, asleep, most_ns)) return asleep;
+  ++wakes_;
+  patience_.calling();
+  wake_count_.fetch_add(1, std::memory_order_release);
+  futex_wake(wake_count_, parked);
+  return asleep;
+}
+
+// True for one thread per part.
+bool Pool::claim(int index, std::uint64_t ticket) noexcept {
+  Atomic<std::uint64_t>& claimed = lines_[static_cast<std::size_t>(index)].claimed;
+  std::uint64_t last = claimed.load(std::memory_order_relaxed);
+  while (last < ticket) {
+    if (claimed.compare_exchange_strong(last, ticket, std::memory_order_relaxed)) return true;
+  }
+  return false;
+}
+
+// The caller, done with its own part, does those that nobody has begun. The last first: workers were told in order.
+void Pool::take_over(const Job& job, int cores) noexcept {
+  for (int i = cores - 1; i > 0; --i) {
+    if (!claim(i, ticket_)) continue;
+    Line& line = lines_[static_cast<std::size_t>(i)];
+    line.result = job.run(i);
+    line.done.store(ticket_, std::memory_order_relaxed);
+    ++taken_;
   }
 }
 
@@ -168,6 +202,7 @@ void Pool::work(int index, std::uint64_t seen) noexcept {
   std::uint64_t fp = fp_control();
   for (;;) {
     seen = await_ticket(index, seen);
+    if ((seen & kClaims) != 0 && !claim(index, seen)) continue;
     if (const std::uint64_t callers = mailbox_.fp_control; callers != fp) {
       fp = callers;
       set_fp_control(fp);
@@ -276,9 +311,10 @@ PoolInfo Pool::info() {
     info.parked += lines_[static_cast<std::size_t>(i)].parked.load(std::memory_order_relaxed) != 0 ? 1 : 0;
     info.worker_cpus.push_back(cpu_of_[static_cast<std::size_t>(i)]);
   }
-  info.launches = ticket_ >> kCoresBits;
+  info.launches = ticket_ >> kSequenceShift;
   info.wakes = wakes_;
   info.moves = moves_;
+  info.taken = taken_;
   info.spin_ns = pool_options().spin_ns.load(std::memory_order_relaxed);
   info.spin_ns_max = pool_options().spin_ns_max.load(std::memory_order_relaxed);
   info.spin_ns_now = patience_.limit_ns(info.spin_ns, info.spin_ns_max);

@@ -4,9 +4,15 @@
 // its own. A launch publishes one 64-bit ticket (sequence number, number of cores) with a release store; workers whose
 // index is below the number of cores run the job and store the sequence number into a line of their own, for which the
 // caller waits. Between launches workers spin, for a time that they learn (`Patience`), then park on a futex.
+// Where the cores of a job do not wait for one another, who comes first to a core's part does it: its worker or, when
+// done with its own, the caller. So nobody waits for a worker that sleeps or has lost its CPU, and workers that sleep
+// are not woken for what the caller has done before they would be there.
 //
 // Invariants:
 //  - One launch at a time (`launch_mutex_`); a job is not replaced before all its workers have left it.
+//  - A part that may be taken over is claimed before its job is read, by one thread only: claims only grow, and a
+//  launch ends
+//    with all its parts claimed, so that a worker which comes late to its ticket finds it gone.
 //  - No lost wake-up: a worker announces that it parks, then looks at the ticket again; the caller stores the ticket,
 //  then looks
 //    for announcements; a full barrier stands between the two steps on either side (the caller's share is paid by the
@@ -47,6 +53,9 @@ struct Job {
   SkSingleEntry single = nullptr;
   SkContext* ctx = nullptr;
   std::int32_t subop = 0;
+  // Set where no core waits for another and any thread may do any part: what one of the kernel's parts took last, 0 for
+  // not known. The pool keeps it.
+  std::int64_t* part_ns = nullptr;
 
   std::int32_t run(std::int32_t core) const noexcept {
     return single != nullptr ? single(ctx, core, subop) : entry(ctx, core);
@@ -67,6 +76,7 @@ struct PoolInfo {
   std::uint64_t launches = 0;    // with more than one core
   std::uint64_t wakes = 0;       // launches that had to wake somebody
   std::uint64_t moves = 0;       // workers moved because the caller stood on their CPU
+  std::uint64_t taken = 0;       // parts of workers that the caller did
   std::int64_t spin_ns = 0;
   std::int64_t spin_ns_max = 0;
   std::int64_t spin_ns_now = 0;  // what workers have learned
@@ -108,13 +118,14 @@ class Pool {
 
  private:
   struct alignas(kApartBytes) Mailbox {
-    Atomic<std::uint64_t> ticket{0};  // sequence << 16 | cores
+    Atomic<std::uint64_t> ticket{0};  // sequence << 16 | whether parts are claimed << 15 | cores
     Plain<Job> job;
     Plain<std::uint64_t> fp_control = 0;
   };
 
   struct alignas(kApartBytes) Line {
-    Atomic<std::uint64_t> done{0};  // ticket of the last job left
+    Atomic<std::uint64_t> done{0};     // ticket of the last job left
+    Atomic<std::uint64_t> claimed{0};  // of the last job whose part somebody claimed
     Atomic<std::uint32_t> parked{0};
     Plain<std::int32_t> result = 0;
   };
@@ -132,7 +143,9 @@ class Pool {
   std::uint64_t park(int index, std::uint64_t seen, std::int64_t spun_ns) noexcept;
   bool grow(int cores);
   bool start_worker(int index);
-  void publish(const Job& job, int cores) noexcept;
+  int publish(const Job& job, int cores) noexcept;
+  bool claim(int index, std::uint64_t ticket) noexcept;
+  void take_over(const Job& job, int cores) noexcept;
   void join(int cores, const WaitHook& hook, std::uint32_t generation) noexcept;
   void assign_cpus();
   void pin_worker(int index) noexcept;
@@ -154,6 +167,7 @@ class Pool {
   std::vector<int> worker_on_;           // by CPU: the worker pinned there, -1 for none
   std::uint64_t wakes_ = 0;
   std::uint64_t moves_ = 0;
+  std::uint64_t taken_ = 0;
   Plain<bool> asymmetric_ = false;
 };
 

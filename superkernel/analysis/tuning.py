@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,6 +39,7 @@ from superkernel.codegen.host.standalone import StandaloneKernel
 from superkernel.compilation.compiled import Job, Planned
 from superkernel.compilation.planning import plan_graph
 from superkernel.compilation.stages import Stages
+from superkernel.core.cpus import usable_cpus
 from superkernel.core.errors import InputError, UnsupportedError
 from superkernel.core.options import Options
 from superkernel.ir.body import Body, Operand, Role
@@ -167,7 +167,7 @@ def tune(
     if not budget_s >= 0:
         raise InputError("not a time", location="budget_s", expected="seconds >= 0", found=repr(budget_s))
     start, chosen = time.monotonic(), Options.of(options)
-    cores = min(THREADS_MAX, len(os.sched_getaffinity(0))) if threads is None else threads
+    cores = min(THREADS_MAX, usable_cpus()) if threads is None else threads
     known = kept_timings()
     keep_timings(known)  # before anything takes time: can it be kept?
     before = replace(detect_cpu(), timings=known)

@@ -232,6 +232,14 @@ define i32 @self_wait(ptr %ctx, i32 %core) {{
 }}
 """
 
+# Raises io[0], an i64 per core (one line each), by one.
+COUNT = """
+define i32 @count(ptr %ctx, i32 %core) {
+  %rc = call i32 @single(ptr %ctx, i32 %core, i32 0)
+  ret i32 %rc
+}
+"""
+
 NOTHING = "define i32 @nothing(ptr %ctx, i32 %core) {\n  ret i32 0\n}\n"
 FAILS = "define i32 @fails(ptr %ctx, i32 %core) {\n  ret i32 1\n}\n"
 
@@ -241,7 +249,7 @@ _engines: list[Any] = []
 def _compile() -> dict[str, int]:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    text = "\n".join([WAIT, EXCHANGE, HOST, REFUSE, SINGLE, PROFILED, ROUNDING, SELF_WAIT, NOTHING, FAILS])
+    text = "\n".join([WAIT, EXCHANGE, HOST, REFUSE, SINGLE, PROFILED, ROUNDING, SELF_WAIT, COUNT, NOTHING, FAILS])
     module = llvm.parse_assembly(text)
     module.triple = llvm.get_process_triple()
     module.verify()
@@ -249,7 +257,7 @@ def _compile() -> dict[str, int]:
     engine = llvm.create_mcjit_compiler(module, machine)
     engine.finalize_object()
     _engines.append(engine)
-    names = ("exchange", "host", "refuse", "single", "profiled", "rounding", "self_wait", "nothing", "fails")
+    names = ("exchange", "host", "refuse", "single", "profiled", "rounding", "self_wait", "count", "nothing", "fails")
     return {name: engine.get_function_address(name) for name in names}
 
 

@@ -168,10 +168,11 @@ class Spinning {
   }
 };
 
-// What it says is of no account: `Spinning` ends at any time.
+// What it says is of no account: `Spinning` ends at any time, and who sleeps may or may not be woken.
 class Patience {
  public:
   std::int64_t limit_ns(std::int64_t, std::int64_t) const noexcept { return 0; }
+  bool worth_waking(std::int64_t, int, std::int64_t) const { return model::choose(2) == 1; }
   void calling() noexcept {}
   static std::int64_t idle_since(std::int64_t) noexcept { return 0; }
   void woken(std::int64_t, std::int64_t) noexcept {}

@@ -98,6 +98,39 @@ void entry_code() {
   launch(2, 3);
 }
 
+// Parts that wait for no other, by whoever comes first.
+std::int64_t part_ns = 0;
+
+std::int32_t count_entry(SkContext*, std::int32_t core) {
+  const auto slot = static_cast<std::size_t>(core);
+  world->output[slot] = world->output[slot] + world->input[slot];
+  return 0;
+}
+
+void launch_apart(int cores, int value, int sum) {
+  for (std::size_t core = 0; core < static_cast<std::size_t>(cores); ++core) world->input[core] = value;
+  const sk::Job job{.entry = count_entry, .part_ns = &part_ns};
+  model::expect(sk::Pool::instance().launch(job, cores) == sk::LaunchStatus::kDone, "the launch is done");
+  for (std::size_t core = 0; core < static_cast<std::size_t>(cores); ++core) {
+    model::expect(world->output[core] == sum, "every part has been done once");
+  }
+}
+
+// The last launch is one that waits for the worker: an execution ends with the caller, whether others have moved or
+// not.
+void parts_apart() {
+  launch_apart(2, 1, 1);
+  launch(2, 5);
+}
+
+// Worker 2 takes part in some only, and a launch that nobody takes over comes between.
+void parts_apart_mixed() {
+  launch_apart(3, 1, 1);
+  launch(2, 5);
+  launch_apart(2, 1, 7);
+  launch(3, 2);
+}
+
 std::int32_t nothing(SkContext*, std::int32_t) { return 0; }
 
 void two_callers() {
@@ -282,6 +315,8 @@ constexpr Program kPrograms[] = {
     {.name = "kernel_run", .body = kernel_run},
     {.name = "kernel_refuses", .body = kernel_refuses},
     {.name = "kernel_closed", .body = kernel_closed},
+    {.name = "parts_apart", .body = parts_apart, .small = false},
+    {.name = "parts_apart_mixed", .body = parts_apart_mixed, .small = false},
     {.name = "impatient_caller", .body = impatient_caller, .small = false},
     {.name = "fewer_cores", .body = fewer_cores, .small = false},
     {.name = "two_callers", .body = two_callers, .small = false},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,6 +15,7 @@ from superkernel.compilation.backend import Backend
 from superkernel.compilation.compiled import Job, Planned
 from superkernel.compilation.stages import Stages
 from superkernel.core import settings
+from superkernel.core.cpus import usable_cpus
 from superkernel.core.errors import Violation
 from superkernel.core.option import HOST
 from superkernel.core.options import Options
@@ -56,7 +56,7 @@ class HostBackend(Backend[CpuTarget, Planned[Plan], Certificate, HostImage, Host
         return told(target)
 
     def cores(self, target: CpuTarget, threads: int | None) -> int:
-        return min(THREADS_MAX, len(os.sched_getaffinity(0))) if threads is None else threads
+        return min(THREADS_MAX, usable_cpus()) if threads is None else threads
 
     def refusals(self, target: CpuTarget, options: Options, threads: int | None) -> list[Violation]:
         return options.refused(HOST)
