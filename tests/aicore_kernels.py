@@ -51,6 +51,20 @@ def conv(channels: int, size: int, out: int, window: int, **options: Any) -> Mak
     return lambda b, t: b.conv(floats(b, "x", t, 1, channels, size, size), b.constant(weights, dtype=t), **options)
 
 
+def integer_conv(
+    channels: int, size: int, out: int, window: int, scaled: bool, groups: int = 1, **options: Any
+) -> Maker:
+    """Of signed bytes; what is behind the sums, FIX stores or the vector cores compute."""
+    shape = (out, channels // groups, window, window)
+    weights = np.random.default_rng(out).integers(-128, 128, shape, dtype=np.int8)
+
+    def made(b: sk.GraphBuilder, t: str) -> Any:
+        sums = b.conv_integer(b.input("x", (1, channels, size, size), t), b.constant(weights), groups=groups, **options)
+        return b.relu(b.cast(sums, dtype="f32") * 0.125) if scaled else sums
+
+    return made
+
+
 def grouped(b: sk.GraphBuilder, t: str) -> Any:
     counts = b.constant(np.array([3, 0, 17, 4], np.int32))
     return b.grouped_matmul(floats(b, "x", t, 24, 40), floats(b, "w", t, 4, 40, 24), counts)
@@ -77,6 +91,16 @@ def update(b: sk.GraphBuilder, t: str) -> Any:
 CASES: dict[str, tuple[tuple[str, ...], tuple[Maker, ...]]] = {
     "attention": (FLOATS, (attention((2, 2, 20, 32)), attention((1, 4, 33, 16), causal=True))),
     "conv": (FLOATS, (conv(8, 9, 16, 3, pads=[1, 1, 1, 1]), conv(5, 7, 20, 1), conv(16, 8, 8, 3, strides=[2, 2]))),
+    "conv.i8": (
+        ("i8",),
+        (
+            integer_conv(8, 9, 16, 3, True, pads=[1, 1, 1, 1], padding=-7),
+            integer_conv(40, 12, 24, 3, True, pads=[1, 1, 0, 2], strides=[2, 2], padding=100),
+            integer_conv(5, 7, 20, 1, False),
+            integer_conv(8, 9, 12, 3, True, pads=[1, 1, 1, 1], groups=2, padding=-128),
+            integer_conv(3, 11, 5, 5, False, pads=[2, 2, 2, 2], padding=127),
+        ),
+    ),
     "matmul": (FLOATS, (product((20, 48), (48, 40)), product((1, 100), (100, 33)), product((3, 20, 33), (3, 33, 17)))),
     "matmul.i8": (("i8",), (product((20, 48), (48, 40)), integers)),
     "grouped_matmul": (FLOATS, (grouped,)),

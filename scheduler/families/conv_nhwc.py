@@ -162,7 +162,12 @@ _BYTES = ByteKernelDef(
     micro="conv",
     modifier="nhwc",
     others=(frozenset({DType.I8}), frozenset({DType.I32}), BYTE_TYPES),
-    limits=(VOLUME, INT8_DEPTHS, one_of(Reason.CONSTANT, "in4.dtype", None)),
+    limits=(
+        VOLUME,
+        INT8_DEPTHS,
+        one_of(Reason.CONSTANT, "in4.dtype", None),
+        one_of(Reason.ATTRIBUTE, "attr.padding", 0),
+    ),
     layout=CHANNELS_LAST,
     code_bytes=6144,
 )

@@ -755,14 +755,16 @@ class OperatorMethods:
         dilations: Sequence[int] = (),
         pads: Sequence[int] = (),
         groups: int = 1,
+        padding: int = 0,
         name: str | None = None,
     ) -> Tensor:
-        """Cross-correlation of x - x_zero with w - w_zero, + b per channel, in i32; padding adds nothing."""
+        """Cross-correlation of x - x_zero with w - w_zero, + b per channel, in i32."""
         attrs: dict[str, Any] = {
             "strides": strides,
             "dilations": dilations,
             "pads": pads,
             "groups": groups,
+            "padding": padding,
         }
         return self._apply("conv_integer", (x, w, b, x_zero, w_zero), attrs, name)[0]
 

@@ -23,7 +23,9 @@ from superkernel.transforms import simplify
 def plan_graph(run: Stages, job: Job[TargetT], planner: Planner[TargetT, ScheduledT, PlannedT]) -> PlannedT:
     """Plan a job. Raises UnsupportedError."""
     with run.stage("simplify"):
-        graph = simplify(job.source, job.target.computes_integers) if job.options.simplify else job.source
+        graph = job.source
+        if job.options.simplify:
+            graph = simplify(graph, job.target.computes_integers, job.target.signed_integers)
     with run.stage("lower"):
         graph = planner.lowered(graph)
     run.dump("simplified", graph)

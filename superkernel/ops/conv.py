@@ -130,6 +130,11 @@ def _conv_integer_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> t
         if zero is not None:
             values = values - to_f64(zero).reshape(-1, *(1,) * (values.ndim - 1))
         centred.append(values)
+    padding = get(attrs, "padding", int)
+    if padding:
+        begins_ends = paddings(attrs, centred[0].ndim - 2)
+        centred[0] = np.pad(centred[0], ((0, 0), (0, 0), *begins_ends), constant_values=float(padding))
+        attrs = {**attrs, "pads": ()}
     (sums,) = _conv_reference((*centred, optional(inputs, 2)), attrs, outputs)
     return (sums.astype(np.int64).astype(np.int32),)
 
@@ -210,9 +215,9 @@ OPS: tuple[OpDef, ...] = (
     OpDef(
         "conv_integer",
         Family.CONV,
-        "Cross-correlation of x - x_zero with w - w_zero, + b per channel, in i32; padding adds nothing.",
+        "Cross-correlation of x - x_zero with w - w_zero, + b per channel, in i32.",
         _CONV_INTEGER_ARGS,
-        (*_ATTRS, _GROUPS),
+        (*_ATTRS, _GROUPS, attr("padding", 0, "what x - x_zero is in padding")),
         _conv_integer_infer,
         _conv_integer_reference,
         _conv_flops,

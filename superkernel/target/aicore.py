@@ -58,6 +58,8 @@ class AicoreTarget(Target):
     core_types: ClassVar[bool] = True
     separates_scopes: ClassVar[bool] = True
     image_layouts: ClassVar[tuple[str, ...]] = ("channels_last",)
+    computes_integers: ClassVar[bool] = True
+    signed_integers: ClassVar[bool] = True
     tables_beside: ClassVar[bool] = True
 
     def identity(self) -> tuple[str, str, str]:

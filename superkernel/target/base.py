@@ -30,6 +30,8 @@ class Target(ABC):
     computes_integers: ClassVar[bool] = False
     """Whether products of quantised values are worth computing in integers: there are kernels for zero points and for
     convolutions."""
+    signed_integers: ClassVar[bool] = False
+    """Whether integers are multiplied as signed bytes only, without zero points."""
     tables_beside: ClassVar[bool] = False
     """Whether tilings that depend on data may be computed beside the cores that run kernels (option `tiling`)."""
 

@@ -20,6 +20,7 @@ from superkernel.transforms.linear import FoldIntoWeights, LowerBatchNorm, Lower
 from superkernel.transforms.norms import FuseNorms
 from superkernel.transforms.quantised import FoldDequantised, FuseQuantised, LowerIntegerConv
 from superkernel.transforms.rotary import FuseRotary
+from superkernel.transforms.signed import SignedIntegers
 
 STANDARD: tuple[Pass, ...] = (
     RemoveDead(),
@@ -43,9 +44,11 @@ STANDARD: tuple[Pass, ...] = (
 )
 
 
-def simplify(graph: Graph, quantised: bool = False) -> Graph:
-    """The graph after the standard passes. `quantised`: products of dequantised values become products of integers."""
-    first = (FuseQuantised(),) if quantised else (LowerIntegerConv(),)
+def simplify(graph: Graph, quantised: bool = False, signed: bool = False) -> Graph:
+    """The graph after the standard passes. `quantised`: products of dequantised values become products of integers;
+    `signed`: of signed ones without zero points."""
+    first: tuple[Pass, ...] = (FuseQuantised(),) if quantised else (LowerIntegerConv(),)
+    first = (*first, SignedIntegers()) if quantised and signed else first
     for step in (*first, FoldDequantised(), *STANDARD):
         graph = step.apply(graph)
     return graph

@@ -12,6 +12,10 @@ cast down, and updates in place (KV caches) stay in place, in the state's type. 
 for every value read from it in every run; `PrecisionLowering.state_bytes` says how many bytes. With `narrow_states` the
 states of the graph are themselves narrow: half the memory, no pass, another interface.
 
+What lies between integers keeps f32: values that are quantised, or that integers alone lead to and that leave as
+outputs, as far back as pointwise operators, averages and sums of whole numbers go. A sum of 32 bits has no room in f16,
+and an integer must not hang on how a value ahead of it was stored.
+
 `error_bound` is what a lowered graph may differ by: roundings are independent, so errors add like random steps.
 """
 
@@ -100,6 +104,29 @@ def chain_bound(graph: Graph, dtype: DType = DType.F16) -> float:
     return float(_FINFO(dtype.numpy).eps) * sqrt(max(1, *(depth.get(v, 0) for v in graph.outputs)))
 
 
+_BETWEEN = frozenset({Family.POINTWISE, Family.RESHAPE, Family.VIEW, Family.POOL})
+
+
+def between_integers(graph: Graph) -> frozenset[str]:
+    """Names of the nodes whose f32 values stay f32, see the module docstring."""
+    integral: set[str] = set()  # f32 values that integers alone lead to
+    for node in graph.nodes:
+        given = [v for v in node.inputs if v is not None and graph.types[v].dtype.is_float and v not in graph.constants]
+        first = node.inputs[0] if node.inputs else None
+        made = first is not None and not graph.types[first].dtype.is_float and node.op in ("dequantize", "cast")
+        if made or (given and integral.issuperset(given) and graph.definition(node).family in _BETWEEN):
+            integral.update(v for v in node.outputs if graph.types[v].dtype is DType.F32)
+    wanted = {v for v in graph.outputs if v in integral}
+    found: set[str] = set()
+    for node in reversed(graph.nodes):
+        whole = node.op == "conv" and all(r.op == "round" for r in graph.consumers.get(node.outputs[0], ()))
+        passes = graph.definition(node).family in _BETWEEN or whole
+        if node.op == "quantize" or (passes and not wanted.isdisjoint(node.outputs)):
+            found.add(node.name)
+            wanted.update(v for v in node.inputs if v is not None)
+    return frozenset(found)
+
+
 class _Lowerer:
     """One lowering. A value is narrow, wide (still f32) or neither (not f32); `narrow` and `wide` give its name in
     either type, casting where it has only the other one."""
@@ -107,6 +134,10 @@ class _Lowerer:
     def __init__(self, graph: Graph, dtype: DType, narrow_states: bool) -> None:
         self.graph, self.dtype, self.narrow_states = graph, dtype, narrow_states
         self.kept = {*graph.outputs, *(() if narrow_states else graph.updates.values())}
+        self.exact = between_integers(graph)
+        self.wide_constants = {
+            v for node in graph.nodes if node.name in self.exact for v in node.inputs if v in graph.constants
+        }
         self.nodes: list[Node] = []
         self.constants = dict(graph.constants)
         self.states = dict(graph.states)
@@ -121,7 +152,7 @@ class _Lowerer:
     def run(self) -> PrecisionLowering:
         self._constants_and_states()
         for node in self.graph.nodes:
-            if self._updates_wide_state(node):
+            if node.name in self.exact or self._updates_wide_state(node):
                 self._keep(node)
             else:
                 self._lower(node)
@@ -133,8 +164,11 @@ class _Lowerer:
         for name, array in self.graph.constants.items():
             if not self._is_f32(name):
                 continue
+            if name in self.wide_constants and all(n.name in self.exact for n in self.graph.consumers.get(name, ())):
+                self.wide_names[name] = name
+                continue
             found = self._converted(array)
-            if name in self.kept:  # the caller, or a state, gets it as it is
+            if name in self.kept or name in self.wide_constants:  # the caller, a state or a reader gets it as it is
                 self.wide_names[name] = name
                 self.narrow_names[name] = self._fresh(name)
                 self.constants[self.narrow_names[name]] = found

@@ -8,9 +8,10 @@ differ from output to output. A bias that is quantised with the product of the s
 that only move or compare values (reshape, transpose, slices, concatenation, maxima), between a dequantize and a
 quantize of the same scale and zero point, move the codes.
 
-Depthwise convolutions stay as they are: there is nothing to multiply words of. A `conv_integer` that no kernel of bytes
-takes (depthwise, in three dimensions, weights with a zero point or computed) becomes a convolution of the same numbers
-in f32 or f64, rounded to whole ones.
+A `conv_integer` that no kernel of bytes takes (depthwise, in three dimensions, weights with a zero point or computed)
+becomes a convolution of the same numbers in f32 or f64, rounded to whole ones; so does a depthwise convolution of
+dequantised values, whose sums f32 holds exactly. Averages over images are of codes, scaled afterwards. So the integers
+of a quantised network hang neither on the order of sums nor on the target.
 """
 
 from __future__ import annotations
@@ -142,7 +143,11 @@ def _scaled(
     real = None if sums is None else editor.emit("cast", (sums,), {"dtype": DType.F32}, node)
     if real is None:
         return
-    factor = editor.constant(scale.reshape(shape), f"{node.name}/scale")
+    _times(editor, real, editor.constant(scale.reshape(shape), f"{node.name}/scale"), bias, node)
+
+
+def _times(editor: Editor, real: str | None, factor: str, bias: str | None, node: Node) -> None:
+    """real * factor + bias under the name of the node's result."""
     product = editor.emit("mul", (real, factor), {}, node, None if bias is not None else node.outputs[0])
     if bias is None or product is None:
         return
@@ -155,12 +160,14 @@ def _integer_conv(editor: Editor, node: Node) -> None:
     if rows is None or weights is None:
         return
     depth, count = int(np.prod(weights.codes.shape[1:])), weights.codes.shape[0]
-    depthwise = weights.codes.shape[1] == 1 and int(node.attrs["groups"]) > 1  # type: ignore[arg-type]
-    if depthwise or weights.codes.ndim > 4 or depth > _DEPTH_MOST:
+    if weights.codes.ndim > 4 or depth > _DEPTH_MOST:
         return
     scale = (rows.scale.reshape(()) * weights.scale).astype(np.float32)
     exact = _exact_bias(editor, bias, scale)
     shape = (1, count) + (1,) * (weights.codes.ndim - 2)
+    if weights.codes.shape[1] == 1 and int(node.attrs["groups"]) > 1:  # type: ignore[arg-type]
+        _depthwise(editor, node, rows, weights, exact, bias, scale.reshape(shape))
+        return
     wide = bias
     if exact is not None:
         wide = None
@@ -174,6 +181,46 @@ def _integer_conv(editor: Editor, node: Node) -> None:
     ]
     sums = editor.emit("conv_integer", inputs, node.attrs, node)
     _scaled(editor, sums, scale, wide, node, shape)
+
+
+def _depthwise(
+    editor: Editor, node: Node, rows: Codes, weights: Weights, exact: NDArray[Any] | None, bias: str | None,
+    scale: NDArray[Any],
+) -> None:  # fmt: skip
+    """A depthwise convolution of codes in f32, which holds its sums: exact in any order, rounded all the same so that
+    no pass moves the scale into the weights."""
+    codes = np.abs(weights.codes.astype(np.int64)).reshape(len(weights.codes), -1)
+    most = codes.sum(axis=1) * 255 + (0 if exact is None else np.abs(exact.astype(np.int64)))
+    if most.max(initial=0) >= _EXACT_F32:
+        return
+    real = editor.emit("dequantize", (rows.value, *_unscaled(editor, rows, node)), {}, node)
+    inputs = [real, editor.constant(weights.codes.astype(np.float32), f"{node.name}/codes")]
+    if exact is not None:
+        inputs.append(editor.constant(exact.astype(np.float32), f"{node.name}/bias"))
+    sums = editor.emit("round", (editor.emit("conv", inputs, node.attrs, node),), {}, node)
+    wide = None
+    if exact is None and bias is not None:
+        wide = editor.emit("reshape", (bias,), {"shape": scale.shape}, node)
+    _times(editor, sums, editor.constant(scale, f"{node.name}/scale"), wide, node)
+
+
+def _unscaled(editor: Editor, codes: Codes, near: Node) -> tuple[str | None, ...]:
+    """What makes a dequantize give code - zero point."""
+    point = _zero_point(editor, codes, near)
+    return (editor.constant(np.float32(1), f"{near.name}/one"), *([] if point is None else [point]))
+
+
+def _average(editor: Editor, node: Node) -> None:
+    """The average of dequantised values over an image as one of codes, whose sums f32 holds, times the scale."""
+    codes = codes_of(editor, node.inputs[0])
+    if codes is None or not codes.per_tensor:
+        return
+    kind = editor.type(codes.value)
+    if int(np.prod(kind.shape[2:])) * 255 >= _EXACT_F32:
+        return
+    real = editor.emit("dequantize", (codes.value, *_unscaled(editor, codes, node)), {}, node)
+    average = editor.emit(node.op, (real,), node.attrs, node)
+    _times(editor, average, editor.constant(codes.scale.reshape(()), f"{node.name}/scale"), None, node)
 
 
 def _integer_matmul(editor: Editor, node: Node) -> None:
@@ -227,8 +274,11 @@ def _integer_or_float_conv(editor: Editor, node: Node) -> None:
 def _float_conv(editor: Editor, node: Node) -> None:
     """A convolution of integers as one of the same numbers in f32 or, where sums may be none of f32, f64."""
     x, w, bias, *zeros = [*node.inputs, None, None, None][:5]
+    attrs = dict(node.attrs)
     assert x is not None
     assert w is not None
+    if attrs.pop("padding") != 0:
+        return
     depth = int(np.prod(editor.type(w).shape[1:]))
     wide = DType.F32 if depth * 255 * 255 < _EXACT_F32 else DType.F64
     sides: list[str | None] = []
@@ -240,7 +290,7 @@ def _float_conv(editor: Editor, node: Node) -> None:
             point = editor.emit("reshape", (point,), {"shape": shape}, node)
             real = editor.emit("sub", (real, point), {}, node)
         sides.append(real)
-    sums = editor.emit("conv", sides, node.attrs, node)
+    sums = editor.emit("conv", sides, attrs, node)
     sums = editor.emit("round", (sums,), {}, node)  # Winograd convolution leaves no whole numbers
     if bias is None:
         editor.emit("cast", (sums,), {"dtype": DType.I32}, node, node.outputs[0])
@@ -292,6 +342,7 @@ class FuseQuantised:
             "matmul_integer": _signed_weights,
             "conv_integer": _integer_or_float_conv,
             "quantize": _moved_codes,
+            "global_avg_pool": _average,
             "conv": _integer_conv,
             "gemm": _integer_matmul,
             "matmul": _integer_matmul,

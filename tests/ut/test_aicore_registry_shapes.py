@@ -36,9 +36,10 @@ TOLERANCES = {"f32": 1e-3, "f16": 6e-3, "bf16": 4e-2}
 def grouped(graph: Graph, precision: Any) -> tuple[Grouping, KernelChooser]:
     """The compilation as far as its sub-operators."""
     chooser = chooser_on(MINI, AICORE_KERNELS, precision=precision)
-    graph = simplify(graph)
+    graph = simplify(graph, MINI.computes_integers, MINI.signed_integers)
     if precision != "f32":
-        graph = simplify(lower_precision(graph, DType[precision.upper()], narrow_states=True))
+        graph = lower_precision(graph, DType[precision.upper()], narrow_states=True)
+        graph = simplify(graph, MINI.computes_integers, MINI.signed_integers)
     graph = SinkTilings(lambda x, w: grouped_cut(x, w, MINI), int(MINI.device.groups)).apply(graph)
     return grouped_on(graph, MINI, AICORE_KERNELS, choose=chooser.choose, precision=precision), chooser
 

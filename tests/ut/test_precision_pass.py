@@ -224,3 +224,25 @@ def test_what_is_continuous_exact_or_unused_keeps_its_bound() -> None:
     graph = b.graph()
     assert selections(graph) == ()
     assert error_bound(graph) == chain_bound(graph)
+
+
+def test_what_lies_between_integers_stays_as_it_is() -> None:
+    """Scales, sums and what is quantised: the lowered graph gives the very integers. All else is narrow."""
+    rng = np.random.default_rng(4)
+    b = GraphBuilder("bytes")
+    step, zero = b.constant(np.float32(0.0123)), b.constant(np.array(7, np.int8))
+    sums = b.matmul_integer(b.input("x", (9, 700), "i8"), b.constant(rng.integers(-128, 128, (700, 30), np.int8)))
+    real = b.relu(b.cast(sums, dtype="f32") * b.constant(rng.random(30, np.float32) * np.float32(8e-6)))
+    codes = b.quantize(real, step, zero, dtype="i8")
+    b.output(codes, "codes")
+    b.output(b.dequantize(codes, step, zero), "real")
+    b.output(b.softmax(b.dequantize(codes, step, zero) * 3.0, axis=1), "soft")
+    graph = b.graph()
+    lowered = lower_precision(graph, F16)
+    given = {"x": rng.integers(-128, 128, (9, 700)).astype(np.int8)}
+    want, got = evaluate(graph, given), evaluate(lowered, given)
+    np.testing.assert_array_equal(got["codes"], want["codes"])
+    np.testing.assert_array_equal(got["real"], want["real"])
+    assert len(np.unique(want["codes"])) > 20
+    (softmax,) = (node for node in lowered.nodes if node.op == "softmax")
+    assert lowered.types[softmax.outputs[0]].dtype is F16

@@ -20,7 +20,6 @@ from superkernel.codegen.aicore.kernels.depthwise import DepthwiseKernel
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.rings import Buffer, Part
 from superkernel.codegen.aicore.scalar import Number
-from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError
 from superkernel.ir.body import Body, View
 from superkernel.scheduler.families.aicore.base import AicoreTiling
@@ -219,11 +218,11 @@ class CubeKernel:
                 channels=tiling.pixel_channels, out_width=tiling.columns, kernel_h=conv.kernel[0],
                 kernel_w=conv.kernel[1], stride_h=conv.strides[0], stride_w=conv.strides[1],
                 dilation_h=conv.dilations[0], dilation_w=conv.dilations[1], pad_top=window.pad_top,
-                pad_left=window.pad_left,
+                pad_left=window.pad_left, **({"pad": conv.padding & 0xFF} if conv.padding else {}),
             )  # fmt: skip
             src, n = weights.at(at * item).rows(length * item), unit.channels
             kb.issue("l1_to_l0b", conv.dtype, dst=self.right, src=src, n=n, k=depth, transpose="yes")
-            multiply(kb, (conv.dtype, DType.F32), self.sums, self.left, self.right, (positions, n, depth), mode)
+            multiply(kb, (conv.dtype, conv.accumulator), self.sums, self.left, self.right, (positions, n, depth), mode)
 
     # Stores -----------------------------------------------------------------------------------------------------------
 
@@ -259,7 +258,7 @@ class CubeKernel:
         if fix.activation in ("leaky", "clip"):
             more |= {"low": fix.low, "high": fix.high}
         dst = self.kb.operand(fix.target, start).rows(step * kind.itemsize)
-        self.kb.issue("l0c_to_gm", DType.F32, kind, src=source, dst=dst, m=rows, n=unit.channels, **more)
+        self.kb.issue("l0c_to_gm", self.conv.accumulator, kind, src=source, dst=dst, m=rows, n=unit.channels, **more)
 
     def _vector(self, unit: Unit, vector: ChannelVector) -> Part:
         """A unit's part of a vector in L1."""
@@ -273,8 +272,8 @@ class CubeKernel:
         if bias is not None:
             more = {"bias": "channel", "bias_src": self._vector(unit, bias)}
         with self.channel.turn() as slot:
-            m, f32, dst = unit.rows * self.tiling.columns, DType.F32, slot.rows(self.tiling.channels * 4)
-            self.kb.issue("l0c_to_gm", f32, f32, src=self.sums, dst=dst, m=m, n=unit.channels, **more)
+            m, kind, dst = unit.rows * self.tiling.columns, self.conv.accumulator, slot.rows(self.tiling.channels * 4)
+            self.kb.issue("l0c_to_gm", kind, kind, src=self.sums, dst=dst, m=m, n=unit.channels, **more)
 
 
 def emit(kb: KernelBuilder, body: Body, tiling: AicoreTiling) -> None:

@@ -12,7 +12,6 @@ from superkernel.codegen.aicore.kernels.conv_units import Unit, unit_of
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.scalar import Number
 from superkernel.codegen.aicore.tileprogram import TileProgram
-from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.conv_form import cube_conv
 from superkernel.scheduler.families.aicore.conv_mix import SLOTS, lane_form
@@ -47,7 +46,7 @@ class _Lane:
         self.form = form
         size = self.form.size(tiling.lane_rows, tiling.channels, kb.target.memory.block_bytes)
         inputs, outputs = kb.ring("in", SLOTS), kb.ring("out", SLOTS)
-        sums = Register(TileLayout.MATRIX, DType.F32, Home.ANCHOR)
+        sums = Register(TileLayout.MATRIX, self.form.sums, Home.ANCHOR)
         self.sums = kb.buffer(inputs, Local.UB, size.nbytes(sums), "sums").rows(size.pitch(sums))
         self.tile = TileProgram(kb, self.form.program, self.form.code, size, inputs, outputs, anchors=[self.sums])
         self.rings = (inputs, *(r for r in self.tile.rings if r is not inputs))
@@ -104,4 +103,4 @@ class _Lane:
     def _load_sums(self, slot: Address, first: Number, rows: Number, unit: Unit) -> None:
         """Lines of the cube core's tile, from `first` on."""
         width = self.tiling.channels * 4
-        self.kb.load_rows(self.sums, slot.at(first * width).rows(width), DType.F32, rows, unit.channels)
+        self.kb.load_rows(self.sums, slot.at(first * width).rows(width), self.form.sums, rows, unit.channels)

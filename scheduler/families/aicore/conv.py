@@ -8,13 +8,13 @@ longest range of an even split over the device's cube cores.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body, View
 from superkernel.registry.predicates import Reason, one_of, within
-from superkernel.registry.rounding import PRODUCT_SUMS
+from superkernel.registry.rounding import EXACT, PRODUCT_SUMS
 from superkernel.scheduler.families.aicore import depthwise
 from superkernel.scheduler.families.aicore.base import AicoreTiling, check_group, mixes
 from superkernel.scheduler.families.aicore.conv_fix import CHANNEL, FixForm
@@ -162,8 +162,10 @@ class _Search:
         conv, cube, target = self.conv, self.target.cube, self.target
         blocks = frame.row_blocks * frame.column_blocks * -(-conv.out_channels // channels)
         m, n = -(-frame.rows * frame.columns // cube.m), -(-channels // cube.n)
-        depth = -(-conv.kernel[0] * conv.kernel[1] * conv.channels // (cube.k_f32 if conv.item == 4 else cube.k_f16))
-        stored = frame.rows * min(frame.columns, conv.out_width) * channels * (conv.item if self.fix else 4)
+        step = {4: cube.k_f32, 1: cube.k_i8}.get(conv.item, cube.k_f16)
+        depth = -(-conv.kernel[0] * conv.kernel[1] * conv.channels // step)
+        item = conv.item if self.fix and conv.dtype is not DType.I8 else 4
+        stored = frame.rows * min(frame.columns, conv.out_width) * channels * item
         fix = target.move_cycles("rates.l0c_to_gm_gb_per_s", 1, stored)
         return self._share(conv.images * conv.groups * blocks) * max(m * n * depth, fix)
 
@@ -278,24 +280,38 @@ class _Search:
 
 FAMILY = ConvFamily()
 
+_FLOATS = AicoreKernelDef(
+    id="aicore.conv",
+    ops=("conv",),
+    family=FAMILY,
+    emitter="conv",
+    micro="igemm",
+    core_type="mix",
+    dtypes=FLOATS,
+    others=(None, None),
+    limits=(
+        one_of(Reason.CONSTANT, "weight.constant", True),
+        one_of(Reason.CONSTANT, "bias.constant", True),
+        within(Reason.RANK, "spatial", 1, 2),
+    ),
+    stepped=True,
+    deep=True,
+    rounding=PRODUCT_SUMS,
+    code_bytes=8192,
+)
 KERNELS = (
-    AicoreKernelDef(
-        id="aicore.conv",
-        ops=("conv",),
-        family=FAMILY,
-        emitter="conv",
-        micro="igemm",
-        core_type="mix",
-        dtypes=FLOATS,
-        others=(None, None),
+    _FLOATS,
+    replace(
+        _FLOATS,
+        id="aicore.conv.i8",  # sums of i32, exact modulo 2^32
+        ops=("conv_integer",),
+        modifier="i8",
+        dtypes=frozenset({DType.I8}),
+        others=(None,),
         limits=(
-            one_of(Reason.CONSTANT, "weight.constant", True),
-            one_of(Reason.CONSTANT, "bias.constant", True),
-            within(Reason.RANK, "spatial", 1, 2),
+            *_FLOATS.limits,
+            *(one_of(Reason.ATTRIBUTE, f"in{slot}.dtype", None) for slot in (2, 3, 4)),  # no bias, no zero points
         ),
-        stepped=True,
-        deep=True,
-        rounding=PRODUCT_SUMS,
-        code_bytes=8192,
+        rounding=EXACT,
     ),
 )

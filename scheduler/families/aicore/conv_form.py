@@ -19,10 +19,12 @@ from functools import lru_cache
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
 from superkernel.ir.body import Body, PointwiseProgram, Role, View
+from superkernel.ops.common import get
+from superkernel.scheduler.families.aicore.matmul_form import ACCUMULATORS
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.conv_form import conv_form
 
-TYPES = frozenset({DType.F16, DType.BF16, DType.F32})
+TYPES = frozenset(ACCUMULATORS)
 KERNEL_MAX, PAD_MAX, STRIDE_MAX = 255, 255, 63  # what l1_im2col takes
 _GROUP_BYTES = 64  # of a pixel: less than that per group is merged
 
@@ -60,6 +62,7 @@ class CubeConv:
     pixel_stride: int
     epilogue: PointwiseProgram  # over [images, all out channels] + spatial
     spatial: tuple[int, int]  # dimensions of the epilogue that are our rows and columns; -1: none
+    padding: int  # what the image is outside, of bytes
 
     @property
     def pixels(self) -> int:
@@ -70,6 +73,11 @@ class CubeConv:
     def item(self) -> int:
         """Bytes of an element of the image."""
         return self.dtype.itemsize
+
+    @property
+    def accumulator(self) -> DType:
+        """Element type of the sums in L0C."""
+        return ACCUMULATORS[self.dtype]
 
     def padded_channels(self, block_bytes: int) -> int:
         """Channels of a pixel in L1 where each is padded to whole blocks."""
@@ -110,8 +118,13 @@ def _is_constant(body: Body, slot: int) -> bool:
 
 def _require(body: Body) -> None:
     x = body.anchor_input_types[0]
-    if body.op != "conv" or x is None or x.rank not in (3, 4) or x.dtype not in TYPES:
-        raise unsupported("not a convolution on the cube", "conv in one or two dimensions of f16, bf16 or f32", x)
+    wanted = frozenset({DType.I8}) if body.op == "conv_integer" else TYPES - {DType.I8}
+    if body.op not in ("conv", "conv_integer") or x is None or x.rank not in (3, 4) or x.dtype not in wanted:
+        expected = f"conv or conv_integer in one or two dimensions of {', '.join(sorted(map(str, wanted)))}"
+        raise unsupported("not a convolution on the cube", expected, x)
+    w = body.anchor_input_types[1]
+    if body.op == "conv_integer" and (w is None or w.dtype is not DType.I8 or any(body.anchor_inputs[2:])):
+        raise unsupported("integers that are not signed bytes alone", "i8 and i8, no bias and no zero points", w)
     if not _is_constant(body, 1):
         raise unsupported("weights that are not constant", "constant weights", "weights that others compute")
     if not isinstance(body.anchor_inputs[0], View):
@@ -145,6 +158,7 @@ def cube_conv(body: Body) -> CubeConv:
         form.dtype, form.images, form.groups // merged, merged, form.channels * merged, height, width,
         form.out_channels * merged, out_height, out_width, kernel, strides, dilations, pads, form.operand,
         form.x_offset, form.x_strides[0], row, pixel, form.epilogue, spatial,
+        get(body.attr, "padding", int) if body.op == "conv_integer" else 0,
     )  # fmt: skip
 
 

@@ -33,6 +33,7 @@ class LaneForm:
     program: PointwiseProgram
     code: TileCode
     merged: bool
+    sums: DType
 
     @property
     def position(self) -> int:
@@ -45,7 +46,7 @@ class LaneForm:
 
     def ub_bytes(self, size: TileSize) -> int:
         """Bytes of UB that tiles of that size take."""
-        sums = size.nbytes(Register(TileLayout.MATRIX, DType.F32, Home.ANCHOR))
+        sums = size.nbytes(Register(TileLayout.MATRIX, self.sums, Home.ANCHOR))
         turning = sums + self.code.home_bytes(Home.INPUT, size) + self.code.home_bytes(Home.OUTPUT, size)
         return SLOTS * turning + self.code.temporaries(size)[1]
 
@@ -66,5 +67,6 @@ def lane_form(body: Body, epilogue: PointwiseProgram, framed: bool) -> LaneForm 
             return None
         program, merged = regroup(program, groups), True
     kinds = tuple(body.operands[o.target].type.dtype for o in program.outputs)
-    code = lower(program, kinds, len(program.shape) - 1, CHANNEL, anchors=(DType.F32,))
-    return LaneForm(program, code, merged)
+    sums = DType.I32 if body.anchor_outputs[0].dtype is DType.I32 else DType.F32
+    code = lower(program, kinds, len(program.shape) - 1, CHANNEL, anchors=(sums,))
+    return LaneForm(program, code, merged, sums)

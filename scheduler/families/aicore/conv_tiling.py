@@ -298,7 +298,7 @@ def unit_cycles(tiling: ConvTiling, conv: CubeConv, target: AicoreTarget) -> Uni
     m, n = ceil_to(tiling.positions, cube.m), ceil_to(min(tiling.channels, conv.out_channels), cube.n)
     wide = min(tiling.channels, conv.out_channels)
     steps = -(-tiling.depth // tiling.step) + (1 if tiling.head and tiling.streams else 0)
-    depth = {DType.F32: cube.k_f32}.get(conv.dtype, cube.k_f16)
+    depth = {DType.F32: cube.k_f32, DType.I8: cube.k_i8}.get(conv.dtype, cube.k_f16)
     left = target.transfer_cycles("rates.l1_to_l0a_gb_per_s", m * tiling.depth * item)
     right = target.transfer_cycles("rates.l1_to_l0b_gb_per_s", n * tiling.depth * item)
     product = (m // cube.m) * (n // cube.n) * -(-tiling.depth // depth)
@@ -336,7 +336,7 @@ def _image_cycles(tiling: ConvTiling, conv: CubeConv, target: AicoreTarget) -> f
 
 def _store_cycles(tiling: ConvTiling, conv: CubeConv, wide: int, target: AicoreTarget) -> float:
     dma = target.dma
-    item = conv.item if tiling.fix else 4
+    item = conv.item if tiling.fix and conv.dtype is not DType.I8 else 4
     rows = tiling.rows * min(tiling.columns, conv.out_width)
     commands = tiling.rows if tiling.framed and tiling.fix else 1
     address = conv.out_channels * conv.groups * item if tiling.fix else wide * item

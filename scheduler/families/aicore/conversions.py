@@ -71,7 +71,7 @@ def quantize(s: InstructionSite) -> TileExpr:
     if ("quantize", s.dtype, wanted) not in STEPS:
         raise unsupported(s.instruction, f"the vector engine has no {wanted}")
     x, scale = s.wide(), s.operand(1)
-    steps = (x / (scale if isinstance(scale, TileExpr) else x.like(scale))).cast(F32)
+    steps = (x / (scale if isinstance(scale, TileExpr) else x.like(scale))).cast(F32, "nearest_even")
     return (steps + s.operand(2) if s.has(2) else steps).cast(wanted)
 
 

@@ -107,7 +107,9 @@ class DepthwiseTiling(VectorTiling):
 def serves(body: Body) -> bool:
     """True of those convolutions on the cube that are depthwise: one input and one output channel per group."""
     form = conv_form(body)
-    return form.channels == form.out_channels == 1 and form.groups > 1 and min(form.x_strides) >= 0
+    return (
+        body.op == "conv" and form.channels == form.out_channels == 1 and form.groups > 1 and min(form.x_strides) >= 0
+    )
 
 
 @lru_cache(maxsize=1024)

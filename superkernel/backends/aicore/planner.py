@@ -34,7 +34,8 @@ class AicorePlanner(Planner[AicoreTarget, AicoreScheduled, AicorePlanned]):
         options, target = self.job.options, self.job.target
         if options.precision != "f32":
             graph = lower_precision(graph, LOWERED[options.precision], narrow_states=True)
-            graph = simplify(graph) if options.simplify else graph
+            if options.simplify:
+                graph = simplify(graph, target.computes_integers, target.signed_integers)
         slots = int(target.device.groups)
         return SinkTilings(lambda x, w: grouped_cut(x, w, target), slots).apply(graph)
 
