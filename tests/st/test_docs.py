@@ -54,8 +54,9 @@ def guide(name: str) -> Any:
 def own_kernels() -> Iterator[None]:
     """Kernels that a guide registers are gone behind its test."""
     yield
-    with suppress(InputError):
-        unregister("mine.softmax")
+    for kernel in ("mine.softmax", "example.row_sum"):
+        with suppress(InputError):
+            unregister(kernel)
 
 
 @pytest.mark.usefixtures("own_kernels")
@@ -159,6 +160,37 @@ def test_commands_end_well(
         assert captured.out.strip()
         if file is not None:
             (tmp_path / file).write_text(captured.out)
+
+
+def evidence(name: str) -> list[str]:
+    """What stands in code in the last column of a document's tables headed "what shows it" or "raised by"."""
+    found: list[str] = []
+    for head, rows in re.findall(r"^\|(.*)\|\n\|[-|: ]+\|\n((?:\|.*\n)+)", (ROOT / name).read_text(), re.MULTILINE):
+        if head.split("|")[-1].strip() in ("what shows it", "raised by"):
+            for row in rows.splitlines():
+                found += re.findall(r"`([^`]+)`", row.rstrip("|").rsplit(" | ", 1)[1])
+    return found
+
+
+def test_what_shows_a_row_of_the_registry_is_there_and_ends_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], own_kernels: None
+) -> None:
+    named = evidence("docs/registry.md")
+    assert len(named) > 40
+    monkeypatch.chdir(tmp_path)
+    write_model(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    for copy in ("a.json", "b.json"):
+        assert main(["kernels", "dump", "model.onnx", "-o", copy]) == 0
+    for words in named:
+        if words.startswith("superkernel "):
+            capsys.readouterr()
+            assert main(shlex.split(words)[1:]) == 0, words
+            assert capsys.readouterr().out.strip(), words
+            continue
+        file, _, test = words.partition("::")
+        assert (ROOT / file).is_file(), words
+        assert f"\ndef {test}(" in (ROOT / file).read_text() or not test, words
 
 
 @pytest.mark.parametrize(
