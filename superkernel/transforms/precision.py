@@ -121,10 +121,17 @@ def between_integers(graph: Graph) -> frozenset[str]:
     for node in reversed(graph.nodes):
         whole = node.op == "conv" and all(r.op == "round" for r in graph.consumers.get(node.outputs[0], ()))
         passes = graph.definition(node).family in _BETWEEN or whole
-        if node.op == "quantize" or (passes and not wanted.isdisjoint(node.outputs)):
+        if node.op == "quantize" or _is_whole_sum(graph, node) or (passes and not wanted.isdisjoint(node.outputs)):
             found.add(node.name)
             wanted.update(v for v in node.inputs if v is not None)
     return frozenset(found)
+
+
+def _is_whole_sum(graph: Graph, node: Node) -> bool:
+    """Whether a node makes integers of a convolution's sums that were rounded to whole numbers."""
+    rounded = graph.producers.get(node.inputs[0] or "") if node.op == "cast" else None
+    sums = graph.producers.get(rounded.inputs[0] or "") if rounded is not None and rounded.op == "round" else None
+    return sums is not None and sums.op == "conv" and graph.types[node.outputs[0]].dtype.is_integer
 
 
 class _Lowerer:

@@ -268,10 +268,10 @@ def _integer_or_float_conv(editor: Editor, node: Node) -> None:
     depthwise = grouped and node.inputs[1] is not None and editor.type(node.inputs[1]).shape[1] == 1
     fits = x is not None and editor.type(x).rank < 5 and not depthwise
     if not fits or not _signed_weights(editor, node):
-        _float_conv(editor, node)
+        float_conv(editor, node)
 
 
-def _float_conv(editor: Editor, node: Node) -> None:
+def float_conv(editor: Editor, node: Node) -> None:
     """A convolution of integers as one of the same numbers in f32 or, where sums may be none of f32, f64."""
     x, w, bias, *zeros = [*node.inputs, None, None, None][:5]
     attrs = dict(node.attrs)
@@ -370,4 +370,4 @@ class FoldDequantised:
 class LowerIntegerConv(NodePass):
     """Convolutions of integers as ones of floats, for targets without kernels of bytes."""
 
-    rules = ({"conv_integer": _float_conv},)
+    rules = ({"conv_integer": float_conv},)

@@ -3,7 +3,8 @@
 Model: u8 codes are i8 codes with a zero point 128 lower: what quantises or moves them does so for the others, so that
 bytes of either type cost the same. A zero point z of the left factor adds -z times the sum of the weights to each
 result, a constant per output; padding of a convolution then counts as z. Sums are those of the graph before, modulo
-2^32. A product whose weights are not constant, not signed or have a zero point stays as it is.
+2^32. A product of matrices whose weights are not constant, not signed or have a zero point stays as it is; such a
+convolution becomes one of the same numbers in floats.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from superkernel.core.dtypes import DType
 from superkernel.ir.graph import Graph, Node
 from superkernel.transforms.editor import Editor
+from superkernel.transforms.quantised import float_conv
 
 _SIGN = 128
 _MOVES = frozenset({"reshape", "transpose", "slice", "max_pool", "concat"})
@@ -34,9 +36,19 @@ class SignedIntegers:
         for node in editor.walk():
             if node.op in ("matmul_integer", "conv_integer"):
                 pass_.product(node)
+        for node in editor.walk():
+            if node.op == "conv_integer" and not _is_plain(editor, node):
+                float_conv(editor, node)
         for value, twin in pass_.signed.items():
             pass_.read_by_others(value, twin)
         return editor.finish()
+
+
+def _is_plain(editor: Editor, node: Node) -> bool:
+    """Whether a convolution is of signed bytes alone."""
+    x, w, *more = node.inputs
+    signed = all(v is not None and editor.type(v).dtype is DType.I8 for v in (x, w))
+    return signed and w in editor.constants and not any(more)
 
 
 class _Pass:

@@ -246,3 +246,17 @@ def test_what_lies_between_integers_stays_as_it_is() -> None:
     assert len(np.unique(want["codes"])) > 20
     (softmax,) = (node for node in lowered.nodes if node.op == "softmax")
     assert lowered.types[softmax.outputs[0]].dtype is F16
+
+
+def test_integer_sums_of_a_convolution_in_floats_keep_their_room() -> None:
+    """Sums beyond the largest number of f16."""
+    rng = np.random.default_rng(5)
+    b = GraphBuilder("sums")
+    w = b.constant(rng.integers(0, 256, (4, 16, 3, 3)).astype(np.uint8))
+    b.output(b.conv_integer(b.input("x", (1, 16, 6, 6), "u8"), w, None, b.input("zero", (), "u8")), "y")
+    graph = b.graph()
+    given = {"x": rng.integers(200, 256, (1, 16, 6, 6)).astype(np.uint8), "zero": np.array(3, np.uint8)}
+    lowered = lower_precision(simplify(graph, quantised=True, signed=True), F16)
+    want = evaluate(graph, given)["y"]
+    assert want.min() > 1e6
+    np.testing.assert_array_equal(evaluate(lowered, given)["y"], want)

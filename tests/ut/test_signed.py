@@ -102,9 +102,9 @@ def test_codes_that_leave_stay_as_they_are() -> None:
     assert found.types["codes"].dtype.value == "u8"
 
 
-@pytest.mark.parametrize("what", ["weights from outside", "unsigned weights", "a zero point of the weights", "padding"])
-def test_left_alone(what: str) -> None:
-    b = GraphBuilder("alone")
+@pytest.mark.parametrize("what", ["weights from outside", "unsigned weights", "a zero point of the weights", "dynamic"])
+def test_others_are_convolutions_of_floats(what: str) -> None:
+    b = GraphBuilder("others")
     x, w = b.input("x", (1, 4, 5, 5), "u8"), b.constant(codes("i8", 3, 4, 3, 3))
     zeros: dict[str, Any] = {}
     if what == "weights from outside":
@@ -114,8 +114,20 @@ def test_left_alone(what: str) -> None:
     elif what == "a zero point of the weights":
         zeros = {"w_zero": b.constant(np.array(3, np.int8))}
     else:
-        zeros = {"padding": 4, "pads": (1, 1, 1, 1)}
+        zeros = {"x_zero": b.input("z", (), "u8")}
     b.output(b.conv_integer(x, w, **zeros), "y")
+    same(b.graph(), set())
+
+
+def test_left_alone() -> None:
+    """Padding that counts already, and products whose zero point is computed."""
+    b = GraphBuilder("padded")
+    b.output(b.conv_integer(b.input("x", (1, 4, 5, 5), "i8"), b.constant(codes("i8", 3, 4, 3, 3)), padding=4), "y")
+    graph = b.graph()
+    assert SignedIntegers().apply(graph) is graph
+    b = GraphBuilder("dynamic")
+    w = b.constant(codes("i8", 8, 3))
+    b.output(b.matmul_integer(b.input("x", (4, 8), "u8"), w, b.input("z", (), "u8")), "y")
     graph = b.graph()
     assert SignedIntegers().apply(graph) is graph
 
