@@ -43,7 +43,7 @@ CHECKERS: dict[str, tuple[str, ...]] = {
     "sync/aicore/verify_order.py": ("test_aicore_verify_order",),
     "sync/aicore/verify_service.py": ("test_aicore_verify_service",),
     "sync/aicore/verify_copies.py": ("test_aicore_verify_copies",),
-    "sync/aicore/verify_program.py": ("test_attest_aicore",),
+    "sync/aicore/verify_program.py": ("test_aicore_verify_program",),
     "sync/explore.py": ("test_sync_explore",),
     "sync/aicore/explore.py": ("test_aicore_explore",),
 }

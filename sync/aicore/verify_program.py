@@ -368,7 +368,7 @@ class _Rebuilder:
             after = -1
             for cores in (row for launch in launches for row in launch):
                 after = max([after, *(call.task.subop for core in cores for call in core.calls)])
-                closing = cores[0].closing if cores else None
+                closing = cores[0].closing
                 if closing is None:
                     continue
                 family = self._family(kind, closing)
@@ -431,7 +431,7 @@ class _Rebuilder:
                         notified += 1
                         step = Notify(notified)
                     yield step
-                closing = cores[0].closing if cores else None
+                closing = cores[0].closing
                 if closing is not None:
                     family = self._family(kind, closing)
                     yield Signal(self.events[(*family, given[family])].index)

@@ -112,6 +112,18 @@ def test_what_a_write_leaves_on_either_side_stays() -> None:
         assert found == expected, (at, length)
 
 
+@pytest.mark.parametrize("parts", [1, 80], ids=["few", "many"])
+@pytest.mark.parametrize("start", [0, 8], ids=["first half", "second half"])
+def test_what_is_left_of_an_access_is_met_there_alone(start: int, parts: int) -> None:
+    """A part of a sub-operator that reads the bytes written anew does not come after the older writer, though another
+    part reads what that one has left."""
+    left = 8 - start
+    readers = [(2, (read(at, 4),)) for at in (start, left) for _ in range(parts)]
+    tasks = tasks_of((0, (write(0, 16),)), (1, (write(start, 8),)), *readers)
+    anew, old = [(1, 2 + n) for n in range(parts)], [(0, 2 + parts + n) for n in range(parts)]
+    assert pairs(tasks) == sorted([(0, 1), *anew, *old])
+
+
 def test_reads_of_a_sub_operator_are_not_retired_by_its_own_writes() -> None:
     tasks = tasks_of((0, (write(0, 8),)), (1, (read(0, 8), write(0, 8))), (2, (write(0, 8),)))
     assert pairs(tasks) == [(0, 1), (1, 2)]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from itertools import product
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -66,6 +68,43 @@ def test_spans_of_padded_axes(mode: str) -> None:
         assert found == expected.tolist()
     if mode == "constant":
         assert len(_axis_spans(4, 1 << 30, 1 << 40, mode)) == 3
+
+
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
+def test_spans_take_as_many_steps_however_long_the_axis_is(mode: str) -> None:
+    """Not one of Python's per element: lines that are run, of all modules."""
+
+    def steps(extent: int) -> int:
+        count = 0
+
+        def trace(frame: FrameType, event: str, argument: object) -> Any:
+            nonlocal count
+            count += event == "line"
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            _axis_spans(extent, extent // 2, extent // 4, mode)
+        finally:
+            sys.settrace(before)
+        return count
+
+    assert steps(1 << 20) == steps(1 << 6) > 0
+
+
+def test_pads_that_no_memory_holds_are_errors() -> None:
+    """They take no time to compile; what could not even be addressed is no graph."""
+
+    def padded(end: int) -> sk.Kernel:
+        b = sk.GraphBuilder("padded")
+        b.output(b.pad(b.input("x", (4,)), pads=(0, end)), "y")
+        return sk.compile(b.graph(), threads=1)
+
+    with pytest.raises(sk.MachineError, match="not enough memory for the outputs"):
+        padded(1 << 44)(np.zeros(4, np.float32))
+    with pytest.raises(sk.GraphError, match=r"node 'y' \(pad\): a value is too large to be addressed"):
+        padded(1 << 62)
 
 
 def test_pad_of_nothing() -> None:
