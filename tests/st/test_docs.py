@@ -202,6 +202,46 @@ def test_links_lead_somewhere(name: str) -> None:
     assert not missing
 
 
+_NAMED = re.compile(r"`(?:(tests/[\w/]+\.py)|(test_\w+)(\.py)?)?(?:\[(\w+?)(?:\.\.\.)?\])?`")
+"""A test in a document: a file, or a function; and the case of a function (the one that was named last)."""
+
+
+def missing_tests(text: str) -> list[str]:
+    """What a text names as a test that is none."""
+    sources = {path: path.read_text() for path in (ROOT / "tests").rglob("*.py")}
+    found, homes = [], list(sources)
+    for path, name, is_file, case in _NAMED.findall(text):
+        if path or is_file:
+            wanted = path or f"{name}.py"
+            exists = any(p.as_posix().endswith(f"/{wanted}") for p in sources)
+        elif name:
+            homes = [p for p, source in sources.items() if f"def {name}(" in source]
+            exists = bool(homes)
+        else:
+            exists = True
+        if not exists or (case and not any(re.search(rf"\b{case}\b", sources[p]) for p in homes)):
+            found.append(f"{path or name}[{case}]")
+    return found
+
+
+def test_tests_that_say_what_is_reliable_exist() -> None:
+    """Each way to go wrong that the document lists has one."""
+    text = (ROOT / "docs/reliability.md").read_text()
+    assert missing_tests(text) == []
+    rows = re.findall(r"^\| T(\d+) \|(.*)$", text, re.MULTILINE)
+    assert [int(number) for number, _ in rows] == list(range(1, len(rows) + 1))
+    assert len(rows) >= 11
+    assert [number for number, row in rows if not any(path or name for path, name, *_ in _NAMED.findall(row))] == []
+
+
+def test_a_test_that_does_not_exist_is_missed() -> None:
+    unknown = "test_" + "nothing_of_the_kind"
+    text = f"`{unknown}`, `test_docs.py`, `{unknown}.py`, `tests/st/test_docs.py`, `tests/st/{unknown}.py`"
+    assert missing_tests(text) == [f"{unknown}[]", f"{unknown}[]", f"tests/st/{unknown}.py[]"]
+    cases = "`test_python_blocks_run[guide]`, `[blocks]`, `[" + "nowhere" + "_at_all]`"
+    assert missing_tests(cases) == ["[nowhere" + "_at_all]"]
+
+
 @pytest.mark.parametrize(
     "name", sorted(p.relative_to(ROOT).as_posix() for p in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 )
