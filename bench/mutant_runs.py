@@ -329,18 +329,16 @@ def _run_once(items: Sequence[pytest.Item], files: set[str], send: Callable[[obj
 def _functions(files: Mapping[str, Path]) -> dict[tuple[str, str, int], list[FunctionType]]:
     """The functions of files, by file, name and first line."""
     found: dict[tuple[str, str, int], list[FunctionType]] = {}
-    real = {name: os.path.realpath(name) for name in _filenames()}
-    for function in gc.get_objects():
-        if type(function) is FunctionType:
-            code = function.__code__
-            path = real.get(code.co_filename, code.co_filename)
-            if path in files:
-                found.setdefault((path, code.co_qualname, code.co_firstlineno), []).append(function)
+    gc.unfreeze()  # the tests' conftest has frozen what was collected, and what is frozen is not among the objects
+    functions = [one for one in gc.get_objects() if type(one) is FunctionType]
+    gc.freeze()
+    real = {name: os.path.realpath(name) for name in {one.__code__.co_filename for one in functions}}
+    for function in functions:
+        code = function.__code__
+        path = real[code.co_filename]
+        if path in files:
+            found.setdefault((path, code.co_qualname, code.co_firstlineno), []).append(function)
     return found
-
-
-def _filenames() -> set[str]:
-    return {f.__code__.co_filename for f in gc.get_objects() if type(f) is FunctionType}
 
 
 def _exchanged(

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
@@ -275,7 +275,7 @@ class _Rebuilder:
                     self._check_await(where, event)
                 taken[key] += 1
                 here.takes.append(_Take((*key, taken[key] - 1), waits, 2 * len(here.calls) - inside))
-            elif isinstance(event, SetFlag) and (inside or event.flag in self.inner):
+            elif isinstance(event, SetFlag) and event.flag in self.inner:
                 here.joined += not inside
             elif isinstance(event, (SetFlag, Count)):
                 if event.complete != calls:
@@ -287,7 +287,7 @@ class _Rebuilder:
                     self.say("a kernel signals others", f"{where}: {event}")
                 here.closing = event
                 found.append(_Stretch())
-            elif isinstance(event, Fetch):
+            else:
                 self.say("a core prefetches constants", where)
         for stretch in found:
             subops = [call.task.subop for call in stretch.calls]
@@ -334,11 +334,8 @@ class _Rebuilder:
         have given it, all of them alike, and each barrier once."""
         self.barriers[subop] = max(_met(counts) for counts in cores.values())
         nothing = Counter[tuple[str, int]]()
-        groups = {self.frame.group(core) for core in cores}
         flags = sorted({flag for counts in cores.values() for _, flag in counts})
         for core in range(self.frame.total) if flags else ():
-            if self.frame.group(core) not in groups:
-                continue
             counts = cores.get(core, nothing)
             others = [
                 cores.get(c, nothing)
@@ -376,10 +373,9 @@ class _Rebuilder:
                 given[family] += 1
                 if key not in self.events:
                     self.events[key] = self._event(kind, closing, after)
-        for number, (key, event) in enumerate(self.events.items()):
-            self.events[key] = replace(event, index=number)
+        for key, event in self.events.items():
             for receivers in event.receivers:
-                self.event_of.setdefault((receivers, (key[0], key[1], key[-1])), []).append(number)
+                self.event_of.setdefault((receivers, (key[0], key[1], key[-1])), []).append(event.index)
 
     def _family(self, kind: HartKind, signal: SetFlag | Count) -> tuple[Any, ...]:
         if isinstance(signal, Count):
@@ -387,9 +383,10 @@ class _Rebuilder:
         return ("flag", signal.flag, signal.mode, None if signal.mode is Mode.ALL else kind)
 
     def _event(self, kind: HartKind, signal: SetFlag | Count, after: int) -> Event:
+        index = len(self.events)
         if isinstance(signal, SetFlag):
             setters = None if signal.mode is Mode.ALL else kind
-            return Event(-1, signal.mode, setters, signal.flag, after)
+            return Event(index, signal.mode, setters, signal.flag, after)
         if signal.value != 1:
             self.say("a word is not counted up by one", str(signal), 1, signal.value)
         waiting = {
@@ -400,7 +397,7 @@ class _Rebuilder:
         }
         if len(waiting) != 1:
             self.say("a word is not awaited by harts of one type", str(signal), 1, len(waiting))
-        return Event(-1, Mode.NOTIFY, kind, self.words[signal.word], after, next(iter(waiting), kind))
+        return Event(index, Mode.NOTIFY, kind, self.words[signal.word], after, next(iter(waiting), kind))
 
     def _taken(self, kind: HartKind, taken: _Taken) -> int | None:
         """The event that a take is of."""
@@ -622,8 +619,7 @@ def _fences(launch: Sequence[Sequence[_Stretch]]) -> dict[int, frozenset[int]]:
             behind = min((_behind(call, n, use, stores) for n, use in call.uses.items()), default=call.number)
             while promised and promised[-1].number > behind:
                 fences[promised.pop().task.subop] = set()
-            if fences.get(call.task.subop):
-                promised.append(call)
+            promised.append(call)
             for access in call.task.accesses:
                 if access.write:
                     stores.setdefault((access.space, access.slot), []).append((call.number, access))
@@ -635,7 +631,7 @@ def _behind(
 ) -> int:
     """How many calls' stores an operand's loads come behind, as far as it reads what calls ahead of it may have
     stored; all of them where it reads nothing of the kind, whenever that is."""
-    if use.fenced is None or use.fenced >= call.number:
+    if use.fenced is None:
         return call.number
     for access in call.task.accesses:
         if access.write or access.operand not in (operand, None):

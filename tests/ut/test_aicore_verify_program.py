@@ -275,9 +275,9 @@ def test_a_wait_ahead_of_one_call_and_inside_another_is_inside() -> None:
 
 
 def test_waits_inside_one_of_several_kernels() -> None:
-    vector = [kernel(0), kernel(2, take(0), uses={0: (1, None)}), take(1), kernel(4)]
-    assert steps_of(Launch([tell(0), tell(1)], vector)).endswith(
-        "program vector\n  run 0\n  run 2 [operand 0: 0]\n  await 1 for 4\n  run 4"
+    inside = kernel(2, take(0), uses={0: (1, None)})
+    assert steps_of(Launch([tell(0), tell(1)], [kernel(0), kernel(1), inside, take(1), kernel(4)])).endswith(
+        "program vector\n  run 0\n  run 1\n  run 2 [operand 0: 0]\n  await 1 for 4\n  run 4"
     )
 
 
@@ -300,6 +300,12 @@ def test_what_was_taken_ahead_of_a_call_is_sure_though_another_core_took_it_insi
     other = kernel(1, take(0), uses={0: (None, None)}, told={0: []})
     assert steps_of(Launch([tell(0)], [told], own={2: [take(0), ahead]})).endswith("run 1 [operand 0: 0]")
     assert steps_of(Launch([tell(0)], [told], own={2: [other]})).endswith(f"run 1 [operand {BEHIND}: 0]")
+
+
+def test_a_flag_that_was_taken_ahead_of_a_call_is_not_the_one_that_it_was_told_to_take() -> None:
+    inside = kernel(1, take(0), uses={0: (None, None)}, told={0: [0]})
+    text = steps_of(Launch([tell(0), tell(0)], [take(0), inside]))
+    assert text.endswith("program vector\n  await 0 for 1\n  run 1 [operand 0: 1]")
 
 
 def test_what_is_taken_behind_a_call_is_not_sure() -> None:
@@ -337,10 +343,21 @@ def test_a_word_is_awaited_for_all_setters_of_all_runs() -> None:
     launch = Launch([kernel(0), add(50)], [until(50, 6), kernel(1)])
     assert "await 0 for 1" in steps_of(launch, run=3)
     wait = until(50, 6)
-    assert refused(launch, run=2) == [
-        f"launch 0, core {core}: {wait}: a word is awaited for another count; expected 4; found 6"
+    assert refused(launch, run=4) == [
+        f"launch 0, core {core}: {wait}: a word is awaited for another count; expected 8; found 6"
         for core in (2, 3, 4, 5)
     ]
+
+
+def test_words_that_are_counted_up_have_no_next_number() -> None:
+    """Of a type's first core either: they are the plan's, not the service hart's."""
+    text = steps_of(*[Launch([add(50)], [until(50, 4)])] * 2)
+    assert text.startswith(
+        lines(
+            "event 0 mode notify setters cube to vector word 0 after -1",
+            "event 1 mode notify setters cube to vector word 0 after -1",
+        )
+    )
 
 
 def test_setters_are_those_of_the_word_that_add_one_to_it() -> None:
@@ -750,8 +767,8 @@ def test_behind_its_own_word_the_service_hart_waits_for_that_alone(step: Seen) -
 
 
 def test_a_hart_without_a_program_that_does_something_is_refused() -> None:
-    harts = replace(COUNTED, behind=[[], [], [until(1, 1)]])
-    assert refused(harts) == ["launch 0, hart 8: a hart without a program does something"]
+    harts = replace(COUNTED, behind=[[], [until(1, 1)], [take(0)]])
+    assert refused(harts) == [f"launch 0, hart {n}: a hart without a program does something" for n in (7, 8)]
     assert rebuilt(replace(COUNTED, behind=[[], [], []]))[1] == []
 
 

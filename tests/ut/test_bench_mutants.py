@@ -111,6 +111,28 @@ def test_a_mutant_that_tests_pass_is_alive_and_one_that_they_fail_is_not(
     assert (tmp_path / "checker.py").read_text() == CHECKER
 
 
+def test_functions_are_exchanged_in_what_was_collected_and_frozen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process of its own, which imports everything anew, is for mutants outside of functions alone."""
+    (tmp_path / "checker.py").write_text(CHECKER)
+    (tmp_path / "test_checker.py").write_text(TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\nmarkers = serial\n")
+    (tmp_path / "conftest.py").write_text("import gc\n\ndef pytest_collection_finish():\n    gc.freeze()\n")
+    monkeypatch.setattr(mutant_runs, "SLACK_S", 0)
+    anew = []
+
+    def run_anew(work: object, mutant: mutants.Mutant, before: mutant_runs.Result) -> mutant_runs.Result:
+        anew.append((mutant.was, before))
+        return before
+
+    monkeypatch.setattr(mutant_runs._Work, "run_anew", run_anew)
+    drawn = {mutant: ["test_checker.py"] for mutant in mutants.mutants(tmp_path, "checker.py")}
+    found = list(mutant_runs.run(tmp_path, drawn, budget_s=60, sure=False))
+    assert anew == [("LIMIT = 3", mutant_runs.Result("", 0, 0, ran=False))]
+    assert {m.function for m, result in found if result.killed_by} == {"count_up_to", "is_few"}
+
+
 def test_tests_that_fail_without_a_mutant_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "checker.py").write_text(CHECKER)
     (tmp_path / "test_checker.py").write_text(TESTS + "    assert checker.is_few(3)\n")
