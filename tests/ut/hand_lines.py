@@ -56,7 +56,7 @@ def kernel(
     return Kernel(subop, inside, {k: Use(*use) for k, use in (uses or {}).items()}, told or {}, accesses)
 
 
-def tell(flag: int, mode: Mode = Mode.GROUP, complete: int = _ALL) -> SetFlag:
+def set_flag(flag: int, mode: Mode = Mode.GROUP, complete: int = _ALL) -> SetFlag:
     return SetFlag(flag, mode, complete)
 
 

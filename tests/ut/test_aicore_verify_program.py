@@ -17,10 +17,10 @@ from hand_lines import (
     kernel,
     rebuilt,
     refused,
+    set_flag,
     steps_of,
     store,
     take,
-    tell,
     until,
 )
 from hand_plans import ALL, CUBE, TYPE, read, write
@@ -41,7 +41,7 @@ def lines(*rows: str) -> str:
 
 
 def test_cube_cores_compute_and_vector_cores_go_on() -> None:
-    assert steps_of(Launch([kernel(0), tell(1)], [take(1), kernel(1)])) == lines(
+    assert steps_of(Launch([kernel(0), set_flag(1)], [take(1), kernel(1)])) == lines(
         "event 0 mode group setters cube flag 1 after 0",
         "program cube", "run 0", "signal 0",
         "program vector", "await 0 for 1", "run 1",
@@ -49,7 +49,7 @@ def test_cube_cores_compute_and_vector_cores_go_on() -> None:
 
 
 def test_a_signal_ahead_of_all_calls() -> None:
-    assert steps_of(Launch([tell(0), kernel(4)], [take(0)])) == lines(
+    assert steps_of(Launch([set_flag(0), kernel(4)], [take(0)])) == lines(
         "event 0 mode group setters cube flag 0 after -1",
         "program cube", "signal 0", "run 4",
         "program vector", "await 0 for -1",
@@ -58,7 +58,7 @@ def test_a_signal_ahead_of_all_calls() -> None:
 
 def test_a_signal_comes_behind_what_any_core_of_its_type_has_called_in_any_launch() -> None:
     first = Launch(own={0: [kernel(0)], 1: [kernel(0), kernel(3)]})
-    second = Launch([tell(0)], [take(0)])
+    second = Launch([set_flag(0)], [take(0)])
     assert steps_of(first, second) == lines(
         "event 0 mode group setters cube flag 0 after 3",
         "program cube", "run 0", "run 3", "cut ahead of -1", "signal 0",
@@ -67,7 +67,7 @@ def test_a_signal_comes_behind_what_any_core_of_its_type_has_called_in_any_launc
 
 
 def test_the_nth_take_of_a_flag_is_of_its_nth_signal() -> None:
-    cube = [kernel(0), tell(1), kernel(1), tell(0), kernel(2), tell(1)]
+    cube = [kernel(0), set_flag(1), kernel(1), set_flag(0), kernel(2), set_flag(1)]
     assert steps_of(Launch(cube, [take(1), kernel(3), take(1), kernel(4), take(0)])) == lines(
         "event 0 mode group setters cube flag 1 after 0",
         "event 1 mode group setters cube flag 0 after 1",
@@ -78,8 +78,8 @@ def test_the_nth_take_of_a_flag_is_of_its_nth_signal() -> None:
 
 
 def test_flags_are_counted_over_launches() -> None:
-    one = Launch([kernel(0), tell(0)], [take(0)])
-    two = Launch([kernel(1), tell(0)], [take(0), kernel(2)])
+    one = Launch([kernel(0), set_flag(0)], [take(0)])
+    two = Launch([kernel(1), set_flag(0)], [take(0), kernel(2)])
     assert steps_of(one, two) == lines(
         "event 0 mode group setters cube flag 0 after 0",
         "event 1 mode group setters cube flag 0 after 1",
@@ -90,7 +90,7 @@ def test_flags_are_counted_over_launches() -> None:
 
 def test_an_event_of_all_cores_is_one() -> None:
     """Cube cores come first in what it says that it stands behind."""
-    both = [tell(2, ALL), take(2)]
+    both = [set_flag(2, ALL), take(2)]
     assert steps_of(Launch([kernel(0), *both], [kernel(1), *both])) == lines(
         "event 0 mode all setters all flag 2 after 0",
         "program cube", "run 0", "signal 0", "await 0 for -1",
@@ -100,8 +100,8 @@ def test_an_event_of_all_cores_is_one() -> None:
 
 def test_flags_of_two_types_of_setters_are_two() -> None:
     """Each type takes what the other gave, and one of them what its own cores did."""
-    cube: Steps = [kernel(0), tell(0), take(0), tell(1, TYPE), take(1)]
-    assert steps_of(Launch(cube, [kernel(1), tell(0), take(0)])) == lines(
+    cube: Steps = [kernel(0), set_flag(0), take(0), set_flag(1, TYPE), take(1)]
+    assert steps_of(Launch(cube, [kernel(1), set_flag(0), take(0)])) == lines(
         "event 0 mode group setters cube flag 0 after 0",
         "event 1 mode type setters cube flag 1 after 0",
         "event 2 mode group setters vector flag 0 after 1",
@@ -111,7 +111,7 @@ def test_flags_of_two_types_of_setters_are_two() -> None:
 
 
 def test_a_wait_for_what_nobody_signals_is_refused() -> None:
-    assert refused(Launch([kernel(0), tell(0)], [take(0), take(0)])) == [
+    assert refused(Launch([kernel(0), set_flag(0)], [take(0), take(0)])) == [
         "vector cores, flag 0, take 1: a wait for what nobody signals; expected one event; found 0"
     ]
     assert refused(Launch([kernel(0), take(0)])) == [
@@ -126,14 +126,14 @@ def test_a_wait_inside_a_kernel_for_what_nobody_signals_is_no_step() -> None:
 
 
 def test_a_flag_that_two_kinds_of_events_use_is_refused() -> None:
-    assert refused(Launch([kernel(0), tell(0)], [kernel(1), tell(0, TYPE), take(0), take(0)])) == [
+    assert refused(Launch([kernel(0), set_flag(0)], [kernel(1), set_flag(0, TYPE), take(0), take(0)])) == [
         "vector cores, flag 0, take 0: a flag is used by two kinds of events; expected one event; found 2",
         "vector cores, flag 0, take 1: a wait for what nobody signals; expected one event; found 0",
     ]
 
 
 def test_a_signal_that_may_be_seen_too_early_is_refused() -> None:
-    early = tell(0, complete=0)
+    early = set_flag(0, complete=0)
     assert refused(Launch([kernel(0), early], [take(0)])) == [
         f"launch 0, core {core}: {early}: a signal may be seen before what it tells of is done; expected 1"
         for core in (0, 1)
@@ -142,8 +142,8 @@ def test_a_signal_that_may_be_seen_too_early_is_refused() -> None:
 
 def test_cores_of_a_type_that_signal_differently_are_refused() -> None:
     """By themselves: what would follow from it is not told, and no plan is made of it."""
-    stranger = [kernel(0), tell(0), tell(0, TYPE)]
-    inside = Launch([kernel(0), tell(0)], [kernel(1, tell(3))], own={1: stranger}, behind=[[until(1, 1)]])
+    stranger = [kernel(0), set_flag(0), set_flag(0, TYPE)]
+    inside = Launch([kernel(0), set_flag(0)], [kernel(1, set_flag(3))], own={1: stranger}, behind=[[until(1, 1)]])
     plan, wrong = rebuilt(inside)
     assert wrong == [
         "launch 0, core 1: cores of a type signal differently; expected [('flag', 0, 'group'), ()]; "
@@ -155,17 +155,17 @@ def test_cores_of_a_type_that_signal_differently_are_refused() -> None:
 
 @pytest.mark.parametrize(
     "other",
-    [tell(1), tell(0, TYPE), add(0), add(9, 2), add(8)],
+    [set_flag(1), set_flag(0, TYPE), add(0), add(9, 2), add(8)],
     ids=["flag", "mode", "word", "value", "another word"],
 )
 def test_signals_differ_by_flag_mode_word_and_value(other: Seen) -> None:
-    ours = add(9) if other in (add(9, 2), add(8)) else tell(0)
+    ours = add(9) if other in (add(9, 2), add(8)) else set_flag(0)
     found = refused(Launch([ours], own={1: [other]}))
     assert "launch 0, core 1: cores of a type signal differently" in found[-1]
 
 
 def test_cores_of_a_type_that_wait_differently_are_refused() -> None:
-    launch = Launch([tell(0), tell(1)], [kernel(3), take(0), take(1)], own={4: [kernel(3), take(0)]})
+    launch = Launch([set_flag(0), set_flag(1)], [kernel(3), take(0), take(1)], own={4: [kernel(3), take(0)]})
     assert refused(launch) == [
         "vector core 2, stretch with sub-operators [3]: cores of a type wait differently; "
         "expected [('flag', 0, 0), ('flag', 1, 0)]; found [('flag', 0, 0)]"
@@ -187,13 +187,13 @@ def test_a_core_that_prefetches_is_refused() -> None:
 
 def test_a_device_without_cube_cores() -> None:
     vector = replace(SHAPE, cube_cores=0)
-    both = [tell(1, TYPE), take(1)]
+    both = [set_flag(1, TYPE), take(1)]
     assert steps_of(Launch(vector=[kernel(0), *both, kernel(1)]), shape=vector) == lines(
         "event 0 mode type setters vector flag 1 after 0",
         "program cube",
         "program vector", "run 0", "signal 0", "await 0 for 1", "run 1",
     )  # fmt: skip
-    barrier = kernel(0, tell(1, TYPE), take(1))
+    barrier = kernel(0, set_flag(1, TYPE), take(1))
     assert steps_of(Launch(vector=[barrier]), shape=vector) == lines("program cube", "program vector", "run 0")
 
 
@@ -202,20 +202,20 @@ def test_a_device_without_cube_cores() -> None:
 
 def test_a_wait_stands_where_the_last_core_had_it() -> None:
     """Ahead of a run on one core, behind it on another: it tells the accesses of none."""
-    launch = Launch([tell(0)], [take(0), kernel(0), kernel(1)], own={5: [kernel(0), take(0), kernel(1)]})
+    launch = Launch([set_flag(0)], [take(0), kernel(0), kernel(1)], own={5: [kernel(0), take(0), kernel(1)]})
     assert steps_of(launch) == lines(
         "event 0 mode group setters cube flag 0 after -1",
         "program cube", "signal 0",
         "program vector", "run 0", "await 0 for 1", "run 1",
     )  # fmt: skip
-    launch = Launch([tell(0)], [kernel(0), take(0), kernel(1)], own={2: [take(0), kernel(0), kernel(1)]})
+    launch = Launch([set_flag(0)], [kernel(0), take(0), kernel(1)], own={2: [take(0), kernel(0), kernel(1)]})
     assert "run 0\n  await 0 for 1\n  run 1" in steps_of(launch)
 
 
 def test_a_core_without_units_of_a_run_does_not_hold_its_waits_back() -> None:
     """It waits behind its own last run, which is ahead of what it does not run."""
     launch = Launch(
-        [tell(0)],
+        [set_flag(0)],
         [kernel(0), kernel(1), take(0), kernel(2)],
         own={4: [kernel(0), take(0), kernel(2)], 5: [take(0), kernel(2)]},
     )
@@ -223,12 +223,12 @@ def test_a_core_without_units_of_a_run_does_not_hold_its_waits_back() -> None:
 
 
 def test_a_wait_behind_all_runs_is_for_none() -> None:
-    assert steps_of(Launch([tell(0)], [kernel(0), take(0)])).endswith("run 0\n  await 0 for -1")
+    assert steps_of(Launch([set_flag(0)], [kernel(0), take(0)])).endswith("run 0\n  await 0 for -1")
 
 
 def test_a_wait_inside_a_kernel_is_of_the_operands_behind_it() -> None:
     inside = kernel(3, take(0), take(1), uses={0: (0, None), 1: (1, None), 2: (2, None), 3: (3, None)})
-    assert steps_of(Launch([tell(0), tell(1)], [inside])) == lines(
+    assert steps_of(Launch([set_flag(0), set_flag(1)], [inside])) == lines(
         "event 0 mode group setters cube flag 0 after -1",
         "event 1 mode group setters cube flag 1 after -1",
         "program cube", "signal 0", "signal 1",
@@ -238,11 +238,11 @@ def test_a_wait_inside_a_kernel_is_of_the_operands_behind_it() -> None:
 
 def test_waits_are_counted_from_the_launchs_first() -> None:
     """Those of earlier stretches and of flags inside kernels count, those ahead of the run are no operand's."""
-    signals = [tell(0), tell(1), tell(2)]
-    barrier = kernel(0, tell(3, TYPE), take(3))
+    signals = [set_flag(0), set_flag(1), set_flag(2)]
+    barrier = kernel(0, set_flag(3, TYPE), take(3))
     inside = kernel(1, take(1), take(2), uses={0: (4, None), 1: (3, None)})
     cube: Steps = [*signals, take(0)]
-    assert steps_of(Launch(cube, [barrier, take(0), tell(0), inside])) == lines(
+    assert steps_of(Launch(cube, [barrier, take(0), set_flag(0), inside])) == lines(
         "event 0 mode group setters cube flag 0 after -1",
         "event 1 mode group setters cube flag 1 after -1",
         "event 2 mode group setters cube flag 2 after -1",
@@ -256,34 +256,36 @@ def test_an_operand_has_the_waits_that_all_cores_had_passed() -> None:
     """What is sure of no operand was passed at the kernel's end."""
     sure = kernel(0, take(0), take(1), uses={0: (2, None), 1: (1, None)})
     less = kernel(0, take(1), take(0), uses={0: (1, None), 1: (0, None)})
-    signals = [tell(0), tell(1)]
+    signals = [set_flag(0), set_flag(1)]
     text = steps_of(Launch(signals, [sure], own={3: [less]}))
     assert text.endswith(f"run 0 [operand 0: 1] [operand {BEHIND}: 0]")
 
 
 def test_an_operand_that_one_core_does_not_touch_has_the_others_waits() -> None:
     text = steps_of(
-        Launch([tell(0)], [kernel(0, take(0), uses={1: (1, None)})], own={2: [kernel(0, take(0), uses={0: (0, None)})]})
+        Launch(
+            [set_flag(0)], [kernel(0, take(0), uses={1: (1, None)})], own={2: [kernel(0, take(0), uses={0: (0, None)})]}
+        )
     )
     assert text.endswith("run 0 [operand 1: 0]")
 
 
 def test_a_wait_ahead_of_one_call_and_inside_another_is_inside() -> None:
     inside = kernel(0, take(0), uses={0: (1, None)})
-    launch = Launch([tell(0)], [inside], own={4: [take(0), kernel(0, uses={0: (1, None)})]})
+    launch = Launch([set_flag(0)], [inside], own={4: [take(0), kernel(0, uses={0: (1, None)})]})
     assert steps_of(launch).endswith("program vector\n  run 0 [operand 0: 0]")
 
 
 def test_waits_inside_one_of_several_kernels() -> None:
     inside = kernel(2, take(0), uses={0: (1, None)})
-    assert steps_of(Launch([tell(0), tell(1)], [kernel(0), kernel(1), inside, take(1), kernel(4)])).endswith(
+    assert steps_of(Launch([set_flag(0), set_flag(1)], [kernel(0), kernel(1), inside, take(1), kernel(4)])).endswith(
         "program vector\n  run 0\n  run 1\n  run 2 [operand 0: 0]\n  await 1 for 4\n  run 4"
     )
 
 
 def test_what_a_kernel_was_told_to_take_for_an_operand_that_it_did_not_touch() -> None:
     """Of two counts of a flag the first, where it was told to take one; and all that was taken ahead of it."""
-    signals = [tell(0), tell(0), tell(1), tell(2)]
+    signals = [set_flag(0), set_flag(0), set_flag(1), set_flag(2)]
     inside = kernel(
         1, take(0), take(0), take(1), uses={0: (None, None), 1: (None, None), 2: (None, None), 3: (4, None)},
         told={0: [0], 1: [0, 0], 2: [1]},
@@ -298,13 +300,13 @@ def test_what_was_taken_ahead_of_a_call_is_sure_though_another_core_took_it_insi
     told = kernel(1, take(0), uses={0: (None, None)}, told={0: [0]})
     ahead = kernel(1, uses={0: (None, None)}, told={0: []})
     other = kernel(1, take(0), uses={0: (None, None)}, told={0: []})
-    assert steps_of(Launch([tell(0)], [told], own={2: [take(0), ahead]})).endswith("run 1 [operand 0: 0]")
-    assert steps_of(Launch([tell(0)], [told], own={2: [other]})).endswith(f"run 1 [operand {BEHIND}: 0]")
+    assert steps_of(Launch([set_flag(0)], [told], own={2: [take(0), ahead]})).endswith("run 1 [operand 0: 0]")
+    assert steps_of(Launch([set_flag(0)], [told], own={2: [other]})).endswith(f"run 1 [operand {BEHIND}: 0]")
 
 
 def test_a_flag_that_was_taken_ahead_of_a_call_is_not_the_one_that_it_was_told_to_take() -> None:
     inside = kernel(1, take(0), uses={0: (None, None)}, told={0: [0]})
-    text = steps_of(Launch([tell(0), tell(0)], [take(0), inside]))
+    text = steps_of(Launch([set_flag(0), set_flag(0)], [take(0), inside]))
     assert text.endswith("program vector\n  await 0 for 1\n  run 1 [operand 0: 1]")
 
 
@@ -312,7 +314,7 @@ def test_what_is_taken_behind_a_call_is_not_sure() -> None:
     """By a core whose wait stands inside a later run."""
     untouched = kernel(0, uses={0: (None, None)}, told={0: [0]})
     later = kernel(1, take(0), uses={0: (None, None)}, told={0: [0]})
-    text = steps_of(Launch([tell(0)], [untouched, later]))
+    text = steps_of(Launch([set_flag(0)], [untouched, later]))
     assert text.endswith("program vector\n  run 0\n  run 1 [operand 0: 0]")
 
 
@@ -433,8 +435,8 @@ def pair(cube: Kernel, vector: Kernel, own: dict[int, Kernel] | None = None) -> 
     return Launch([cube], [vector], own={core: [call] for core, call in (own or {}).items()})
 
 
-GIVES = kernel(0, tell(3), take(2))
-TAKES = kernel(0, take(3), tell(2))
+GIVES = kernel(0, set_flag(3), take(2))
+TAKES = kernel(0, take(3), set_flag(2))
 
 
 def inside_refused(core: int, flag: int, expected: int, found: int) -> str:
@@ -455,8 +457,8 @@ def test_one_group_may_run_what_the_other_does_not() -> None:
 
 
 def test_the_waits_of_a_kernel_that_are_not_for_its_own_flags_are_the_plans() -> None:
-    first = kernel(0, take(0), take(3), tell(2), uses={0: (1, None)})
-    launch = Launch([tell(0), GIVES], [first])
+    first = kernel(0, take(0), take(3), set_flag(2), uses={0: (1, None)})
+    launch = Launch([set_flag(0), GIVES], [first])
     assert steps_of(launch) == lines(
         "event 0 mode group setters cube flag 0 after -1",
         "program cube", "signal 0", "run 0",
@@ -465,14 +467,14 @@ def test_the_waits_of_a_kernel_that_are_not_for_its_own_flags_are_the_plans() ->
 
 
 def test_a_core_that_takes_less_or_more_than_it_is_given_is_refused() -> None:
-    assert refused(pair(GIVES, TAKES, {3: kernel(0, tell(2))})) == [inside_refused(3, 3, 1, 0)]
-    assert refused(pair(GIVES, TAKES, {3: kernel(0, take(3), take(3), tell(2))})) == [inside_refused(3, 3, 1, 2)]
-    assert refused(pair(GIVES, TAKES, {1: kernel(0, tell(3))})) == [inside_refused(1, 2, 1, 0)]
+    assert refused(pair(GIVES, TAKES, {3: kernel(0, set_flag(2))})) == [inside_refused(3, 3, 1, 0)]
+    assert refused(pair(GIVES, TAKES, {3: kernel(0, take(3), take(3), set_flag(2))})) == [inside_refused(3, 3, 1, 2)]
+    assert refused(pair(GIVES, TAKES, {1: kernel(0, set_flag(3))})) == [inside_refused(1, 2, 1, 0)]
 
 
 def test_cores_of_a_group_give_alike() -> None:
     assert refused(pair(GIVES, TAKES, {3: kernel(0, take(3))})) == [inside_refused(0, 2, 0, 1)]
-    more = kernel(0, take(3), tell(2), tell(2))
+    more = kernel(0, take(3), set_flag(2), set_flag(2))
     assert refused(pair(GIVES, TAKES, {4: more})) == [inside_refused(1, 2, 1, 1)]
 
 
@@ -482,15 +484,15 @@ def test_a_core_of_the_group_that_does_not_run_it_takes_nothing() -> None:
 
 
 def test_a_kernel_that_signals_all_cores_is_refused() -> None:
-    everybody = kernel(0, tell(1, ALL), take(1))
+    everybody = kernel(0, set_flag(1, ALL), take(1))
     found = refused(Launch([everybody], [everybody]))
     assert found == [inside_refused(core, 1, 0, 1) for core in range(6)]
-    alone = refused(Launch(own={0: [kernel(0, tell(1, ALL))]}))
+    alone = refused(Launch(own={0: [kernel(0, set_flag(1, ALL))]}))
     assert alone == [inside_refused(0, 1, 0, 0)]
 
 
-MEETS = kernel(1, tell(2, TYPE), take(2), tell(3, TYPE), take(3))
-JOINS: Steps = [tell(2, TYPE), take(2), tell(3, TYPE), take(3)]
+MEETS = kernel(1, set_flag(2, TYPE), take(2), set_flag(3, TYPE), take(3))
+JOINS: Steps = [set_flag(2, TYPE), take(2), set_flag(3, TYPE), take(3)]
 
 
 def test_cores_that_meet_inside_a_kernel_and_those_that_join() -> None:
@@ -515,30 +517,30 @@ def test_a_core_that_does_not_join_is_refused() -> None:
     ]
 
 
-def test_what_others_run_without_meeting_is_joined_by_nobody() -> None:
+def test_what_others_run_without_a_barrier_is_joined_by_nobody() -> None:
     assert steps_of(Launch(vector=[MEETS, kernel(3)], own={2: [MEETS]})).endswith("run 1\n  run 3")
 
 
 def test_joined_barriers_are_told_of_their_own_kernels() -> None:
-    once = kernel(4, tell(2, TYPE), take(2))
+    once = kernel(4, set_flag(2, TYPE), take(2))
     launch = Launch(vector=[MEETS, once], own={3: [*JOINS, once], 4: [MEETS, *JOINS[:2]]})
     assert steps_of(launch).endswith("program vector\n  run 1 barriers 2\n  run 4 barriers 1")
 
 
 def test_cores_that_do_not_meet_equally_often_are_refused() -> None:
-    once = kernel(1, tell(2, TYPE), take(2))
+    once = kernel(1, set_flag(2, TYPE), take(2))
     found = refused(Launch(vector=[MEETS], own={2: [once]}))
     assert found == ["launch 0, sub-operator 1, core 2: cores meet inside a kernel, and not equally often"]
 
 
-def test_a_core_that_leaves_a_meeting_unawaited_is_refused() -> None:
-    found = refused(Launch(vector=[kernel(0, tell(1, TYPE))]))
+def test_a_core_that_leaves_a_barrier_unawaited_is_refused() -> None:
+    found = refused(Launch(vector=[kernel(0, set_flag(1, TYPE))]))
     assert found == [inside_refused(core, 1, 1, 0) for core in (2, 3, 4, 5)]
 
 
 def test_each_sub_operator_and_launch_is_looked_at_by_itself() -> None:
     """What one kernel leaves is not for the next one to take."""
-    gives, takes = kernel(0, tell(3)), kernel(1, take(3))
+    gives, takes = kernel(0, set_flag(3)), kernel(1, take(3))
     told = "cores signal one another inside a kernel, and not as often as they wait"
     wanted = [
         *(f"launch 0, sub-operator 0, core {core}, flag 3: {told}; expected 1; found 0" for core in (2, 3, 4, 5)),
@@ -567,7 +569,7 @@ def test_a_fence_is_where_loads_come_behind_all_stores_of_earlier_calls() -> Non
 
 def test_a_fence_and_waits_of_one_operand() -> None:
     vector = [STORES, kernel(1, take(0), uses={0: (1, 1), 1: (1, 0)})]
-    assert steps_of(Launch([tell(0)], vector)).endswith("run 0\n  run 1 [operand 0: 0 fence] [operand 1: 0]")
+    assert steps_of(Launch([set_flag(0)], vector)).endswith("run 0\n  run 1 [operand 0: 0 fence] [operand 1: 0]")
 
 
 def test_a_fence_is_one_where_it_is_one_on_all_cores() -> None:
@@ -638,7 +640,7 @@ def test_a_load_that_knows_of_the_first_fences_stores_leaves_it() -> None:
 
 
 def test_fences_hold_over_stretches_and_not_over_launches() -> None:
-    stretches = Launch([STORES, tell(0), FENCE, reads(2, 0)], [take(0)])
+    stretches = Launch([STORES, set_flag(0), FENCE, reads(2, 0)], [take(0)])
     assert "fence" not in steps_of(stretches)
     launches = [Launch([STORES]), Launch([kernel(1, uses={7: (0, 0)}), reads(2, 0)])]
     assert "run 1 [operand 7: fence]\n  run 2" in steps_of(*launches)
@@ -744,7 +746,7 @@ def test_a_service_hart_that_ends_before_its_prefetches_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "step",
-    [until(CUBE_WORD + 50, 1), Returned(), add(CUBE_WORD, complete=0), take(0), tell(0, complete=0)],
+    [until(CUBE_WORD + 50, 1), Returned(), add(CUBE_WORD, complete=0), take(0), set_flag(0, complete=0)],
     ids=["a word of nobody", "return", "count", "flag", "signal"],
 )
 def test_what_is_not_a_step_of_the_service_hart_is_refused(step: Seen) -> None:
