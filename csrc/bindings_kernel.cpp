@@ -168,17 +168,20 @@ class KernelObject {
     in_session(io, watchdog_ns, [&](auto pointers, const auto& options) { return kernel_->run(pointers, options); });
   }
 
-  // By round: ns of plain, profiled and one-by-one launches, time stamps around and within the profiled ones, how often
-  // threads lost their CPU beside each kind, and how fast each core's CPU ran.
+  // By round: ns of plain, profiled and one-by-one launches, time stamps around and within those that leave them, how
+  // often threads lost their CPU beside each kind, and how fast each core's CPU ran.
   py::dict profile(const py::handle& io, int rounds, int warmup, bool settle, bool single, std::int64_t watchdog_ns) {
     using namespace py::literals;
     check_rounds(rounds, warmup);
     const auto count = static_cast<py::ssize_t>(rounds);
     const sk::KernelConfig& config = kernel_->config();
     py::array_t<std::int64_t> plain(count), profiled(count), one_by_one(single ? count : 0);
-    const std::vector<py::ssize_t> three{count, 3}, two{count, 2}, each{count, config.cores};
-    py::array_t<std::int64_t> preemptions(three), chain_ticks(each);
-    py::array_t<std::uint64_t> edges(two);
+    const py::ssize_t singles = one_by_one.size();
+    const std::vector<py::ssize_t> kinds{count, static_cast<py::ssize_t>(sk::kLaunchKinds)}, each{count, config.cores};
+    py::array_t<std::int64_t> preemptions(kinds), chain_ticks(each);
+    py::array_t<std::uint64_t> edges(std::vector<py::ssize_t>{count, 2});
+    py::array_t<std::uint64_t> single_edges(std::vector<py::ssize_t>{singles, 2});
+    py::array_t<std::uint64_t> single_events(std::vector<py::ssize_t>{singles, config.cores, config.subops, 2});
     py::array_t<std::uint64_t> events(std::vector<py::ssize_t>{count, static_cast<py::ssize_t>(config.cores),
                                                                static_cast<py::ssize_t>(config.events_words)});
     // Warm-up rounds write into the first row.
@@ -188,6 +191,8 @@ class KernelObject {
                                .single = span_of(one_by_one),
                                .edges = span_of(edges),
                                .events = span_of(events),
+                               .single_edges = span_of(single_edges),
+                               .single_events = span_of(single_events),
                                .preemptions = span_of(preemptions),
                                .chain_ticks = span_of(chain_ticks)};
     std::fill(rows.preemptions.begin(), rows.preemptions.end(), 0);
@@ -197,7 +202,8 @@ class KernelObject {
       });
     }
     return py::dict("plain_ns"_a = plain, "profiled_ns"_a = profiled, "single_ns"_a = one_by_one, "edges"_a = edges,
-                    "events"_a = events, "preemptions"_a = preemptions, "chain_ticks"_a = chain_ticks);
+                    "events"_a = events, "single_edges"_a = single_edges, "single_events"_a = single_events,
+                    "preemptions"_a = preemptions, "chain_ticks"_a = chain_ticks);
   }
 
   py::array_t<std::int64_t> count(const py::handle& io, int launches, std::int64_t watchdog_ns) {

@@ -99,7 +99,9 @@ class ProfileRows(TypedDict):
     single_ns: npt.NDArray[np.int64]  # empty where not asked for
     edges: npt.NDArray[np.uint64]  # [rounds, 2]: time stamps at begin and end of the profiled launch
     events: npt.NDArray[np.uint64]  # [rounds, cores, events_words], 0 where the entry wrote none
-    preemptions: npt.NDArray[np.int64]  # [rounds, 3]: of all threads beside plain, profiled and single launches
+    single_edges: npt.NDArray[np.uint64]  # the same two around the sub-operators one by one with time stamps
+    single_events: npt.NDArray[np.uint64]  # [rounds, cores, subops, 2]: begin and end of each core's share of each
+    preemptions: npt.NDArray[np.int64]  # [rounds, 4]: of all threads beside plain, profiled, single, stamped single
     chain_ticks: npt.NDArray[np.int64]  # [rounds, cores]: of `CHAIN_CYCLES`, behind the profiled launch; 0: unknown
 
 class Kernel:
@@ -154,8 +156,9 @@ class Kernel:
         single: bool = False,
         watchdog_ns: int = 0,
     ) -> ProfileRows:
-        """Launches of the plain and the profiled entry and, with `single`, one by one, in turn: drift of the machine
-        meets all alike. `settle`: ahead of each launch that is measured, one of its kind that is not."""
+        """Launches of the plain and the profiled entry and, with `single`, one by one without time stamps and with
+        them, in turn: drift of the machine meets all alike. `settle`: ahead of each launch that is measured, one of its
+        kind that is not."""
 
     def count(self, io: Sequence[Any], launches: int, watchdog_ns: int = 0) -> npt.NDArray[np.int64]:
         """Cycles, instructions and misses of the last cache in user mode over `launches` fused launches back to back,

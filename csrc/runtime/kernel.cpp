@@ -18,7 +18,8 @@ constexpr std::uint32_t kSpinLimit = 4000;              // of pause: a few cache
 constexpr std::uint32_t kSpinLimitOversubscribed = 32;  // who waits holds the CPU that the awaited one needs
 constexpr std::int64_t kPollPeriodNs = 50'000'000;
 constexpr int kProducerBits = 8;
-constexpr std::size_t kPlain = 0, kProfiled = 1, kSingle = 2, kKinds = 3;  // of launches that a profile compares
+constexpr std::size_t kPlain = 0, kProfiled = 1, kSingle = 2, kStampedSingle = 3;
+static_assert(kStampedSingle + 1 == kLaunchKinds);
 static_assert(kMaxCores <= 1 << kProducerBits);
 
 Mutex list_mutex;  // held for moments only, never during a run: fork may take it
@@ -130,9 +131,10 @@ std::unique_ptr<Kernel> Kernel::create(KernelConfig config) {
 bool Kernel::allocate() {
   const auto cores = static_cast<std::size_t>(config_.cores);
   const std::size_t scratch_stride = round_up(config_.scratch_bytes, kApartBytes);
-  const std::size_t events_stride = round_up(config_.events_words, kApartBytes / sizeof(std::uint64_t));
+  const std::size_t stamps = std::max(config_.events_words, 2 * static_cast<std::size_t>(config_.subops));
+  const std::size_t events_stride = round_up(stamps, kApartBytes / sizeof(std::uint64_t));
   constexpr std::size_t kMost = SIZE_MAX / 2 / kMaxCores;
-  if (config_.scratch_bytes > kMost || config_.events_words > kMost / sizeof(std::uint64_t)) return false;
+  if (config_.scratch_bytes > kMost || stamps > kMost / sizeof(std::uint64_t)) return false;
   if (!frame_memory_.allocate(sizeof(Frame), kApartBytes) || !arena_.allocate(config_.arena_bytes) ||
       !scratch_.allocate(cores * scratch_stride, kApartBytes) ||
       !flags_.allocate(cores * SK_FLAG_STRIDE * sizeof(std::uint64_t), kApartBytes) ||
@@ -205,7 +207,7 @@ AbortReason Kernel::profile(std::span<std::uint8_t* const> io, const RunOptions&
                             const ProfileRows& rows) {
   const Running running(*this, io, options);
   if (!running.entered()) return running.refusal();
-  const std::size_t kinds = rows.single.empty() ? 2 : 3;
+  const std::size_t kinds = rows.single.empty() ? 2 : kLaunchKinds;
   for (std::ptrdiff_t i = -warmup; i < static_cast<std::ptrdiff_t>(rows.rounds); ++i) {
     const std::size_t row = i < 0 ? 0 : static_cast<std::size_t>(i);
     for (std::size_t turn = 0; turn < kinds; ++turn) {
@@ -218,16 +220,11 @@ AbortReason Kernel::profile(std::span<std::uint8_t* const> io, const RunOptions&
       }
       if (const AbortReason reason = profile_launch(kind, row, rows); reason != AbortReason::kNone) return reason;
       if (const AbortReason reason = note_conditions(after); reason != AbortReason::kNone) return reason;
-      rows.preemptions[row * kKinds + kind] = after - before;
-      if (kind != kProfiled) continue;
-      if (const AbortReason reason = check_counters(); reason != AbortReason::kNone) return reason;
-      for (std::size_t core = 0; core < static_cast<std::size_t>(config_.cores); ++core) {
-        const std::uint64_t* stamps = frame_->ctx.events + core * frame_->ctx.events_stride;
-        const std::size_t at = row * static_cast<std::size_t>(config_.cores) + core;
-        const auto first = static_cast<std::ptrdiff_t>(at * config_.events_words);
-        std::copy_n(stamps, config_.events_words, rows.events.begin() + first);
-        rows.chain_ticks[at] = conditions_[core].chain_ticks;
+      rows.preemptions[row * kLaunchKinds + kind] = after - before;
+      if (kind == kProfiled) {
+        if (const AbortReason reason = check_counters(); reason != AbortReason::kNone) return reason;
       }
+      copy_stamps(kind, row, rows);
     }
     if (const AbortReason reason = poll_between_rounds(); reason != AbortReason::kNone) return reason;
   }
@@ -239,19 +236,46 @@ AbortReason Kernel::profile_launch(std::size_t kind, std::size_t row, const Prof
   const std::int64_t start = now_ns();
   const std::uint64_t begin = ticks();
   AbortReason reason = AbortReason::kNone;
-  if (kind == kSingle) {
-    reason = single_round(nullptr);
+  if (kind == kSingle || kind == kStampedSingle) {
+    const SkSingleEntry stamped = config_.single == nullptr ? nullptr : on_stamped_single;
+    reason = single_round(kind == kSingle ? config_.single : stamped, nullptr);
   } else {
     reason = launch_fused(kind == kProfiled ? config_.profiled : config_.entry, false);
   }
   const std::uint64_t end = ticks();
   const std::int64_t ns = now_ns() - start;
-  if (kind == kProfiled) {
-    rows.edges[2 * row] = begin;
-    rows.edges[2 * row + 1] = end;
+  if (kind == kProfiled || kind == kStampedSingle) {
+    const std::span<std::uint64_t> edges = kind == kProfiled ? rows.edges : rows.single_edges;
+    edges[2 * row] = begin;
+    edges[2 * row + 1] = end;
   }
-  (kind == kPlain ? rows.plain : kind == kProfiled ? rows.profiled : rows.single)[row] = ns;
+  if (kind != kStampedSingle) {
+    (kind == kPlain ? rows.plain : kind == kProfiled ? rows.profiled : rows.single)[row] = ns;
+  }
   return reason;
+}
+
+// What the last launch of a kind left behind, into the row.
+void Kernel::copy_stamps(std::size_t kind, std::size_t row, const ProfileRows& rows) const {
+  if (kind != kProfiled && kind != kStampedSingle) return;
+  const bool fused = kind == kProfiled;
+  const std::size_t words = fused ? config_.events_words : 2 * static_cast<std::size_t>(config_.subops);
+  const std::span<std::uint64_t> events = fused ? rows.events : rows.single_events;
+  for (std::size_t core = 0; core < static_cast<std::size_t>(config_.cores); ++core) {
+    const std::uint64_t* stamps = frame_->ctx.events + core * frame_->ctx.events_stride;
+    const std::size_t at = row * static_cast<std::size_t>(config_.cores) + core;
+    std::copy_n(stamps, words, events.begin() + static_cast<std::ptrdiff_t>(at * words));
+    if (fused) rows.chain_ticks[at] = conditions_[core].chain_ticks;
+  }
+}
+
+// A core's share of a sub-operator with a time stamp at either end.
+std::int32_t Kernel::on_stamped_single(SkContext* ctx, std::int32_t core, std::int32_t subop) noexcept {
+  const auto own = static_cast<std::size_t>(core) * ctx->events_stride + 2 * static_cast<std::size_t>(subop);
+  ctx->events[own] = ticks();
+  const std::int32_t code = reinterpret_cast<Frame*>(ctx)->kernel->config_.single(ctx, core, subop);
+  ctx->events[own + 1] = ticks();
+  return code;
 }
 
 // How often the threads of all cores have lost their CPU to others so far, and how fast each core's CPU runs.
@@ -308,7 +332,7 @@ AbortReason Kernel::run_single(std::span<std::uint8_t* const> io, const RunOptio
                                std::span<std::int64_t> ns) {
   const Running running(*this, io, options);
   if (!running.entered()) return running.refusal();
-  return single_round(ns.data());
+  return single_round(config_.single, ns.data());
 }
 
 AbortReason Kernel::time(std::span<std::uint8_t* const> io, const RunOptions& options, int warmup,
@@ -349,11 +373,11 @@ AbortReason Kernel::launch_fused(SkEntry entry, bool check) {
   return check ? check_counters() : AbortReason::kNone;
 }
 
-AbortReason Kernel::single_round(std::int64_t* each_ns) {
-  if (config_.single == nullptr) return stop(AbortReason::kMissingEntry);
+AbortReason Kernel::single_round(SkSingleEntry entry, std::int64_t* each_ns) {
+  if (entry == nullptr) return stop(AbortReason::kMissingEntry);
   std::int64_t before = each_ns != nullptr ? now_ns() : 0;
   for (std::int32_t subop = 0; subop < config_.subops; ++subop) {
-    const Job job{.entry = nullptr, .single = config_.single, .ctx = &frame_->ctx, .subop = subop};
+    const Job job{.entry = nullptr, .single = entry, .ctx = &frame_->ctx, .subop = subop};
     if (const AbortReason reason = launch(job); reason != AbortReason::kNone) return reason;
     if (each_ns == nullptr) continue;
     const std::int64_t now = now_ns();

@@ -95,16 +95,21 @@ struct RunOptions {
                                          // `last_abort()` knows that no run which was not refused still goes on
 };
 
+// Of launches that a profile compares: plain, with time stamps, one by one, one by one with time stamps.
+inline constexpr std::size_t kLaunchKinds = 4;
+
 // What a profile measures, by round; whoever asks owns the memory.
 struct ProfileRows {
   std::size_t rounds = 0;
-  std::span<std::int64_t> plain;        // ns of a launch, seen by the caller
-  std::span<std::int64_t> profiled;     // the same of one that leaves time stamps
-  std::span<std::int64_t> single;       // of the sub-operators one by one; empty: not wanted
-  std::span<std::uint64_t> edges;       // [rounds, 2]: time stamps at begin and end of the profiled launch
-  std::span<std::uint64_t> events;      // [rounds, cores, events_words], 0 where the entry wrote none
-  std::span<std::int64_t> preemptions;  // [rounds, 3]: of all threads, beside plain, profiled and single launches
-  std::span<std::int64_t> chain_ticks;  // [rounds, cores]: of each core's CPU, right behind the profiled launch
+  std::span<std::int64_t> plain;           // ns of a launch, seen by the caller
+  std::span<std::int64_t> profiled;        // the same of one that leaves time stamps
+  std::span<std::int64_t> single;          // of the sub-operators one by one; empty: they are not wanted
+  std::span<std::uint64_t> edges;          // [rounds, 2]: time stamps at begin and end of the profiled launch
+  std::span<std::uint64_t> events;         // [rounds, cores, events_words], 0 where the entry wrote none
+  std::span<std::uint64_t> single_edges;   // the same two around the sub-operators one by one with time stamps
+  std::span<std::uint64_t> single_events;  // [rounds, cores, subops, 2]: begin and end of each core's share of each
+  std::span<std::int64_t> preemptions;     // [rounds, kLaunchKinds]: of all threads, beside launches of each kind
+  std::span<std::int64_t> chain_ticks;     // [rounds, cores]: of each core's CPU, right behind the profiled launch
 };
 
 class Kernel {
@@ -121,7 +126,7 @@ class Kernel {
 
   // Each returns kNone or why it stopped; details are then in `last_abort()`. `io` holds io_count pointers.
   AbortReason run(std::span<std::uint8_t* const> io, const RunOptions& options);
-  // Plain, profiled and one-by-one launches in turn. `settle`: ahead of each that is measured, one of its kind that is
+  // Launches of all kinds in turn. `settle`: ahead of each that is measured, one of its kind that is
   // not, so that all of them find caches as their own kind leaves them, time stamps' lines included; nothing but the
   // copying of stamps comes between them.
   AbortReason profile(std::span<std::uint8_t* const> io, const RunOptions& options, int warmup, bool settle,
@@ -174,7 +179,8 @@ class Kernel {
   void enlist();
   AbortReason launch(const Job& job);
   AbortReason launch_fused(SkEntry entry, bool check_counters);
-  AbortReason single_round(std::int64_t* each_ns);  // null: not wanted
+  AbortReason single_round(SkSingleEntry entry, std::int64_t* each_ns);  // null: not wanted
+  void copy_stamps(std::size_t kind, std::size_t row, const ProfileRows& rows) const;
   AbortReason check_counters();
   AbortReason stop(AbortReason reason) noexcept;
   AbortReason poll_between_rounds();
@@ -193,6 +199,7 @@ class Kernel {
   static std::int32_t on_note_conditions(SkContext* ctx, std::int32_t core) noexcept;
   static std::int32_t on_open_counters(SkContext* ctx, std::int32_t core) noexcept;
   static std::int32_t on_close_counters(SkContext* ctx, std::int32_t core) noexcept;
+  static std::int32_t on_stamped_single(SkContext* ctx, std::int32_t core, std::int32_t subop) noexcept;
 
   KernelConfig config_;
   AlignedBuffer frame_memory_;

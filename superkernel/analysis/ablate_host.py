@@ -93,7 +93,7 @@ class HostAblation:
         for row in self.rows:
             gain = "" if row.gain is None else f"{row.gain:.1%}"
             line = f"{row.name:<17}{row.us:>9.2f}{row.low_us:>9.2f}{row.high_us:>9.2f}{gain:>8}{row.speedup:>8.2f}x"
-            parts = "".join(f"{row.split[kind]:>11.2f}" if kind in row.split else f"{'':>11}" for kind in kinds)
+            parts = "".join(f"{row.split[kind]:>z11.2f}" if kind in row.split else f"{'':>11}" for kind in kinds)
             lines.append(f"{line}{'':>9}{parts}  {row.verdict}".rstrip())
         lines += ["", "medians with 95 % intervals; gain: against the row above; speedup: against one by one"]
         return "\n".join(lines)
@@ -130,7 +130,7 @@ def ablate_host(
     assert single is not None
     assert run is not None
     assert conditions is not None
-    rows = [_row(ONE_BY_ONE, single, None, single, None, ())]
+    rows = [_row(ONE_BY_ONE, single, None, single, None, report.one_by_one_parts)]
     above: MedianInterval | None = single
     for each in report.variants:
         rows.append(_row(each.name, each.run, above, single, each.waits, each.parts))

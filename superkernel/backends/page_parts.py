@@ -52,6 +52,14 @@ def flow_of(schedule: Schedule, us: Mapping[int, float]) -> DataFlow:
     return DataFlow(nodes, tuple(edges))
 
 
+def values_read(schedule: Schedule) -> dict[tuple[int, int], str]:
+    """By writer and reader: the first value that one reads of the other."""
+    found: dict[tuple[int, int], str] = {}
+    for writer, reader, value in _reads(schedule):
+        found.setdefault((writer, reader), value)
+    return found
+
+
 def reading_in_words(schedule: Schedule) -> dict[int, str]:
     """By sub-operator that reads what others wrote: which value of whom, the first of them."""
     found: dict[int, list[tuple[int, str]]] = {}
@@ -66,11 +74,11 @@ def reading_in_words(schedule: Schedule) -> dict[int, str]:
 
 
 def _reads(schedule: Schedule) -> Iterator[tuple[int, int, str]]:
-    """Writer, reader and the reader's name of what it reads."""
+    """Writer, reader and the reader's name of what it reads; of a copy that the groups of cores have, the value's."""
     written: dict[tuple[Space, int], list[tuple[int, int, int]]] = {}  # by space: begin, end, writer; newest last
     for sub, addresses in zip(schedule.subops, schedule.addresses, strict=True):
         rows = [
-            (operand.role, value, (at.space, at.slot), at.offset, at.offset + operand.type.nbytes)
+            (operand.role, value.partition("@")[0], (at.space, at.slot), at.offset, at.offset + operand.type.nbytes)
             for operand, value, at in zip(sub.body.operands, sub.values, addresses, strict=True)
             if at.space is not Space.CONSTANT
         ]

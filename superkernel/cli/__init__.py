@@ -160,7 +160,7 @@ def _parser() -> argparse.ArgumentParser:
     text = "cores, engines and signals are late where the seed says so; the bits are the same, or something is wrong"
     sub.add_argument("--delays", type=int, default=0, metavar="SEED", help=text)
     sub = add("report", _report, "Show what synchronisation costs, and fused against one by one.")
-    _input_arguments(sub)
+    _input_arguments(sub, seed=0)
     sub.add_argument("--rounds", type=int, default=100, help="alternating pairs of the comparison (default 100)")
     sub.add_argument("--html", metavar="FILE", help="write the report with its timeline here too, as one page")
     sub.add_argument("--ablate", action="store_true", help="with --html: what each optimisation gives, too")
@@ -247,10 +247,12 @@ def add_model_arguments(parser: argparse.ArgumentParser, *, optional: bool = Fal
     parser.add_argument("--json", action="store_true", help="machine-readable output")
 
 
-def _input_arguments(parser: argparse.ArgumentParser) -> None:
+def _input_arguments(parser: argparse.ArgumentParser, seed: int | None = None) -> None:
+    """`seed`: of the inputs where none are given; None: they have to be."""
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--inputs", metavar="FILE.npz", help="a file with one array per input, by name")
-    source.add_argument("--random-inputs", type=int, metavar="SEED", help="make inputs from a seed instead")
+    text = "make inputs from a seed instead" + ("" if seed is None else f" (default: seed {seed})")
+    source.add_argument("--random-inputs", type=int, metavar="SEED", default=seed, help=text)
 
 
 def load_model(args: argparse.Namespace) -> Any:

@@ -23,6 +23,10 @@ PART_COLOURS = {
     "NumPy": "numpy",
 }
 """Where they differ from the part's name."""
+PART_ORDER = (
+    "work", "compute", "movement", "NumPy", "misses", "control", "pure sync", "imbalance", "end", "launch", "rest",
+)  # fmt: skip
+"""From what a kernel is there for to what is lost: the same in every bar, so that bars can be compared."""
 ROOFLINE_PX = (760, 380)
 ROOFLINE_MARGINS_PX = (58, 16, 20, 36)  # left, right, top, bottom
 ROOFLINE_NAMES, ROOFLINE_NAME_PX = 5, 150
@@ -32,6 +36,7 @@ ABOVE_ROOF = (
     "measures it."
 )
 MEMORY_PX = (900, 180)
+HIGHEST_ARENA = 4  # times the values in it: a larger one is told, not drawn
 NODE_PX, LAYER_PX, LANE_PX = (150, 36), 190, 48
 NODES_MAX = 400  # a graph of more is not drawn
 NAME_LETTERS = 22
@@ -52,6 +57,11 @@ class StackedBar:
     parts: tuple[tuple[str, float], ...] = ()
     said: str = ""
 
+    def ordered(self) -> list[tuple[str, float]]:
+        """Parts that there are, in `PART_ORDER`."""
+        known = [(name, us) for name, us in self.parts if us > 0]
+        return sorted(known, key=lambda part: PART_ORDER.index(part[0]) if part[0] in PART_ORDER else len(PART_ORDER))
+
 
 @dataclass(frozen=True)
 class Bars:
@@ -69,9 +79,10 @@ class Bars:
         place = f"bars-{_identifier(self.title)}"
         found = [f'<section aria-labelledby="{place}"><h2 id="{place}">{escape(self.title)}</h2>']
         for bar in self.bars:
-            parts = [(name, us) for name, us in bar.parts if us > 0] or [("rest", bar.us)]
+            known = bar.ordered()
+            parts = known or [("rest", bar.us)]
             whole = sum(us for _, us in parts) or 1.0
-            told = ", ".join(f"{name} {100 * us / whole:.1f} %" for name, us in bar.parts if us > 0)
+            told = ", ".join(f"{name} {100 * us / whole:.1f} %" for name, us in known)
             pieces = "".join(
                 f'<div style="width:{100 * us / whole * bar.us / longest:.3f}%;background:var(--{colour_of(name)})"'
                 f' title="{escape(name)}: {us:,.3f} us"></div>'
@@ -89,13 +100,14 @@ class Bars:
 
     def _keys(self) -> str:
         """What the colours mean; with one bar of parts, how large they are too."""
-        known = [bar for bar in self.bars if any(us > 0 for _, us in bar.parts)]
+        known = [parts for bar in self.bars if (parts := bar.ordered())]
         shares: dict[str, str] = {}
-        for bar in known:
-            whole = sum(us for _, us in bar.parts if us > 0) or 1.0
-            for name, us in bar.parts:
-                if us > 0:
-                    shares[name] = f" {100 * us / whole:.1f} %" if len(known) == 1 else ""
+        for parts in known:
+            whole = sum(us for _, us in parts)
+            for name, us in parts:
+                shares[name] = f" {100 * us / whole:.1f} %" if len(known) == 1 else ""
+        ordered = StackedBar("", 0.0, tuple((name, 1.0) for name in shares)).ordered()
+        shares = {name: shares[name] for name, _ in ordered}
         items = (
             f'<span><i class="key" style="background:var(--{colour_of(name)})"></i>{escape(name)}{share}</span>'
             for name, share in shares.items()
@@ -261,7 +273,9 @@ class MemoryUse:
         if not self.steps or not self.kept_bytes or self.end_us <= 0:
             return ""
         (wide, tall), left, top, bottom = MEMORY_PX, 12, 20, 24
-        most = max(max(nbytes for _, nbytes in self.steps), self.kept_bytes)
+        peak = max(nbytes for _, nbytes in self.steps)
+        seen = self.kept_bytes <= HIGHEST_ARENA * peak
+        most = max(peak, self.kept_bytes) if seen else peak
 
         def at(us: float, nbytes: float) -> str:
             x = left + us / self.end_us * (wide - 2 * left)
@@ -272,17 +286,17 @@ class MemoryUse:
             points += [at(us, last), at(us, nbytes)]
             last = nbytes
         points += [at(self.end_us, last), at(self.end_us, 0)]
-        peak = max(nbytes for _, nbytes in self.steps)
         kept = format_bytes(self.kept_bytes)
         said = f"intermediate values: at most {format_bytes(peak)} at a time, in an arena of {kept}"
-        height = float(at(0, self.kept_bytes).split(",")[1])
+        height = float(at(0, most).split(",")[1])
+        line = f"{kept}: the arena" if seen else f"{format_bytes(peak)}; the arena, {kept}, is far above"
         return (
             '<section aria-labelledby="memory-title"><h2 id="memory-title">Memory over time</h2><div class="scroll">'
             f'<svg width="{wide}" height="{tall}" viewBox="0 0 {wide} {tall}" role="img" aria-label="{said}">'
             f'<polyline points="{" ".join(points)}" fill="var(--faint)" fill-opacity="0.25" '
             'stroke="var(--faint)"/>'
             f'<path d="M{left},{height:.1f}H{wide - left}" stroke="var(--ink)" stroke-dasharray="4 3"/>'
-            f'<text x="{left}" y="{top - 6}">{kept}: the arena</text>'
+            f'<text x="{left}" y="{top - 6}">{line}</text>'
             f'<text x="{left}" y="{tall - 8}">0 us</text>'
             f'<text x="{wide - left}" y="{tall - 8}" text-anchor="end">{self.end_us:,.2f} us</text></svg></div>'
             f'<p class="faint">{said[0].upper()}{said[1:]}. A value lives from the first sub-operator that touches it '

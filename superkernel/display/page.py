@@ -36,6 +36,7 @@ WAITING = (SpanKind.WAIT, SpanKind.IMBALANCE, SpanKind.FETCH)
 TIME_TITLE = "Where the time goes"
 LONG_LETTERS = 40
 LEAST_GAIN = 0.005  # of a launch: what would save less is not recommended
+LEAST_LISTED = 0.0005  # what would save less is not told
 PARTS = ("page.html", "page.css", "timeline.html", "timeline.js", "tables.js")
 
 Cell = str | int | float | None
@@ -152,9 +153,9 @@ def _data(recording: Recording) -> dict[str, Any]:
 
 
 def _gains(gains: Sequence[Gain]) -> str:
-    if not gains:
+    rows = tuple((gain.what, f"{100 * gain.share:.1f} % less") for gain in gains if gain.share >= LEAST_LISTED)
+    if not rows:
         return ""
-    rows = tuple((gain.what, f"-{100 * gain.share:.1f} %") for gain in gains)
     note = "Estimates, each for itself: the recorded launch played again with that one thing otherwise."
     return _table(PageTable("What would help", ("if", "a launch takes"), rows, note, chooses=False))
 
@@ -230,4 +231,4 @@ def headline(limits: Iterable[tuple[str, float]], gains: Sequence[Gain]) -> str:
     best = max(gains, key=lambda gain: gain.share, default=None)
     if best is None or best.share < LEAST_GAIN:
         return text
-    return f"{text} What would help most: {best.what}, -{100 * best.share:.1f} %."
+    return f"{text} What would help most: {best.what}, {100 * best.share:.1f} % less time."

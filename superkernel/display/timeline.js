@@ -11,7 +11,12 @@ const lengths = Float64Array.from(columns[LENGTH]);
 const WHOLE = Math.max(1, data.duration);
 const ROW = tracks.length <= 8 ? 26 : 14, GROUP = 44, GAP = 6, RULER = 20, LABEL = 190, ARROWS_MAX = 2000, GROUPED_FROM = 17;
 // What a core does, of all that its engines and its control unit do at a time: the first of these.
-const FOREMOST = ["compute", "work", "movement", "signal", "wait", "imbalance", "fetch", "between", "stall", "flag"];
+const FOREMOST = ["compute", "movement", "fetch", "wait", "imbalance", "signal", "work", "between", "stall", "flag"];
+// In one row for a whole core that lies on top, then copies, then what its control unit waits for.
+const LEVELS = [FOREMOST.slice(FOREMOST.indexOf("work")), ["fetch", "wait", "imbalance", "signal"], ["movement"], ["compute"]];
+const levels = kinds.map(kind => LEVELS.findIndex(level => level.includes(kind)));
+// Where engines do the work, a control unit inside a sub-operator only steers them.
+const painted = kind => (kind === "work" && kinds.includes("compute") ? "between" : kind);
 const canvas = document.getElementById("canvas"), ink = canvas.getContext("2d");
 const tip = document.getElementById("tip"), status = document.getElementById("status");
 const uses = new Int32Array(names.length); // spans by name
@@ -32,7 +37,7 @@ const shown = { path: path.length > 0, arrows: false };
 const colours = {}, texts = {};
 function readColours() {
   const style = getComputedStyle(document.documentElement);
-  for (const name of [...kinds, "ink", "back", "faint", "line", "work"]) {
+  for (const name of [...kinds, "ink", "back", "faint", "line", "work", "between"]) {
     colours[name] = style.getPropertyValue("--" + name).trim();
     texts[name] = bright(colours[name]) ? "#000000" : "#ffffff";
   }
@@ -64,7 +69,7 @@ function layOut() {
     }
     group = type;
     if (closed.has(type)) return;
-    if (!fresh && folded.has(core)) { rows[rows.length - 1].tracks.push(number); return; }
+    if (!fresh && folded.has(core)) { rows[rows.length - 1].tracks.push(number); return; } // drawn over one another
     rows.push({ top: at, high: ROW, group: null, core, fresh, tracks: [number] });
     at += ROW;
   });
@@ -91,12 +96,14 @@ function firstVisible(track, ns) {
 const dimmed = i => (chosen !== null && columns[SUBOP][i] !== chosen) || (hits !== null && !hits.has(columns[NAME][i]));
 const NAMED = new Set(["work", "compute", "movement"]); // what waits is named when one points at it
 
-function drawTrack(track, top) {
+// Spans of one level alone where one is given.
+function drawTrack(track, top, level) {
   const pixel = wide / (width - LABEL), end = left + wide, stop = first[track + 1];
   let column = -1, drawn = 0; // kinds that this column of pixels has
   for (let i = firstVisible(track, left); i < stop && begins[i] <= end; i++) {
     const x = Math.max(LABEL, xOf(begins[i])), right = Math.min(width, xOf(begins[i] + lengths[i]));
     const kind = columns[KIND][i];
+    if (level !== undefined && levels[kind] !== level) continue;
     if (lengths[i] < pixel) {
       if (Math.floor(x) !== column) drawn = 0;
       column = Math.floor(x);
@@ -105,13 +112,13 @@ function drawTrack(track, top) {
     }
     const dim = dimmed(i);
     ink.globalAlpha = dim ? 0.15 : 1;
-    ink.fillStyle = colours[kinds[kind]];
+    ink.fillStyle = colours[painted(kinds[kind])];
     ink.fillRect(x, top, Math.max(0.6, right - x), ROW - 2);
     if (right - x > 40 && !dim && NAMED.has(kinds[kind])) {
-      ink.fillStyle = texts[kinds[kind]];
+      ink.fillStyle = texts[painted(kinds[kind])];
       ink.save();
       ink.beginPath();
-      ink.rect(x, top, right - x, ROW);
+      ink.rect(x, top, right - x, ROW - 2);
       ink.clip();
       ink.fillText(names[columns[NAME][i]], x + 3, top + ROW / 2 + 3);
       ink.restore();
@@ -149,7 +156,7 @@ function drawGroup(row) {
     let bottom = row.top + high;
     for (const [kind, many] of does(nsOf(x + 0.5))) {
       const part = (many / members.length) * high;
-      ink.fillStyle = colours[kind];
+      ink.fillStyle = colours[painted(kind)];
       ink.fillRect(x, bottom - part, 1, part);
       bottom -= part;
     }
@@ -179,7 +186,8 @@ function draw() {
       ink.fillText(`${groups.get(row.group).length} cores`, LABEL - 62, row.top + row.high / 2);
       continue;
     }
-    for (const track of row.tracks) drawTrack(track, row.top);
+    const passes = row.tracks.length > 1 ? LEVELS.keys() : [undefined];
+    for (const level of passes) for (const track of row.tracks) drawTrack(track, row.top, level);
     ink.fillStyle = colours.ink;
     const many = folded.has(row.core);
     if (row.fresh) ink.fillText((many ? "\u25b8 " : "\u25be ") + cores[row.core], 4, row.top + ROW / 2 + 3);
@@ -233,11 +241,13 @@ const rowAt = y => rows.find(each => y >= each.top && y < each.top + each.high);
 function spanAt(x, y) {
   const row = rowAt(y);
   if (!row || x < LABEL) return -1;
+  let found = -1;
   for (const track of row.tracks) {
     const i = firstVisible(track, nsOf(x - 1));
-    if (i < first[track + 1] && begins[i] <= nsOf(x + 1)) return i;
+    if (i >= first[track + 1] || begins[i] > nsOf(x + 1)) continue;
+    if (found < 0 || levels[columns[KIND][i]] > levels[columns[KIND][found]]) found = i;
   }
-  return -1;
+  return found;
 }
 
 function describe(i) {
@@ -248,12 +258,23 @@ function describe(i) {
   return lines.join("\n");
 }
 
+// Who of some cores waits longest at a time, and why; nothing where nobody is known to.
+function longestWait(members, ns) {
+  let worst = -1;
+  for (const track of members.flatMap(core => tracksOf[core])) {
+    const i = firstVisible(track, ns);
+    if (i < first[track + 1] && begins[i] <= ns && columns[DETAIL][i] >= 0 && (worst < 0 || lengths[i] > lengths[worst])) worst = i;
+  }
+  return worst < 0 ? [] : [`longest: ${details[columns[DETAIL][worst]]}, ${time(lengths[worst])}`];
+}
+
 // What one points at in a group's row.
 function crowd(x, y) {
   const row = rowAt(y);
   if (!row || row.group === null || x < LABEL) return "";
-  const ns = nsOf(x), members = groups.get(row.group);
-  return [`${row.group} at ${time(ns)}, ${members.length} cores`, ...activities(members)(ns).map(([kind, many]) => `${many} ${kind}`)].join("\n");
+  const ns = nsOf(x), members = groups.get(row.group), does = activities(members)(ns);
+  const waits = does.some(([kind]) => kind === "wait" || kind === "imbalance") ? longestWait(members, ns) : [];
+  return [`${row.group} at ${time(ns)}, ${members.length} cores`, ...does.map(([kind, many]) => `${many} ${kind}`), ...waits].join("\n");
 }
 
 function totals(from, to) {
@@ -378,8 +399,8 @@ document.getElementById("search").addEventListener("input", event => {
 document.getElementById("legend").append(...data.legend.map(([kind, text]) => {
   const item = document.createElement("span"), key = document.createElement("i");
   key.className = "key";
-  key.style.background = `var(--${kind})`;
-  item.append(key, text);
+  key.style.background = `var(--${painted(kind)})`;
+  item.append(key, kind === "work" && kinds.includes("compute") ? "control unit inside a sub-operator" : text);
   return item;
 }));
 

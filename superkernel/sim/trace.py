@@ -67,10 +67,11 @@ def trace_of(
     title: str,
     between: Mapping[int, Sequence[tuple[int, float]]] | None = None,
     path: Sequence[tuple[int, float, float]] = (),
+    read: Mapping[tuple[int, int], str] | None = None,
 ) -> Trace:
     """Launches, one behind the other, as one trace. `names`: sub-operators by number; other numbers are the program's
     own start and end. `between`: by launch, what NumPy computed behind it: sub-operators with their us;
-    `path`: the critical one, as `Recording` has it."""
+    `path`: the critical one, as `Recording` has it. `read`: by writer and reader, which value."""
     seen = sorted({(int(row["core"]), _lane_of(row)) for rows in launches for row in rows})
     numbers = {place: number for number, place in enumerate(seen)}
     spans: list[Span] = []
@@ -78,7 +79,7 @@ def trace_of(
     start = 0.0
     first_flow = 0
     for number, rows in enumerate(launches):
-        spans += _spans(rows, target, names, numbers, start)
+        spans += _spans(rows, target, names, numbers, start, read or {})
         flows += _flows(rows, target, numbers, start, first_flow)
         start += int(rows["end"].max(initial=0))
         first_flow = 1 + max((flow.number for flow in flows), default=first_flow - 1)
@@ -120,7 +121,12 @@ def _lane_of(row: np.void) -> int:
 
 
 def _spans(
-    rows: Rows, target: AicoreTarget, names: Mapping[int, str], numbers: Mapping[tuple[int, int], int], start: float
+    rows: Rows,
+    target: AicoreTarget,
+    names: Mapping[int, str],
+    numbers: Mapping[tuple[int, int], int],
+    start: float,
+    read: Mapping[tuple[int, int], str],
 ) -> Iterator[Span]:
     us = 1 / target.device.clock_mhz
     commands, signalled, entries = by_opcode(), _signalled(rows), _entries(rows)
@@ -145,7 +151,10 @@ def _spans(
                 fired, setter, behind_of = signalled[core, end]
                 late = min(max(fired, begin), end)
                 behind = f", which computed {names[behind_of]}" if behind_of in names else ""
-                details["why"] = f"{_core_name(core, target)} waits for {_core_name(setter, target)}{behind}"
+                why = f"{_core_name(core, target)} waits for {_core_name(setter, target)}{behind}"
+                if subop is not None and (behind_of, subop) in read:
+                    why += f": {names[subop]} reads {read[behind_of, subop]!r}"
+                details["why"] = why
             if late > begin:
                 lost = {**details, "cycles": late - begin}
                 yield Span(

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from superkernel.core.counted import counted
 from superkernel.core.errors import Violation
 from superkernel.sync.aicore.plan import AICPU, AicorePlan, CoreKind, HartKind, Mode, Pause, Run, Signal, Step, awaited
 from superkernel.sync.verify_tasks import check_tasks
@@ -92,7 +93,7 @@ def _check_barriers(plan: AicorePlan) -> Iterator[Violation]:
                 yield Violation(
                     "deadlock: cores meet inside a kernel, and others never come",
                     f"sub-operator {subop}, {kind.value} cores {idle[0]} to {idle[-1]} without units",
-                    f"{barriers} barriers joined",
+                    f"{counted(barriers, 'barrier')} joined",
                     f"{joined}",
                 )
 

@@ -185,6 +185,11 @@ def test_what_the_host_cannot_ablate() -> None:
         ablation(b.graph(), "host", threads=1)
 
 
+def test_an_accelerator_has_no_threads() -> None:
+    with pytest.raises(sk.InputError, match="cores, not threads"):
+        ablation(models.mlp((8, 8)), "mini", threads=2)
+
+
 def test_on_the_large_target() -> None:
     found = ablate(models.decode_step(layers=1), ablation_target("a3"))
     rows = {row.name: row for row in found.rows}

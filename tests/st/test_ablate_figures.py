@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import models
 import pytest
+from ablation_models import encoder
 from models_aicore import branching, residual_chain
 
 import superkernel as sk
@@ -47,6 +50,12 @@ def test_what_a_decode_step_must_gain(target: str, layers: int) -> None:
     if found.pure_cut < 0.6:
         assert found.chain.latency_ns / 1000 > 0.4 * found.full.pure_us
         assert found.fused.pure_us < found.chain.latency_ns / 1000
+
+
+def test_the_guide_s_figures_of_an_encoder_layer_are_printed() -> None:
+    guide = (Path(__file__).parents[2] / "docs/accelerator.md").read_text(encoding="utf-8")
+    (said,) = re.findall(r"```text\n(pure synchronisation.*?)\n```", guide, re.DOTALL)
+    assert said in "\n".join(figures(encoder(), ablation_target("a3")).lines())
 
 
 @pytest.mark.parametrize("make", [residual_chain, branching, models.moe_layer], ids=lambda f: f.__name__)

@@ -271,7 +271,7 @@ def test_both_types_of_cores_join_barriers() -> None:
     made = plan(tasks=tasks, cube=[Run(0, barriers=1), Signal(0)], vector=[Await(0, 1), Run(0)], barriers={0: 1})
     assert wrong(made) == [
         "sub-operator 0, vector cores 5 to 5 without units: deadlock: cores meet inside a kernel, and others never "
-        "come; expected 1 barriers joined; found 0"
+        "come; expected 1 barrier joined; found 0"
     ]
 
 

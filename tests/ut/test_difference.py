@@ -20,6 +20,8 @@ from superkernel.cli import main
 from superkernel.core.errors import FileFormatError, InputError
 from superkernel.display.difference import difference
 from superkernel.display.tracing import side_by_side
+from superkernel.frontends.json_form import save_json
+from superkernel.target.aicore import load_target
 
 SUBOPS = 40
 
@@ -133,6 +135,40 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     Path(b).write_text("{")
     assert main(["diff", a, b]) == 2
     assert main(["diff", a, a, "--limit", "nan"]) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command",
+    [("report", "--rounds", "0", "--json"), ("ablate", "--json"), ("trace", "--out", "out.json")],
+    ids=lambda c: c[0],
+)
+def test_a_slower_device_is_found_by_what_the_commands_write(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A launch takes about 5 % longer where the clock is 15 % slower, for most is counted in ns there; and what is
+    measured twice is the same."""
+    monkeypatch.chdir(tmp_path)
+    save_json(models.mlp((32, 32, 16), batch=4), tmp_path / "m.json")
+    clock = load_target("mini").device.clock_mhz
+    Path("slow.toml").write_text(
+        f'schema_version = 1\nname = "mini"\nbase = "mini"\n[device]\nclock_mhz = {round(clock / 1.15)}\n'
+    )
+
+    def measure(target: str, file: str) -> None:
+        assert main([command[0], "m.json", "--target", target, *command[1:]]) == 0
+        printed = capsys.readouterr().out
+        Path(file).write_text(Path("out.json").read_text() if "--out" in command else printed)
+
+    for target, file in (("mini", "a.json"), ("mini", "again.json"), ("slow.toml", "b.json")):
+        measure(target, file)
+    assert main(["diff", "a.json", "again.json", "--limit", "0"]) == 0
+    assert "nothing changed beyond noise" in capsys.readouterr().out
+    assert main(["diff", "a.json", "b.json", "--limit", "3", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["worse"]
+    assert found["changes"][0]["name"] == "a launch"
+    assert 0.03 <= found["changes"][0]["share"] < 0.15
 
 
 def compared(folder: Path, before: dict[str, Any], after: dict[str, Any], status: int) -> str:

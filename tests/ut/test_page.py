@@ -114,7 +114,7 @@ def test_a_page_is_whole_and_fetches_nothing() -> None:
     assert links == ["data:,"]
     assert not re.search(r"url\(|@import|fetch\(|XMLHttpRequest|https?://", WHOLE.html())
     text = "".join(page.texts)
-    for said in ("a <b> & c", "Work limits this kernel.", "a note", "no core ever waits", "-25.0 %", "x<y"):
+    for said in ("a <b> & c", "Work limits this kernel.", "a note", "no core ever waits", "25.0 % less", "x<y"):
         assert said in text
     assert len(page.of("circle")) == 2
     assert "pure sync 25.0 %" in text
@@ -210,7 +210,7 @@ def test_the_headline_names_limit_and_remedy() -> None:
     said = headline([("launching", 0.2), ("waiting for cores", 0.7)], gains)
     assert said == (
         "Waiting for cores limits this kernel: 70% of a launch. What would help most: sub-operator 3 twice as fast, "
-        "-20.0 %."
+        "20.0 % less time."
     )
     assert "help" not in headline([("work", 1.0)], (Gain("nothing", 0.001),))
 
@@ -510,7 +510,15 @@ GROUPED = Recording(
         span
         for core in range(60)
         for span in (
-            Span(2 * core, 0.0, 4.0, "wait", SpanKind.IMBALANCE if core % 4 else SpanKind.WAIT, 1),
+            Span(
+                2 * core,
+                0.0,
+                4.0,
+                "wait",
+                SpanKind.IMBALANCE if core % 4 else SpanKind.WAIT,
+                1,
+                {"why": "AIC 3 waits for AIV 20: norm reads 'x'"} if core == 3 else {},
+            ),
             Span(2 * core + 1, 1.0, 2.0 if core < 20 else 1.0, "mmad", SpanKind.COMPUTE, 0),
         )
     ),
@@ -555,7 +563,8 @@ def test_many_cores_are_rows_of_their_types(tmp_path: Path, browser: Browser) ->
     assert found["seen"] == [compute, wait, imbalance], "the cores that wait lie below those that are ahead"
     assert found["faded"] == [ground, compute], "only what is chosen"
     assert found["tips"][0].splitlines() == ["AIC at 1.500 us, 20 cores", "20 compute"]
-    assert found["tips"][1].splitlines() == ["AIC at 500 ns, 20 cores", "5 wait", "15 imbalance"]
+    why = "longest: AIC 3 waits for AIV 20: norm reads 'x', 4.000 us"
+    assert found["tips"][1].splitlines() == ["AIC at 500 ns, 20 cores", "5 wait", "15 imbalance", why]
     assert found["tips"][2].splitlines() == ["AIV at 500 ns, 40 cores", "10 wait", "30 imbalance"]
     assert found["tall"] < 150
     assert found["opened"] == 2 + 40

@@ -15,7 +15,7 @@ import pytest
 import superkernel as sk
 from superkernel.backends.host.compiled import HostCompiled
 from superkernel.backends.host.conditions import Conditions, Watch, frequencies, kept_launches
-from superkernel.backends.host.profile import Rounds, report_of
+from superkernel.backends.host.profile import Rounds, faster, report_of
 from superkernel.backends.host.report import (
     BoundaryReport,
     HardwareCounts,
@@ -26,7 +26,7 @@ from superkernel.backends.host.report import (
     Work,
     format_ns,
 )
-from superkernel.backends.host.stamps import read_stamps
+from superkernel.backends.host.stamps import read_single_stamps, read_stamps
 from superkernel.backends.host.variants import with_other_sync
 from superkernel.display.page import Gain
 from superkernel.scheduler.schedule import Task
@@ -239,7 +239,7 @@ def test_parts_of_a_launch_are_all_of_it() -> None:
     steps = rng.integers(1, 50, (6, plan.cores, words)).cumsum(axis=2).astype(np.uint64) + np.uint64(1000)
     edges = np.array([[900, 5000]] * 6, np.uint64)
     edges[4] = (0, 90_000)
-    preemptions = np.zeros((6, 3), np.int64)
+    preemptions = np.zeros((6, 4), np.int64)
     preemptions[4, 1] = 3
     plain = np.array([4000, 4010, 4020, 4030, 99_999, 4040])
     rounds = Rounds(plain, plain + 7, plain * 2, edges, steps, preemptions, Conditions(6, 1, 3))
@@ -275,6 +275,61 @@ def test_what_only_moves_data_is_told_apart() -> None:
         assert parts["work"] + parts["movement"] == pytest.approx(report.busy_ns[0])
 
 
+def test_one_by_one_is_work_waiting_for_the_last_core_and_launching() -> None:
+    """Two cores, three sub-operators, the second of which computes nothing and has no share on core 1."""
+    stamps = np.array([[[110, 150], [170, 190], [205, 240]], [[112, 130], [172, 172], [210, 250]]], np.uint64)
+    figures = read_single_stamps(stamps, (100, 260), 0.5, moving={1})
+    assert figures.total == 80
+    assert figures.busy.tolist() == [47.5, 29]
+    assert figures.movement.tolist() == [10, 0]
+    assert figures.imbalance.tolist() == [0, 10 + 9]
+    assert figures.end.tolist() == [5, 0]
+    assert figures.launch.tolist() == [5 + 10 + 7.5 + 5, 6 + 11 + 10 + 5]
+    assert figures.subop == {0: 20, 1: 10, 2: 20}
+    whole = figures.busy + figures.imbalance + figures.end + figures.launch
+    assert whole.tolist() == [80, 80]
+    assert (figures.pure.sum(), figures.sets.sum()) == (0, 0)
+
+
+def test_one_by_one_has_parts_beside_those_of_the_kernel() -> None:
+    kernel = sk.compile(models.transformer(layers=1), threads=2)
+    report = kernel.report(rounds=30)
+    assert not kernel.report(rounds=0).one_by_one_parts
+    if not report.trusted:
+        assert not report.one_by_one_parts
+        return
+    parts = {part.name: part for part in report.one_by_one_parts}
+    assert list(parts) == [part.name for part in report.parts]
+    assert sum(part.share for part in parts.values()) == pytest.approx(1.0)
+    assert parts["rest"].ns == pytest.approx(0.0, abs=1e-6)
+    assert parts["pure sync"].ns == 0, "cores meet where a launch ends"
+    assert min(parts["work"].ns, parts["launch"].ns) > 0
+    assert "one by one, mean over cores: work " in report.text()
+    page = report.html()
+    assert re.search(r'aria-label="one by one: [\d.,]+ us: work [\d.]+ %, .*launch [\d.]+ %"', page)
+
+
+def test_a_sub_operator_at_its_roof_is_no_remedy() -> None:
+    """Nothing is told to be faster than the cores can be, as far as that is known."""
+    assert faster(0.0) == faster(0.2) == (0.5, "twice as fast")
+    assert faster(0.8) == (0.8, "as fast as the cores can be, 1.2 times")
+    assert faster(1.2)[0] == 1.0
+    b = sk.GraphBuilder("g")
+    y = b.matmul(b.input("x", (8, 512), "f32"), b.constant(np.ones((512, 1024), np.float32)))
+    b.output(b.matmul(y, b.constant(np.ones((1024, 64), np.float32))), "y")
+    compiled = sk.compile(b.graph(), threads=2, options={"cost_placement": False})._compiled
+    assert isinstance(compiled, HostCompiled)
+
+    def remedies(flops_per_ns: float) -> list[str]:
+        target = dataclasses.replace(compiled.target, flops_per_ns=flops_per_ns, l2_bytes_per_ns=1e9)
+        report = report_of(dataclasses.replace(compiled, target=target), recorded(compiled, 100), 1.0)
+        return [gain.what for gain in report.gains if "as fast" in gain.what]
+
+    assert all("twice" in what for what in remedies(1e9))
+    assert len(remedies(1e9)) == 2
+    assert remedies(1e-9) == []
+
+
 def recorded(compiled: HostCompiled, rounds: int, lost: Sequence[int] = ()) -> Rounds:
     """Launches whose steps take what they always take, within 2 %. In rounds `lost` a core's CPU is taken from it for
     4 ms in the middle: everything behind that is late, and the operating system counted it."""
@@ -283,7 +338,7 @@ def recorded(compiled: HostCompiled, rounds: int, lost: Sequence[int] = ()) -> R
     usual = rng.integers(200, 2000, (plan.cores, words))
     steps = (usual * rng.uniform(0.98, 1.02, (rounds, plan.cores, words))).cumsum(axis=2).astype(np.uint64)
     events = steps + np.uint64(10_000)
-    preemptions = np.zeros((rounds, 3), np.int64)
+    preemptions = np.zeros((rounds, 4), np.int64)
     for row in lost:
         events[row, :, words // 2 :] += np.uint64(4_000_000)
         preemptions[row, 1] = 1

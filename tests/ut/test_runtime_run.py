@@ -152,8 +152,9 @@ def test_profiled_events_come_back_per_core() -> None:
         assert found["events"].tolist() == 3 * [[[1000, 1001, 1002, 0, 0], [2000, 2001, 2002, 0, 0]]]
         assert (np.diff(found["edges"]) > 0).all()
         assert found["single_ns"].shape == (0,)
+        assert (found["single_edges"].shape, found["single_events"].shape) == ((0, 2), (0, 2, 0, 2))
         assert (found["preemptions"] >= 0).all()
-        assert (found["preemptions"][:, 2] == 0).all()
+        assert (found["preemptions"][:, 2:] == 0).all()
         assert found["chain_ticks"].shape == (3, 2)
         ghz = _core.CHAIN_CYCLES / (np.median(found["chain_ticks"]) / _core.tsc_hz() * 1e9)
         assert 0.1 < ghz < 10, "a frequency"
@@ -181,8 +182,13 @@ def test_time_and_profile_count_every_launch() -> None:
         for kind in ("plain_ns", "profiled_ns", "single_ns"):
             assert found[kind].shape == (10,)
             assert (found[kind] > 0).all()
-        # each round: a plain launch and a profiled one (+1 each), three sub-operators (+1 +2 +3)
-        assert exchange.values[0] == 12 * launches * (2 + 6)
+        # each round: a plain launch and a profiled one (+1 each), twice three sub-operators (+1 +2 +3)
+        assert exchange.values[0] == 12 * launches * (2 + 2 * 6)
+        stamps, edges = found["single_events"], found["single_edges"]
+        assert stamps.shape == (10, 2, 3, 2)
+        own = np.concatenate([edges[:, :1], stamps[:, 0].reshape(10, 6), edges[:, 1:]], axis=1)
+        assert (np.diff(own.astype(np.int64)) >= 0).all(), "on the caller's core one after the other"
+        assert (stamps[..., 1] >= stamps[..., 0]).all()
 
 
 def test_constants_are_used_in_place_where_aligned() -> None:

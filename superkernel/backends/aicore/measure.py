@@ -132,6 +132,7 @@ def _subop_row(compiled: AicoreCompiled, launches: Sequence[LaunchResult], subop
         _mean(waits),
         _mean(pure),
         _mean([w - p for w, p in zip(waits, pure, strict=True)]),
+        len(found),
         sum(m.control.misses for _, m in marks),
         _mean([float(sum(m.control.stalls[s] for m in markers for s in FETCH_STALLS)) for _, markers in found]),
         _prefetched(m.control for _, m in marks),

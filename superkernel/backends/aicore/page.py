@@ -16,7 +16,15 @@ from superkernel.backends.aicore.critical_path import critical_path
 from superkernel.backends.aicore.measure import span_of
 from superkernel.backends.aicore.timeline import Activity, Timeline, summed
 from superkernel.backends.aicore.variants import with_other_code
-from superkernel.backends.page_parts import busy_times, flops_of, flow_of, kernels_table, memory_of, reading_in_words
+from superkernel.backends.page_parts import (
+    busy_times,
+    flops_of,
+    flow_of,
+    kernels_table,
+    memory_of,
+    reading_in_words,
+    values_read,
+)
 from superkernel.core.counted import counted
 from superkernel.display.charts import Roofline, RooflinePoint, StackedBar
 from superkernel.display.page import Gain, Page, PageTable, headline
@@ -94,7 +102,7 @@ def traced(compiled: AicoreCompiled, run: SimRun) -> Trace:
         pieces = critical_path(Timeline.of(compiled, run.launches[0]))
         path = sorted(((p.core, p.begin * us, p.end * us) for p in pieces), key=lambda row: row[1])
     rows = [records(launch.trace) for launch in run.launches]
-    trace = trace_of(rows, compiled.target, names, title, between, path)
+    trace = trace_of(rows, compiled.target, names, title, between, path, values_read(compiled.schedule))
     return replace(trace, spans=with_symbols(trace.spans, compiled.symbols), notes=(*trace.notes, _ends(compiled, run)))
 
 
@@ -158,7 +166,7 @@ def _boundaries(report: SimReport, compiled: AicoreCompiled) -> PageTable:
     def why(row: SubopRow) -> str:
         events = len(boundaries[row.subop].events)
         if not events:
-            return f"{FORMS.get(row.form, row.form)}; {boundaries[row.subop].reason}"
+            return FORMS.get(row.form, row.form)
         cause = reads.get(row.subop, "it writes where others may still read")
         return f"{FORMS.get(row.form, row.form)}, {counted(events, 'event')}; {cause}"
 

@@ -41,6 +41,7 @@ ROWS_SHOWN = 40
 HTML_HEAD = ("", "sub-operator", "type", "from", "to", "of the run", "sync", "pure", "imbalance", "misses", "alone")
 FETCH_STALLS = ("fetch", "prefetch_late")
 FATES = ("timely", "late", "useless")
+CORE_KINDS = ("cube", "vector")
 
 
 class PageMaker(Protocol):
@@ -53,7 +54,8 @@ class PageMaker(Protocol):
 @dataclass(frozen=True)
 class SubopRow:
     """A sub-operator. Cycles; `first`, `last`: from its first core's entry to the last core's end of control work (its
-    engines may go on). `busy`: of each engine, the core that it keeps busiest."""
+    engines may go on). `waiting`: cores that `wait`, `pure` and `imbalance` are means over. `busy`: of each engine, the
+    core that it keeps busiest."""
 
     subop: int
     name: str
@@ -66,6 +68,7 @@ class SubopRow:
     wait: float
     pure: float
     imbalance: float
+    waiting: int
     misses: int
     miss_cycles: float
     prefetched: dict[str, int]
@@ -251,10 +254,11 @@ def _headlines(report: SimReport) -> list[str]:
     if report.selections:
         lines.append(no_bound(report.selections))
     lines += _part_lines(report)
-    wait = sum(r.wait for r in report.subops)
+    cores = sum(core.kind in CORE_KINDS for core in report.cores) or 1
+    pure, imbalance = (sum(getattr(r, n) * r.waiting for r in report.subops) / cores for n in ("pure", "imbalance"))
     lines.append(
-        f"waits between sub-operators, mean over cores: {wait:.0f} cycles, {report.pure_cycles:.0f} of them pure "
-        f"synchronisation, {wait - report.pure_cycles:.0f} imbalance"
+        f"waits between sub-operators, mean over all cores: {pure + imbalance:.0f} cycles, {pure:.0f} of them pure "
+        f"synchronisation, {imbalance:.0f} imbalance"
     )
     memory = report.memory
     lines.append(
@@ -301,7 +305,7 @@ def _weights_line(report: SimReport) -> str:
 
 def _engine_lines(report: SimReport) -> list[str]:
     lines = ["engine      busy  waits for flags  for memory   (part of the run, mean over cores that use it)"]
-    for kind in ("cube", "vector"):
+    for kind in CORE_KINDS:
         rows = [r for r in report.cores if r.kind == kind]
         names = dict.fromkeys(n for r in rows for n in r.busy)
         for name in names:

@@ -51,7 +51,7 @@ def page_of(schedule: Schedule, report: Report) -> Page:
 def _bars(report: Report) -> tuple[StackedBar, ...]:
     bars = []
     if report.one_by_one is not None:
-        bars.append(StackedBar("one by one", report.one_by_one.median_ns / 1e3))
+        bars.append(StackedBar("one by one", report.one_by_one.median_ns / 1e3, _parts(report.one_by_one_parts)))
     for each in report.variants:
         bars.append(StackedBar(each.name, each.run.median_ns / 1e3, _parts(each.parts)))
     return (*bars, StackedBar("as chosen", report.run_ns / 1e3, _parts(report.parts)))

@@ -1,6 +1,7 @@
 """Measuring a kernel of the host: launches of three kinds in turn, and the `Report` and `Trace` made of them.
 
-Model: a *round* is a plain launch, a profiled one and, where asked for, the sub-operators one by one. Rounds run
+Model: a *round* is a plain launch, a profiled one and, where asked for, the sub-operators one by one, without time
+stamps and with them. Rounds run
 without Python between them; stamps are copied in memory, and read when all have run. Where launches are short, each is
 preceded by one of its own kind, so that the profiled launch finds caches as warm as the plain one; what is left between
 the two is stated as the stamps' cost. Which rounds count says `conditions.py`.
@@ -15,7 +16,7 @@ middle half of the profiled launches (by total): unlike medians they add up.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -38,7 +39,14 @@ from superkernel.backends.host.report import (
     Variant,
     Work,
 )
-from superkernel.backends.host.stamps import RunFigures, core_stamps, read_stamps, trace_of
+from superkernel.backends.host.stamps import (
+    RunFigures,
+    core_stamps,
+    moving_of,
+    read_single_stamps,
+    read_stamps,
+    trace_of,
+)
 from superkernel.backends.page_parts import flops_of
 from superkernel.compilation.kernel_uses import computed_in, kernel_uses
 from superkernel.display.page import Gain
@@ -57,15 +65,18 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Rounds:
-    """What was measured, by round: ns of each kind of launch (`single` may be empty), stamps, and who may be kept."""
+    """What was measured, by round: ns of each kind of launch (`single` may be empty, and its stamps with it), stamps,
+    and who may be kept."""
 
     plain: NDArray[np.int64]
     profiled: NDArray[np.int64]
     single: NDArray[np.int64]
     edges: NDArray[np.uint64]
     events: NDArray[np.uint64]
-    preemptions: NDArray[np.int64]  # [rounds, 3]
+    preemptions: NDArray[np.int64]  # [rounds, kinds of launches]
     conditions: Conditions
+    single_edges: NDArray[np.uint64] = field(default_factory=lambda: np.zeros((0, 2), np.uint64))
+    single_events: NDArray[np.uint64] = field(default_factory=lambda: np.zeros((0, 1, 0, 2), np.uint64))
 
     @property
     def kept(self) -> NDArray[np.bool_]:
@@ -74,7 +85,14 @@ class Rounds:
 
     def middle(self) -> NDArray[np.int64]:
         """Of the kept rounds, those in the middle half by the profiled launch's ticks; at least one."""
-        ticks = (self.edges[:, 1] - self.edges[:, 0]).astype(np.int64)
+        return self._middle(self.edges)
+
+    def middle_singles(self) -> NDArray[np.int64]:
+        """The same by the ticks of the sub-operators one by one."""
+        return self._middle(self.single_edges)
+
+    def _middle(self, edges: NDArray[np.uint64]) -> NDArray[np.int64]:
+        ticks = (edges[:, 1] - edges[:, 0]).astype(np.int64)
         kept = np.flatnonzero(self.kept)
         order = kept[np.argsort(ticks[kept], kind="stable")]
         quarter = len(order) // 4
@@ -92,7 +110,8 @@ def run_rounds(
     """Measure the kernel, and variants of it by name. `rounds` 0: as many as `BUDGET_NS` allow. States change."""
     kernels = {"": compiled, **(variants or {})}
     once = float(np.median(compiled.executable.time(io, 3, WARMUP_RUNS)))
-    stamps_bytes = 8 * compiled.cores * max(1, *(k.image.spec.events_words for k in kernels.values()))
+    words = max(1, 2 * len(compiled.schedule.subops) * single, *(k.image.spec.events_words for k in kernels.values()))
+    stamps_bytes = 8 * compiled.cores * words
     short = once < SHORT_NS
     if rounds == 0:
         rounds = int(np.clip(BUDGET_NS / max(once * (4 if short else 2), 1.0), ROUNDS_MIN, ROUNDS_MAX))
@@ -110,7 +129,10 @@ def run_rounds(
 
 
 def _joined(parts: Sequence[_core.ProfileRows], watch: Watch, cores: int) -> Rounds:
-    names = Literal["plain_ns", "profiled_ns", "single_ns", "edges", "events", "preemptions", "chain_ticks"]
+    names = Literal[
+        "plain_ns", "profiled_ns", "single_ns", "edges", "events", "single_edges", "single_events", "preemptions",
+        "chain_ticks",
+    ]  # fmt: skip
 
     def column(name: names) -> Array:
         return np.concatenate([part[name] for part in parts])
@@ -119,6 +141,7 @@ def _joined(parts: Sequence[_core.ProfileRows], watch: Watch, cores: int) -> Rou
     return Rounds(
         column("plain_ns"), column("profiled_ns"), column("single_ns"), column("edges"), column("events"), preemptions,
         watch.conditions(preemptions.sum(axis=1), cores, frequencies(column("chain_ticks"), 1e9 / _core.tsc_hz())),
+        column("single_edges"), column("single_events"),
     )  # fmt: skip
 
 
@@ -145,11 +168,24 @@ def _variant(name: str, compiled: HostCompiled, measured: Rounds, ns_per_tick: f
 
 def _figures(compiled: HostCompiled, measured: Rounds, ns_per_tick: float) -> dict[int, RunFigures]:
     """Of the kept rounds, by number."""
-    moving = {subop for subop, flops in enumerate(flops_of(compiled.graph, compiled.schedule)) if not flops}
+    moving = moving_of(compiled)
     return {
         int(row): read_stamps(compiled.plan, measured.events[row], ns_per_tick, measured.edges[row].tolist(), moving)
         for row in np.flatnonzero(measured.kept)
     }
+
+
+def _single_parts(compiled: HostCompiled, measured: Rounds, ns_per_tick: float) -> tuple[TimePart, ...]:
+    """What the sub-operators one by one consist of, where that was asked for and can be said."""
+    if not len(measured.single_edges) or not measured.conditions.trusted:
+        return ()
+    moving, events, edges = moving_of(compiled), measured.single_events, measured.single_edges
+    figures = {
+        int(row): read_single_stamps(events[row], edges[row].tolist(), ns_per_tick, moving)
+        for row in np.flatnonzero(measured.kept)
+    }
+    middle = [figures[int(row)] for row in measured.middle_singles()]
+    return _parts(middle, list(figures.values()), compiled.cores)
 
 
 def report_of(
@@ -178,6 +214,7 @@ def report_of(
         )
         for b in plan.boundaries
     )
+    work, peak = _work(compiled, middle, list(figures.values())), _peak(compiled)
     return Report(
         graph=compiled.graph.name,
         target=f"host {compiled.target.tier}",
@@ -199,7 +236,8 @@ def report_of(
         ),
         fused=run if compared else None,
         one_by_one=MedianInterval.of(measured.single[kept]) if compared else None,
-        work=_work(compiled, middle, list(figures.values())),
+        one_by_one_parts=_single_parts(compiled, measured, ns_per_tick),
+        work=work,
         precision=formats_text(compiled.options.precision, tuple(formats_in_force(compiled.schedule).items())),
         run=run,
         profiled_ns=float(np.mean([f.total for f in middle])),
@@ -208,8 +246,8 @@ def report_of(
         conditions=measured.conditions,
         counters=counters,
         kernels=kernel_uses(compiled),
-        gains=_gains(compiled, measured, ns_per_tick, boundaries) if measured.conditions.trusted else (),
-        peak=(compiled.cores * compiled.target.flops_per_ns, compiled.target.l2_bytes_per_ns * compiled.cores),
+        gains=_gains(compiled, measured, ns_per_tick, boundaries, work) if measured.conditions.trusted else (),
+        peak=peak,
         timeline=_timeline(compiled, measured, ns_per_tick),
         page_of=partial(page_of, compiled.schedule),
     )
@@ -223,7 +261,11 @@ def _timeline(compiled: HostCompiled, measured: Rounds, ns_per_tick: float) -> T
 
 
 def _gains(
-    compiled: HostCompiled, measured: Rounds, ns_per_tick: float, boundaries: Sequence[BoundaryReport]
+    compiled: HostCompiled,
+    measured: Rounds,
+    ns_per_tick: float,
+    boundaries: Sequence[BoundaryReport],
+    work: Sequence[Work],
 ) -> tuple[Gain, ...]:
     """What would help most, from the launch with the median time, largest first."""
     plan, middle = compiled.plan, measured.middle()
@@ -242,10 +284,28 @@ def _gains(
     found.append(Gain("no core ever waits", everything / whole))
     figures = read_stamps(plan, measured.events[row], ns_per_tick)
     for subop, _ in sorted(figures.subop.items(), key=lambda item: -item[1])[:GAINS_TRIED]:
-        saved = now - replay.time_ns(factors={subop: 0.5})
-        name = compiled.schedule.subops[subop].name
-        found.append(Gain(f"sub-operator {subop} ({name}) twice as fast", saved / whole))
+        factor, said = faster(_of_roof(work[subop], _peak(compiled)))
+        saved = now - replay.time_ns(factors={subop: factor})
+        found.append(Gain(f"sub-operator {subop} ({work[subop].name}) {said}", saved / whole))
     return tuple(sorted((g for g in found if g.share > 0), key=lambda g: (-g.share, g.what)))
+
+
+def _peak(compiled: HostCompiled) -> tuple[float, float]:
+    """What the cores can do together: flops per ns, bytes per ns."""
+    return compiled.cores * compiled.target.flops_per_ns, compiled.cores * compiled.target.l2_bytes_per_ns
+
+
+def _of_roof(work: Work, peak: tuple[float, float]) -> float:
+    """What a sub-operator reaches of what the cores can do, as part of 1; 0 where that is not known."""
+    if work.computed_in != "f32" or not all(peak):
+        return 0.0
+    return max(work.gflops / peak[0], work.gbytes / peak[1])
+
+
+def faster(of_roof: float) -> tuple[float, str]:
+    """What time a sub-operator could do with, as part of what it takes: half, or what its roof leaves."""
+    factor = min(1.0, max(0.5, of_roof))
+    return factor, "twice as fast" if factor == 0.5 else f"as fast as the cores can be, {1 / factor:.1f} times"
 
 
 def _parts(middle: Sequence[RunFigures], kept: Sequence[RunFigures], cores: int) -> tuple[TimePart, ...]:

@@ -150,8 +150,9 @@ class HardwareCounts:
 class Report:
     """See the module docstring. `run_ns`: the time of a launch, as `run` has it with its interval; `busy_ns` per core;
     `fused` and `one_by_one` None where not compared; `work` in the order of execution. `profiled_ns` is the time of a
-    launch that leaves time stamps, `stamps` what they cost, `parts` what it consists of, none where the machine was too
-    busy to say; `variants`: what it was held against beside one by one; `gains`: what would help, the largest first;
+    launch that leaves time stamps, `stamps` what they cost, `parts` what it consists of and `one_by_one_parts` what the
+    sub-operators one by one do, none where the machine was too busy to say; `variants`: what it was held
+    against beside one by one; `gains`: what would help, the largest first;
     `timeline`: the launch with the median time, no part of the JSON form."""
 
     graph: str
@@ -171,6 +172,7 @@ class Report:
     fallbacks: tuple[str, ...]
     fused: MedianInterval | None = None
     one_by_one: MedianInterval | None = None
+    one_by_one_parts: tuple[TimePart, ...] = ()
     work: tuple[Work, ...] = ()
     precision: str = ""  # where less than the declared precision is allowed: what was computed in what
     run: MedianInterval | None = None
@@ -220,7 +222,7 @@ class Report:
             for b in shown:
                 lines.append(
                     f"{_label(b.subop, b.name):<40} {b.form:<15} {b.arrivals:>8} {format_ns(b.pure_ns):>10} "
-                    f"{format_ns(b.imbalance_ns):>10}  {b.reason}"
+                    f"{format_ns(b.imbalance_ns):>10}  {b.why or b.reason}"
                 )
             if len(shown) < len(self.boundaries):
                 lines.append(f"(the {len(shown)} costliest of {len(self.boundaries)}; all of them in the JSON form)")
@@ -241,6 +243,8 @@ class Report:
                 f"fused {self.fused}, one by one {self.one_by_one}: {self.speedup:.2f}x "
                 f"(medians with 95 % intervals, {counted(self.fused.samples, 'alternating pair')})"
             )
+            if self.one_by_one_parts and self.trusted:
+                lines.append(f"one by one, mean over cores: {_said(self.one_by_one_parts)}")
         for variant in self.variants:
             lines.append(
                 f"with {variant.name} {variant.run}, {counted(variant.waits, 'wait')}: "
@@ -262,14 +266,13 @@ class Report:
         """What a launch's time consists of, where that is known."""
         if not self.parts or not self.trusted:
             return []
-        shown = [part for part in self.parts if abs(part.share) >= LEAST_SHARE]
-        said = ", ".join(f"{part.name} {format_ns(part.ns)} ({100 * part.share:.1f} %)" for part in shown)
         busy = ", ".join(f"core {c} {format_ns(ns)}" for c, ns in enumerate(self.busy_ns))
         cost = ""
         if self.stamps is not None:
             seen = self.stamps.low_ns > 0
             cost = f", {self.stamps.median_ns:+.0f} ns for the stamps" if seen else ", whose cost is lost in the noise"
-        lines = [f"with time stamps {format_ns(self.profiled_ns)}{cost}; mean over cores: {said}", f"busy: {busy}"]
+        said = f"with time stamps {format_ns(self.profiled_ns)}{cost}; mean over cores: {_said(self.parts)}"
+        lines = [said, f"busy: {busy}"]
         return lines + ([f"per launch, all cores: {self.counters}"] if self.counters is not None else [])
 
     def _costliest(self, rows_max: int) -> list[BoundaryReport]:
@@ -293,7 +296,7 @@ class Report:
             for w in self._longest()
         ]
         boundaries = [
-            (b.subop, b.name, b.form, b.arrivals, format_ns(b.pure_ns), format_ns(b.imbalance_ns), b.reason)
+            (b.subop, b.name, b.form, b.arrivals, format_ns(b.pure_ns), format_ns(b.imbalance_ns), b.why or b.reason)
             for b in self._costliest(HTML_ROWS_MAX)
         ]
         return notebook.shown(
@@ -337,6 +340,11 @@ class Report:
     def __repr__(self) -> str:
         time = f"{counted(self.subops, 'sub-operator')}, {format_ns(self.run_ns)}"
         return f"<superkernel.Report {self.graph!r} on {self.target}: {time}>"
+
+
+def _said(parts: Sequence[TimePart]) -> str:
+    shown = [part for part in parts if abs(part.share) >= LEAST_SHARE]
+    return ", ".join(f"{part.name} {format_ns(part.ns)} ({100 * part.share:.1f} %)" for part in shown)
 
 
 def _label(subop: int, name: str) -> str:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from superkernel.backends.host.compiled import HostCompiled
 from superkernel.backends.host.hang import PlanWords
 from superkernel.backends.host.replay import LaunchReplay
+from superkernel.backends.page_parts import flops_of
 from superkernel.core.counted import counted
 from superkernel.display.spans import SignalFlow, Span, SpanKind, Track, with_symbols
 from superkernel.display.tracing import Trace
@@ -27,8 +28,8 @@ from superkernel.sync.plan import Plan, Set, TaskStep, Wait
 
 @dataclass
 class RunFigures:
-    """One profiled launch, in ns. Arrays are per core; `pure` and `imbalance` per wait index; `movement` is part of
-    `busy`."""
+    """One profiled launch, in ns. Arrays are per core; `pure` and `imbalance` per wait index where there are waits;
+    `movement` is part of `busy`."""
 
     total: float
     busy: NDArray[np.float64]
@@ -81,6 +82,31 @@ def read_stamps(
     return figures
 
 
+def read_single_stamps(
+    stamps: NDArray[np.uint64], edges: Sequence[int], ns_per_tick: float, moving: Collection[int] = ()
+) -> RunFigures:
+    """The figures of the sub-operators one by one from begin and end of each core's share of each, [cores, subops, 2]
+    in ticks. Who is done ahead of the last core of a sub-operator waits, which is *imbalance*, by core; from there to
+    the begin of the next one it is *launch*, join and start; behind the last sub-operator it waits at the *end*."""
+    begin, end = np.moveaxis((stamps - np.uint64(edges[0])).astype(np.int64) * ns_per_tick, 2, 0)
+    total = (int(edges[1]) - int(edges[0])) * ns_per_tick
+    left = end.max(axis=0, initial=0.0)
+    entered = np.concatenate([[0.0], left])
+    busy, waits, launch = end - begin, left - end, begin - entered[:-1]
+    movement = busy[:, sorted(moving)].sum(axis=1)
+    nothing = np.zeros(len(stamps))
+    return RunFigures(
+        total, busy.sum(axis=1), movement, np.zeros(0), waits[:, :-1].sum(axis=1), nothing,
+        launch.sum(axis=1) + total - entered[-1], waits[:, -1:].sum(axis=1),
+        dict(enumerate(busy.max(axis=0).tolist())),
+    )  # fmt: skip
+
+
+def moving_of(compiled: HostCompiled) -> set[int]:
+    """Sub-operators that compute nothing."""
+    return {subop for subop, flops in enumerate(flops_of(compiled.graph, compiled.schedule)) if not flops}
+
+
 def _signalled(plan: Plan, stamps: Sequence[Sequence[float]]) -> dict[tuple[int, int], float]:
     """When each set was done, in ns, by core and count."""
     return {
@@ -98,7 +124,7 @@ def trace_of(
     plan, names = compiled.plan, {sub.index: sub.name for sub in compiled.schedule.subops}
     stamps = [core_stamps(plan, events, core, ns_per_tick) for core in range(plan.cores)]
     set_at = _signalled(plan, stamps)
-    words = PlanWords(plan, compiled.schedule)
+    words, moving = PlanWords(plan, compiled.schedule), moving_of(compiled)
     path = tuple(
         (core, begin / 1e3, end / 1e3) for core, begin, end in reversed(list(LaunchReplay(plan, stamps).path()))
     )
@@ -110,7 +136,8 @@ def trace_of(
             begin, end = stamps[core][i] / 1e3, stamps[core][i + 1] / 1e3
             if isinstance(step, TaskStep):
                 subop = plan.tasks[step.task].subop
-                spans.append(Span(core, begin, end, names[subop], SpanKind.WORK, subop))
+                kind = SpanKind.MOVEMENT if subop in moving else SpanKind.WORK
+                spans.append(Span(core, begin, end, names[subop], kind, subop))
             elif isinstance(step, Set):
                 spans.append(Span(core, begin, end, f"set {step.count}", SpanKind.SIGNAL))
                 flows.append(
