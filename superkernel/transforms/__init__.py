@@ -1,7 +1,8 @@
 """Passes from Graph to Graph. `STANDARD` is the list that the compiler runs, in order; each pass has its own file.
 
-Order: expressions are made canonical first (folding, identities), patterns are recognised while their parts still
-stand as exporters wrote them, then what is left of gemm and batch_norm is lowered and folded into weights.
+Order: expressions are made canonical first (folding, identities), patterns are recognised while their parts still stand
+as exporters wrote them, then what is left of gemm and batch_norm is lowered and folded into weights, and transposed
+convolutions become plain ones.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from superkernel.transforms.norms import FuseNorms
 from superkernel.transforms.quantised import FoldDequantised, FuseQuantised, LowerIntegerConv
 from superkernel.transforms.rotary import FuseRotary
 from superkernel.transforms.signed import SignedIntegers
+from superkernel.transforms.transposed import ConvolveByPhases
 
 STANDARD: tuple[Pass, ...] = (
     RemoveDead(),
@@ -36,6 +38,7 @@ STANDARD: tuple[Pass, ...] = (
     LowerBatchNorm(),
     MergeAffine(),
     FoldIntoWeights(),
+    ConvolveByPhases(),
     MergeReindexing(),
     RemoveIdentities(),
     FoldConstants(),
