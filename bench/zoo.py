@@ -296,7 +296,7 @@ def batched(inputs: Any, batch: int) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
         wide = torch.cat([value.roll(i, -1) for i in range(batch)])
-        torch._dynamo.maybe_mark_dynamic(wide, 0)
+        torch._dynamo.mark_dynamic(wide, 0)
         return wide
 
     return {k: more(v) for k, v in inputs.items()} if isinstance(inputs, Mapping) else tuple(map(more, inputs))

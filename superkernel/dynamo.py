@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from superkernel.api import compile as compile_graph
 from superkernel.core.errors import InternalError, SuperKernelError, UnsupportedError
@@ -204,9 +205,14 @@ def _handed_on(placeholders: Sequence[torch.fx.Node], results: Sequence[Any]) ->
 
 
 def _is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors are all of the same memory in the same order."""
-    places = (a.storage_offset(), a.shape, a.stride()) == (b.storage_offset(), b.shape, b.stride())
-    return a is b or (places and a.dtype is b.dtype and a.untyped_storage()._cdata == b.untyped_storage()._cdata)
+    """Whether two tensors are all of the same memory in the same order. Nothing is asked of sizes that are not known:
+    torch would take each answer for a condition on them."""
+    if a is b:
+        return True
+    if a.dtype is not b.dtype or a.dim() != b.dim() or a.untyped_storage()._cdata != b.untyped_storage()._cdata:
+        return False
+    numbers = zip((a.storage_offset(), *a.shape, *a.stride()), (b.storage_offset(), *b.shape, *b.stride()), strict=True)
+    return all(statically_known_true(x == y) for x, y in numbers)
 
 
 def _is_kept(value: Any) -> bool:

@@ -98,6 +98,28 @@ def test_the_oldest_of_many_sizes_goes(monkeypatch: pytest.MonkeyPatch, made: li
     assert len(made) == 4  # 5, 6, 7, and 5 again
 
 
+def test_marked_dimensions_stay_dynamic(made: list[Any]) -> None:
+    """Also where a parameter has as many rows as the first batch: that is no condition on batches."""
+
+    class Table(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rows = nn.Parameter(torch.randn(2, 8))
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x * self.rows.sum(0), x
+
+    module = Table()
+    fast = compiled(module)
+    for batch in (2, 3, 5):
+        x = torch.randn(batch, 8)
+        torch._dynamo.mark_dynamic(x, 0)  # an error where the graph is of one batch alone
+        computed, handed_on = fast(x)
+        same(computed, module(x)[0])
+        assert handed_on is x
+    assert len(made) == 3
+
+
 def test_graph_breaks() -> None:
     def broken(x: torch.Tensor) -> torch.Tensor:
         y = torch.tanh(x) * 2
