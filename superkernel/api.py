@@ -92,7 +92,8 @@ def compile(
     target: "host", the CPU at hand; or an accelerator: a preset ("a3", "a2", "mini"), the path of a target file
         (docs/hardware.md), or what `load_target` returned. Its kernels run on a simulator.
     threads: host: worker threads, the calling one included; default: all CPUs that the process may use, as far as
-        the quota of its control groups goes. More than there are CPUs works, slowly, with a warning. An accelerator's cores are its target's.
+        the quota of its control groups goes. More than there are CPUs works, slowly, with a warning. An accelerator's
+        cores are its target's.
     options: `Options`, or a mapping of their names.
     dims, shapes, constants: of an ONNX model: values of symbolic dimensions, whole shapes of inputs (of a sequence of
         tensors, those of its elements), and values of inputs that are to be fixed (those that decide a shape must be).
