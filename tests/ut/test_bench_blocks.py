@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import blocks
 import numpy as np
+import pytest
 from workloads import WORKLOADS, make_inputs
 
 from superkernel.ops.blocks import Blocks
@@ -32,3 +33,12 @@ def test_codes_and_scales_are_the_weights() -> None:
         stored = Blocks(bits, blocks.BLOCK, zero, 5, 64).weights(codes, scale, None)
         largest = np.repeat(np.abs(weights.T).reshape(5, 2, 32).max(axis=2), 32, axis=1)
         assert (np.abs(stored - weights.T) <= (step + 1e-3) * largest).all()
+
+
+@pytest.mark.parametrize("zero_points", [False, True])
+def test_a_product_is_held_against_onnxruntime(zero_points: bool) -> None:
+    pytest.importorskip("onnxruntime")
+    found = blocks.product((3, 64, 48), 4, zero_points, threads=1, rounds=2)
+    assert min(found.ours_us, found.onnxruntime_us, found.times) > 0
+    assert found.difference < 2e-2
+    assert "as fast as onnxruntime" in blocks.product_table([found])
