@@ -137,7 +137,7 @@ def nbits_model(depth: int, columns: int, bits: int, zero_points: bool) -> Any:
     from onnx import helper, numpy_helper
 
     rng, blocks = np.random.default_rng(depth + columns + bits), depth // BLOCK
-    constants = {
+    constants: dict[str, NDArray[Any]] = {
         "w": rng.integers(0, 256, (columns, blocks, BLOCK * bits // 8)).astype(np.uint8),
         "s": rng.uniform(0.01, 0.02, columns * blocks).astype(np.float32),
     }

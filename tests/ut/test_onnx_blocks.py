@@ -141,3 +141,37 @@ def test_dequantised_weights(kind: Any, low: int, high: int, bits: int, zeros: b
 def test_blocks_along_the_columns_are_no_such_product() -> None:
     graph = check(*dequantised(np.int8, -9, 9, block=8, axis=1))
     assert products(graph) == 0
+
+
+def table(bits: int, zeros: bool, block: int = 16, blocks: int = 3, x: Any = np.float32, **attrs: Any) -> Any:
+    """A model of one GatherBlockQuantized, and its indices."""
+    constants = {
+        "w": RNG.integers(0, 256, (20, blocks * block * bits // 8)).astype(np.uint8),
+        "s": RNG.uniform(0.01, 0.02, (20, blocks)).astype(x),
+    }
+    if zeros:
+        constants["z"] = RNG.integers(0, 256, (20, -(-blocks * bits // 8))).astype(np.uint8)
+    names = "w i s z" if zeros else "w i s"
+    attrs = {"gather_axis": 0, "quantize_axis": 1, "block_size": block, "bits": bits, **attrs}
+    made = node("GatherBlockQuantized", names, domain="com.microsoft", **attrs)
+    inputs = {"i": RNG.integers(0, 20, (2, 5)).astype(np.int64)}
+    return model([made], inputs, constants=constants), inputs
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("x", [np.float32, np.float16])
+def test_rows_of_a_table_in_blocks(bits: int, zeros: bool, x: Any) -> None:
+    """Codes are gathered, not numbers: no constant is larger than the table."""
+    graph = check(*table(bits, zeros, x=x))
+    stored = 20 * 48 * bits // 8
+    assert max(a.nbytes for a in graph.constants.values()) <= max(stored, 20 * 3 * 4)
+    assert "gather" in [n.op for n in graph.nodes]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"), [({"gather_axis": 1}, "rows of a table"), ({"block_size": 32}, "fill the rows")]
+)
+def test_other_tables_are_refused(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(UnsupportedError, match=said):
+        load_graph(table(4, False, **change)[0])

@@ -172,6 +172,40 @@ def dynamic_quantize_matmul(call: OnnxCall) -> Tensor:
     return call.emit("add", real, call.input(4)) if call.has(4) else real
 
 
+@lowers("GatherBlockQuantized", domain=MICROSOFT)
+def gather_block_quantized(call: OnnxCall) -> Tensor:
+    """Rows of a table of codes [rows, bytes] in blocks along the last axis, dequantised behind the gather: the table
+    stays as it is stored."""
+    bits, block = call.attr("bits", 4), call.attr("block_size", 128)
+    table, indices, scales = call.input(0), call.input(1), call.input(2)
+    if table.dtype is not DType.U8 or bits not in (4, 8):
+        raise call.unsupported("only bytes of codes of 4 or 8 bits are supported", found=f"{table.dtype}, {bits} bits")
+    if call.attr("gather_axis", 0) != 0 or call.attr("quantize_axis", 1) not in (1, -1) or table.rank != 2:
+        raise call.unsupported("only rows of a table with blocks along its last axis are supported")
+    width, blocks = table.shape[1] * 8 // bits, scales.shape[1]
+    if width != blocks * block:
+        raise call.unsupported("blocks must fill the rows", expected=f"a multiple of {block}", found=str(width))
+
+    def rows(of: Tensor, count: int) -> Tensor:
+        """Codes of the rows that are wanted, as numbers [..., blocks, count / blocks]."""
+        found = call.emit("gather", of, indices, axis=0)
+        if bits == 4:
+            pairs = (*found.shape, 1)
+            mask, shift = (call.constant(np.array(n, np.uint8)) for n in (15, 4))
+            halves = (call.emit("bitwise_and", found, mask), call.emit("shift_right", found, shift))
+            found = call.emit("concat", *(call.reshape(half, pairs) for half in halves), axis=-1)
+            found = call.reshape(found, (*indices.shape, found.shape[-2] * 2))
+            if found.shape[-1] != count:
+                found = call.emit("slice", found, axes=(-1,), starts=(0,), ends=(count,))
+        return call.cast(call.reshape(found, (*indices.shape, blocks, count // blocks)), scales.dtype)
+
+    codes = rows(table, width)
+    zero = rows(call.input(3), blocks) if call.has(3) else call.like(float(1 << (bits - 1)), codes)
+    scale = call.reshape(call.emit("gather", scales, indices, axis=0), (*indices.shape, blocks, 1))
+    real = call.emit("mul", call.emit("sub", codes, zero), scale)
+    return call.reshape(real, (*indices.shape, width))
+
+
 @lowers("MatMulNBits", domain=MICROSOFT)
 def matmul_nbits(call: OnnxCall) -> Tensor:
     """Weights [N, blocks, bytes] in blocks along K; zero points are packed as the codes are, or of the scales' type.
