@@ -1,16 +1,26 @@
-"""The guides say what is true: their Python blocks run in order, their commands end with status 0, their links lead
-somewhere."""
+"""The guides say what is true: their Python blocks run in order, their commands end with status 0, what they print is
+what is printed, their links lead somewhere.
+
+A block without a language holds commands, one a line, whatever the guide; text that something prints is marked `text`.
+Commands of ours run, in a folder per guide, each once: those that an earlier guide shows have run there, but for what
+writes files that others read. Commands that install, build or test the project are not run by its own tests; what they
+name has to exist.
+"""
 
 from __future__ import annotations
 
 import doctest
+import io
 import os
 import re
 import runpy
 import shlex
+import subprocess
+import sys
+import tomllib
 import warnings
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,6 +28,7 @@ from typing import Any
 import numpy as np
 import pytest
 from firmware_bench import needs_qemu
+from rv64_link import executable
 
 from superkernel._core import OversubscriptionWarning
 from superkernel.cli import main
@@ -35,8 +46,11 @@ GUIDES = tuple(
 TORCH_GUIDES = ("docs/generation.md",)
 """Guides none of whose blocks runs without torch."""
 QEMU_GUIDES = ("docs/emulator.md",)
-COMMANDS = ("docs/getting-started.md", "docs/command-line.md", "docs/registry.md")
-_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGES = ("README.md", "CONTRIBUTING.md", *sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/*.md")))
+SITE_RUNS = ("docs/gallery.md",)
+"""Its commands make the pages that it links to whenever the site is built (`test_site.py`)."""
+WRITING = {"-o", "--out", "--save", ">"}
+_BLOCK = re.compile(r"^```([^\n`]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def blocks(name: str, language: str) -> list[str]:
@@ -114,11 +128,17 @@ def test_the_picture_is_what_its_command_draws(capsys: pytest.CaptureFixture[str
     assert all(f"{time} us" in (ROOT / "README.md").read_text() for time in times)
 
 
-def shell_lines(name: str) -> list[list[str]]:
-    """The words of every `superkernel ...` line in the document's plain blocks; three blanks begin a remark."""
-    lines = [line for text in blocks(name, "") for line in text.splitlines()]
-    commands = [re.split(r"\s{3,}", line)[0] for line in lines if line.startswith("superkernel ")]
-    return [shlex.split(command, comments=True)[1:] for command in commands]
+def commands(name: str) -> list[list[str]]:
+    """The words of every line in the document's plain blocks; three blanks begin a remark, and a synopsis is none."""
+    lines = [line for text in blocks(name, "") for line in text.splitlines() if "[--" not in line]
+    return [shlex.split(re.split(r"\s{3,}", line)[0], comments=True) for line in lines if line.strip()]
+
+
+def own_commands(name: str) -> list[list[str]]:
+    """What follows `superkernel` in the document's lines that no earlier document has, or that write a file."""
+    earlier = [words for other in PAGES[: PAGES.index(name)] if other not in SITE_RUNS for words in commands(other)]
+    ours = [words for words in commands(name) if words[0] == "superkernel"]
+    return [words[1:] for words in ours if words not in earlier or WRITING & set(words)]
 
 
 def write_model(folder: Path) -> None:
@@ -137,29 +157,100 @@ def write_model(folder: Path) -> None:
             np.savez(file, x=np.ones((1, 3, 8, 8), np.float32))
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_commands_end_well(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_model(tmp_path)
+def prepare(name: str, folder: Path) -> None:
+    """What the commands of a guide take for granted: a model and its inputs, what else was compiled, files that the
+    guide shows, programs for the simulator."""
+    write_model(folder)
     for copy in ("a.json", "b.json"):
         assert main(["kernels", "dump", "model.onnx", "-o", copy]) == 0
-    commands = [[("model.onnx" if w == "MODEL" else w) for w in words] for words in shell_lines(name)]
-    commands = [words for words in commands if not {"...", "COMMAND"} & set(words) and words[0] != "sim"]
-    assert commands, f"{name} shows no command"
-    for words in commands:
-        command, file = (words[:-2], words[-1]) if ">" in words[-2:] else (words, None)
+    (folder / "examples").symlink_to(ROOT / "examples")
+    for target in blocks(name, "toml"):
+        (folder / "my.toml").write_text(target)
+    (folder / "slower.toml").write_text('schema_version = 1\nname = "slower"\nbase = "mini"\n[hbm]\nlatency_ns = 900\n')
+    (folder / "tests").mkdir()
+    for program in ("PROGRAM.elf", "more.elf", "tests/one.elf"):
+        (folder / program).write_bytes(executable("define void @main(i64 %hart, ptr %out) {\n  ret void\n}\n"))
+
+
+def run(words: list[str]) -> tuple[int, str, str]:
+    """Status, output and messages of a command: in a process of its own where it registers kernels."""
+    if "--kernels" in words:
+        command = [sys.executable, "-m", "superkernel", *words]
+        ended = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ), check=False)
+        return ended.returncode, ended.stdout, ended.stderr
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        status = main(words)
+    return status, out.getvalue(), err.getvalue()
+
+
+def shell_guide(name: str) -> Any:
+    return pytest.param(name, marks=[needs_qemu] * (name in QEMU_GUIDES))
+
+
+@pytest.mark.parametrize("name", [shell_guide(n) for n in PAGES if n not in SITE_RUNS and own_commands(n)])
+def test_commands_end_well(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    prepare(name, tmp_path)
+    for command in own_commands(name):
+        words = [{"MODEL": "model.onnx"}.get(word, word) for word in command]
+        words, file = (words[:-2], words[-1]) if ">" in words[-2:] else (words, None)
         with monkeypatch.context() as own:
-            if command[0] == "tune":  # of this machine, not of the profile that all tests go by
+            if words[0] == "tune":  # of this machine, not of the profile that all tests go by
                 own.setenv("SK_MACHINE", "default")
                 own.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-            status = main(command)
-        captured = capsys.readouterr()
-        assert status == 0, f"superkernel {' '.join(words)}\n{captured.err}"
-        assert captured.out.strip()
+            status, printed, said = run(words)
+        assert status == 0, f"superkernel {' '.join(words)}\n{said}"
+        assert printed.strip(), words
         if file is not None:
-            (tmp_path / file).write_text(captured.out)
+            (tmp_path / file).write_text(printed)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_plain_blocks_hold_commands(name: str) -> None:
+    """And what those that are not run here name is there: targets of make, extras of the package, scripts, tests."""
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for program, *words in commands(name):
+        files = [word for word in words if "/" in word or word.endswith(".py")]
+        assert all(any(ROOT.glob(file)) for file in files if program != "superkernel"), files
+        if program == "make":
+            assert all(word in targets for word in words if "=" not in word), words
+        elif program == "pip":
+            assert all(extra in extras for word in words for extra in re.findall(r"\[(\w+)\]", word)), words
+        else:
+            known = program in ("superkernel", "python", "pytest")
+            assert known, f"{name}: {program!r} is no command: mark what is printed as text"
+
+
+def test_printed_text_is_held_to_what_prints_it() -> None:
+    """By a test each: whoever adds a block of text adds one here."""
+    held = {
+        "README.md": "tests/st/test_examples.py",
+        "docs/tutorial.md": "tests/st/test_docs.py",
+        "docs/accelerator.md": "tests/st/test_ablate_figures.py",
+        "docs/emulator.md": "tests/st/test_qemu_mutants.py",
+        "docs/registry.md": "tests/st/test_docs.py",
+    }
+    assert {name for name in PAGES if blocks(name, "text")} == set(held)
+    assert all((ROOT / test).exists() for test in held.values())
+
+
+def test_names_in_the_guide_to_the_registry_are_read(capsys: pytest.CaptureFixture[str]) -> None:
+    row, names = blocks("docs/registry.md", "text")
+    assert main(["kernels", "list"]) == 0
+    assert row.splitlines()[0] in capsys.readouterr().out.split()
+    for name in names.split():
+        assert main(["kernels", "name", name]) == 0, name
+
+
+def test_a_synopsis_names_the_options_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    (text,) = [text for text in blocks("docs/simulator.md", "") if "[--" in text]
+    with pytest.raises(SystemExit):
+        main(["sim", "run", "--help"])
+    there = set(re.findall(r"--[a-z-]+", capsys.readouterr().out)) - {"--help"}
+    named = set(re.findall(r"--[a-z-]+", text))
+    assert named <= there, named - there
 
 
 def evidence(name: str) -> list[str]:
@@ -178,10 +269,7 @@ def test_what_shows_a_row_of_the_registry_is_there_and_ends_well(
     named = evidence("docs/registry.md")
     assert len(named) > 40
     monkeypatch.chdir(tmp_path)
-    write_model(tmp_path)
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    for copy in ("a.json", "b.json"):
-        assert main(["kernels", "dump", "model.onnx", "-o", copy]) == 0
+    prepare("docs/registry.md", tmp_path)
     for words in named:
         if words.startswith("superkernel "):
             capsys.readouterr()
