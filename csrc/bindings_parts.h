@@ -21,6 +21,7 @@ void register_device(pybind11::module_& m);
 void register_recorder(pybind11::module_& m);
 void register_program(pybind11::module_& m);
 void register_probe(pybind11::module_& m);
+void register_sync(pybind11::module_& m);
 
 // The target of a flat dict {"section.field": value}; KeyError and TypeError as Python would raise them.
 sk::sim::Target target_from(const pybind11::dict& fields);

@@ -344,6 +344,21 @@ def set_option(name: str, value: int) -> None:
 
 def pool_info() -> PoolInfo: ...
 
+class Conflicts:
+    """Which accesses of tasks conflict, in the order of the later ones (csrc/sync/conflicts.h). `accesses`: rows of run
+    (of tasks of one sub-operator), task, place, operand, write, number of regions; `regions`: rows of start, length,
+    stride, count. Raises InputError on what is none."""
+
+    def __init__(self, accesses: npt.NDArray[np.int64], regions: npt.NDArray[np.int64]) -> None: ...
+    def __iter__(self) -> Conflicts: ...
+    def __next__(self) -> npt.NDArray[np.int32]:
+        """Of the next run: rows of the numbers of two accesses, the earlier one and the later one."""
+
+    def needs(self, core_of: Sequence[int], cores: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """What is to be awaited on the host, of conflicts that were not yielded yet: rows of task, awaited core, an
+        earlier and a later access, a region of each that meet, number of conflicts; and by task, how many conflicts
+        need no wait of their own. `core_of`: of each task. Raises InputError."""
+
 class Probe:
     """Measures the machine with a thread per CPU, pinned there; what figures mean stands in csrc/probe/probe.h. Raises
     InputError on cores that there are not, MachineError where the system refuses threads or memory."""

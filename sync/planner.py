@@ -16,144 +16,70 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from superkernel.core.counted import counted
 from superkernel.core.tensor import Region
 from superkernel.scheduler.schedule import Schedule, Task
-from superkernel.sync.hazards import Conflict, find_conflicts
+from superkernel.sync.hazards import AccessColumns
 from superkernel.sync.plan import Boundary, Hazard, Plan, Set, Step, SyncForm, TaskStep, Wait, WaitReason, Witness
-
-
-@dataclass(slots=True)
-class _Need:
-    """Task `consumer` must wait until the task at `position` of core `producer` is complete."""
-
-    consumer: Task
-    producer: int
-    position: int
-    latest: Conflict
-    conflicts: int
-
-
-@dataclass(slots=True)
-class _Result:
-    """Needs that became waits, per task, and what was implied, per sub-operator."""
-
-    kept: dict[int, list[_Need]]
-    implied: dict[int, int]
 
 
 def plan_sync(schedule: Schedule, *, sync: str = "minimal", handover_ns: float = 100.0) -> Plan:
     """The synchronisation plan. `sync` as in `Options`; `handover_ns` is the cost of one flag between two cores."""
     if sync == "full":
         return _full(schedule, handover_ns)
-    result = _minimal_needs(schedule)
-    return _Assembler(schedule, result, handover_ns).plan()
-
-
-def _minimal_needs(schedule: Schedule) -> _Result:
-    tasks = schedule.tasks
-    position = [0] * len(tasks)  # of a task within its core
-    done = [0] * schedule.cores  # tasks placed on each core so far
-    clocks = np.zeros((schedule.cores, schedule.cores), np.int32)  # what each core knows so far
-    finish = np.zeros((len(tasks), schedule.cores), np.int32)  # clock at the end of each task
-    result = _Result({}, {})
-    for task, conflicts in zip(tasks, find_conflicts(tasks), strict=True):
-        clock = clocks[task.core]
-        needs, implied = _needs_of(task, conflicts, tasks, position, clock, finish)
-        if needs:
-            np.maximum(clock, finish[[need.latest.earlier for need in needs]].max(axis=0), out=clock)
-            result.kept[task.index] = needs
-        result.implied[task.subop] = result.implied.get(task.subop, 0) + implied
-        position[task.index] = done[task.core]
-        done[task.core] += 1
-        clock[task.core] = done[task.core]
-        finish[task.index] = clock
-    return result
-
-
-def _needs_of(
-    task: Task,
-    conflicts: Sequence[Conflict],
-    tasks: Sequence[Task],
-    position: Sequence[int],
-    clock: NDArray[np.int32],
-    finish: NDArray[np.int32],
-) -> tuple[list[_Need], int]:
-    """The needs that neither the core's clock nor another need implies, and how many constraints were implied."""
-    latest: dict[int, _Need] = {}
-    implied = 0
-    known = clock.tolist() if conflicts else ()
-    for conflict in conflicts:
-        core = tasks[conflict.earlier].core
-        if core == task.core:
-            continue
-        at = position[conflict.earlier]
-        if known[core] > at:
-            implied += 1
-            continue
-        need = latest.get(core)
-        if need is None:
-            latest[core] = _Need(task, core, at, conflict, 1)
-        else:
-            need.conflicts += 1
-            if at > need.position:
-                need.position, need.latest = at, conflict
-    needs = sorted(latest.values(), key=lambda n: n.producer)
-    if len(needs) < 2:
-        return needs, implied + sum(need.conflicts - 1 for need in needs)
-    producers = [need.producer for need in needs]
-    told = finish[[need.latest.earlier for need in needs]][:, producers] > [need.position for need in needs]
-    kept = []
-    for need, tellers in zip(needs, told.sum(axis=0).tolist(), strict=True):
-        if tellers > 1:  # another one besides the need itself
-            implied += need.conflicts
-        else:
-            implied += need.conflicts - 1
-            kept.append(need)
-    return kept, implied
+    return _Assembler(schedule, handover_ns).plan()
 
 
 class _Assembler:
     """Waits and sets into per-core programs, boundaries with their forms."""
 
-    def __init__(self, schedule: Schedule, result: _Result, handover_ns: float) -> None:
-        self.schedule, self.result, self.handover_ns = schedule, result, handover_ns
+    def __init__(self, schedule: Schedule, handover_ns: float) -> None:
+        self.schedule, self.handover_ns = schedule, handover_ns
+        self.accesses = AccessColumns(schedule.tasks)
+        core_of = [task.core for task in schedule.tasks]
+        self.needs, self.implied_of_task = self.accesses.search().needs(core_of, schedule.cores)
 
     def plan(self) -> Plan:
-        cores = self.schedule.cores
-        needed: list[set[int]] = [set() for _ in range(cores)]
-        for needs in self.result.kept.values():
-            for need in needs:
-                needed[need.producer].add(need.position)
-        count_of = [{p: i + 1 for i, p in enumerate(sorted(positions))} for positions in needed]
+        cores, tasks, needs = self.schedule.cores, self.schedule.tasks, self.needs
+        awaited = np.zeros(len(tasks), np.bool_)
+        awaited[self.accesses.task[needs[:, 2]]] = True
+        count_of: list[int] = [0] * len(tasks)
+        sets = [0] * cores
+        for number in np.flatnonzero(awaited).tolist():
+            sets[tasks[number].core] += 1
+            count_of[number] = sets[tasks[number].core]
+        first = np.searchsorted(needs[:, 0], np.arange(len(tasks) + 1)).tolist()
         programs: list[tuple[Step, ...]] = []
         reasons: list[WaitReason] = []
-        of_subop: dict[int, list[WaitReason]] = {}
-        for core, tasks in enumerate(self.schedule.tasks_of_core):
+        of_subop: list[list[WaitReason]] = [[] for _ in self.schedule.subops]
+        for core, mine in enumerate(self.schedule.tasks_of_core):
             steps: list[Step] = []
-            for position, task in enumerate(tasks):
-                for need in self.result.kept.pop(task.index, ()):  # what is a wait now makes room for the next
-                    wait = Wait(need.producer, count_of[need.producer][need.position], task.subop, len(reasons))
-                    reason = WaitReason(core, wait, need.latest.witness, need.conflicts)
-                    reasons.append(reason)
-                    of_subop.setdefault(task.subop, []).append(reason)
+            for task in mine:
+                rows = needs[first[task.index] : first[task.index + 1]].tolist()
+                for _, producer, earlier, later, left, right, conflicts in rows:
+                    witness = self.accesses.witness(earlier, later, left, right)
+                    wait = Wait(producer, count_of[witness.producer], task.subop, len(reasons))
+                    reasons.append(WaitReason(core, wait, witness, conflicts))
                     steps.append(wait)
+                of_subop[task.subop] += reasons[len(reasons) - len(rows) :]
                 steps.append(TaskStep(task.index))
-                if position in count_of[core]:
-                    steps.append(Set(count_of[core][position]))
+                if count_of[task.index]:
+                    steps.append(Set(count_of[task.index]))
             programs.append(tuple(steps))
-        boundaries = tuple(self._boundary(sub.index, of_subop.get(sub.index, [])) for sub in self.schedule.subops)
-        return Plan(self.schedule.tasks, tuple(programs), tuple(map(len, count_of)), tuple(reasons), boundaries)
+        implied = [0] * len(of_subop)
+        for task, number in zip(tasks, self.implied_of_task.tolist(), strict=True):
+            implied[task.subop] += number
+        boundaries = tuple(
+            self._boundary(sub.index, of_subop[sub.index], implied[sub.index]) for sub in self.schedule.subops
+        )
+        return Plan(tasks, tuple(programs), tuple(sets), tuple(reasons), boundaries)
 
-    def _boundary(self, subop: int, reasons: Sequence[WaitReason]) -> Boundary:
+    def _boundary(self, subop: int, reasons: Sequence[WaitReason], implied: int) -> Boundary:
         cores = self.schedule.cores
         pairs = {(r.core, r.wait.producer) for r in reasons}
-        implied = self.result.implied.get(subop, 0)
         form = form_of(pairs, cores)
         full_cost = 0.0 if cores == 1 else self.handover_ns * (1 + 0.1 * (cores - 2))
         cost = 0.0

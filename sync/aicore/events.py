@@ -64,7 +64,7 @@ class Events:
         self.signals: dict[HartKind, list[list[Step]]] = {kind: [] for kind in harts.types}
         self.pending: dict[HartKind, dict[int, Event]] = {kind: {} for kind in harts.types}  # by number, in that order
         self.taken: dict[tuple[int, HartKind], int] = {}  # event, receiver -> sub-operator whose boundary takes it
-        self.returned: dict[int, dict[int, int]] = {}  # event, core -> up to where it propagates the core's own stores
+        self.returned: dict[int, NDArray[np.int32]] = {}  # by event: up to where it propagates each hart's own stores
         self.known: Known = np.full((harts.total, harts.total), -1, np.int32)
         self.fenced = np.full(harts.total, -1, np.int32)
         self.after: list[Known] = []
@@ -122,13 +122,23 @@ class Events:
         """A type's cores take an event ahead of a sub-operator: they learn what its setters knew."""
         del self.pending[kind][event.index]
         self.taken[event.index, kind] = subop
-        knew = self.after[event.after]
-        for core in range(self.harts.total)[self.harts.of(kind)]:
-            observed = knew[self.harts.observed(event.mode, event.setters, core)]
-            learnt = observed.max(axis=0)
-            self.returned.setdefault(event.index, {})[core] = int(learnt[core])
-            self.known[core] = np.maximum(self.known[core], learnt)
-            self.fenced[core] = max(self.fenced[core], learnt[core])  # others saw its stores: they are done
+        harts = np.arange(self.harts.total)[self.harts.of(kind)]
+        learnt = self._learnt(event, harts)
+        own = self.returned.setdefault(event.index, np.full(self.harts.total, -1, np.int32))
+        own[harts] = learnt[np.arange(len(harts)), harts]
+        self.known[harts] = np.maximum(self.known[harts], learnt)
+        self.fenced[harts] = np.maximum(self.fenced[harts], own[harts])  # others saw its stores: they are done
+
+    def _learnt(self, event: Event, harts: NDArray[np.int64]) -> Known:
+        """What an event's setters knew, as far as each of its receivers observes them."""
+        setters = slice(self.harts.cores.total) if event.setters is None else self.harts.of(event.setters)
+        knew = self.after[event.after][setters]
+        if event.mode is Mode.GROUP:
+            of_group = knew.reshape(self.harts.cores.groups, -1, self.harts.total).max(axis=1)
+            learnt: Known = of_group[self.harts.group[harts]]
+        else:
+            learnt = np.broadcast_to(knew.max(axis=0), (len(harts), self.harts.total))
+        return learnt
 
     def has_flags(self, more: int) -> bool:
         """Whether so many more events of any family take no count above its limit."""

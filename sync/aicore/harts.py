@@ -9,7 +9,8 @@ from superkernel.sync.aicore.plan import AICPU, CoreKind, HartKind, Mode
 
 
 class Harts:
-    """`types`: those that a plan has programs for; `total`: their number; `group`: of each, -1 where in none."""
+    """`types`: those that a plan has programs for; `total`: their number; of each hart, `group`, -1 where in none,
+    and `type`, by its place in `types`."""
 
     def __init__(self, cores: Cores, tiled: bool) -> None:
         self.cores, self.total = cores, cores.total + tiled
@@ -18,6 +19,7 @@ class Harts:
         self.group = np.array(
             [*(c // cubes for c in range(cores.cube)), *(v // vectors for v in range(cores.vector)), -1]
         )
+        self.type = np.array([self.types.index(self.kind(hart)) for hart in range(self.total)])
 
     def kind(self, core: int) -> HartKind:
         """The type of a hart."""

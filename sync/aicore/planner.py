@@ -23,13 +23,14 @@ Here is the walk over the schedule and the choice of events; `events` keeps the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
+
+import numpy as np
 
 from superkernel.scheduler.aicore.cores import Cores
 from superkernel.scheduler.aicore.schedule import AicoreSchedule
 from superkernel.scheduler.families.aicore.base import AicoreTiling
-from superkernel.scheduler.schedule import Task
 from superkernel.sync.aicore.events import MODES, Events, Family, Known, flags_of
 from superkernel.sync.aicore.harts import Harts
 from superkernel.sync.aicore.notes import Notes
@@ -52,8 +53,7 @@ from superkernel.sync.aicore.plan import (
     across,
 )
 from superkernel.sync.aicore.unsatisfied import Conflicts, Unsatisfied
-from superkernel.sync.hazards import Conflict, find_conflicts
-from superkernel.sync.plan import Hazard
+from superkernel.sync.hazards import NO_PAIRS, FoundConflicts, Pairs, find_all
 from superkernel.target.aicore import AicoreTarget
 
 _WITNESSES = 4  # kept per boundary
@@ -66,18 +66,26 @@ def plan_aicore(
     sync: str = "minimal",
     early_start: bool = True,
     cuts: Collection[int] = (),
-    conflicts: Sequence[Sequence[Conflict]] | None = None,
+    conflicts: FoundConflicts | None = None,
 ) -> AicorePlan:
     """The plan of a schedule made by `place_aicore`. `cuts`: sub-operators that begin another launch; `conflicts`:
     those of the schedule's tasks, where they are known. Raises UnsupportedError where the target has too few flags."""
-    return _Planner(schedule, target, sync, early_start, cuts).run(conflicts)
+    known = find_all(schedule.tasks) if conflicts is None else conflicts
+    return _Planner(schedule, target, sync, early_start, cuts, known).run()
 
 
 class _Planner:
     def __init__(
-        self, schedule: AicoreSchedule, target: AicoreTarget, sync: str, early_start: bool, cuts: Collection[int]
+        self,
+        schedule: AicoreSchedule,
+        target: AicoreTarget,
+        sync: str,
+        early_start: bool,
+        cuts: Collection[int],
+        conflicts: FoundConflicts,
     ) -> None:
         self.schedule, self.sync, self.early_start, self.cuts = schedule, sync, early_start, cuts
+        self.accesses, self.pairs = conflicts
         self.cores = Cores(target)
         tiled = any(isinstance(t, AicoreTiling) and t.kernel_type.on_aicpu for t in schedule.tilings)
         self.harts = Harts(self.cores, tiled)
@@ -102,29 +110,22 @@ class _Planner:
 
     # The walk ---------------------------------------------------------------------------------------------------------
 
-    def run(self, known: Sequence[Sequence[Conflict]] | None) -> AicorePlan:
+    def run(self) -> AicorePlan:
         tasks = self.schedule.tasks
-        conflicts = list(find_conflicts(tasks)) if known is None else known
-        of_subop: list[list[Task]] = [[] for _ in self.schedule.subops]
         for task in tasks:
-            of_subop[task.subop].append(task)
             self.busy[task.subop].add(task.core)
         for sub in self.schedule.subops:
             self._open()
-            mine = [c for t in of_subop[sub.index] for c in conflicts[t.index] if self._counts(c)]
             if not isinstance(self.schedule.tilings[sub.index], AicoreTiling):
                 self._pause(sub.index)
             else:
                 if sub.index in self.cuts and sub.index > self.start:
                     self._end_launch(sub.index, LaunchEnd(sub.index), sub.index - 1)
-                self._boundary(sub.index, mine)
+                self._boundary(sub.index)
                 for kind in self.kinds(sub.index):
                     if not self.early_start:
                         self.steps[kind][-1].append(Drain())
-            for task in of_subop[sub.index]:
-                self.events.known[task.core, task.core] = sub.index
-            for core in range(self.harts.total):
-                self.events.known[core, core] = sub.index
+            np.fill_diagonal(self.events.known, sub.index)
             self.events.after.append(self.events.known.copy())
         self._open()
         self._flush_all(len(self.schedule.subops))
@@ -147,11 +148,6 @@ class _Planner:
             self.steps[kind].append([])
             self.events.signals[kind].append([])
 
-    def _counts(self, conflict: Conflict) -> bool:
-        """False within one sub-operator: its kernel keeps order in the workspace, and nothing else may conflict."""
-        tasks = self.schedule.tasks
-        return tasks[conflict.earlier].subop != tasks[conflict.later].subop
-
     def _pause(self, subop: int) -> None:
         """A fallback: the launch ends, NumPy works, another launch begins. Everything is known then."""
         self._end_launch(subop, Pause(subop), subop)
@@ -170,7 +166,7 @@ class _Planner:
 
     # One boundary -----------------------------------------------------------------------------------------------------
 
-    def _boundary(self, subop: int, conflicts: Sequence[Conflict]) -> None:
+    def _boundary(self, subop: int) -> None:
         # Awaits ahead of the kernel, by type.
         before: dict[HartKind, list[int]] = {kind: [] for kind in self.harts.types}
         if self.sync != "minimal" and subop > self.start:
@@ -178,9 +174,9 @@ class _Planner:
                 for earlier in self.events.ahead(event, kind):
                     before[kind].append(earlier.index)
                     self.events.take(earlier, kind, subop)
-        here = Conflicts(self.schedule.tasks, self.harts, conflicts)
+        here = Conflicts(self.accesses, self.harts, self.pairs.get(subop, NO_PAIRS))
         needs, shown, implied = here.unsatisfied(self.events.known)
-        witnesses = shown[:_WITNESSES]
+        witnesses = [self.accesses.conflict(*pair) for pair in shown[:_WITNESSES].tolist()]
         for event in self._notified(needs):
             before[event.receivers[0]].append(event.index)
             self.events.take(event, event.receivers[0], subop)
@@ -190,7 +186,7 @@ class _Planner:
         waits: dict[HartKind, dict[int, list[int]]] = {kind: {} for kind in self.harts.types}
         for part in self._rounds(here, needs, shown):
             self._add_events(subop, part, waits, max(row.last for row in needs.values()))
-        fences = self._fences(subop, conflicts, waits, fenced)
+        fences = self._fences(subop, here, waits, fenced)
         for kind in self.harts.types:
             row = self.steps[kind][subop]
             taking = {self.events.made[e].family for es in (before[kind], *waits[kind].values()) for e in es}
@@ -223,7 +219,7 @@ class _Planner:
         row += [Await(e, subop) for e in sorted({e for es in waits.values() for e in es})]
         row.append(Run(subop, barriers=joined))
 
-    def _rounds(self, here: Conflicts, needs: Unsatisfied, shown: Sequence[Conflict]) -> list[Unsatisfied]:
+    def _rounds(self, here: Conflicts, needs: Unsatisfied, shown: Pairs) -> list[Unsatisfied]:
         """What is missing, in the rounds in which it is propagated: one where all waits stand ahead of the kernel, or
         where flags are short."""
         rounds = here.rounds(shown) if self.early_start else []
@@ -303,7 +299,7 @@ class _Planner:
         last (an event of all cores propagates everything)."""
         if (Mode.ALL, None) in families:
             return {(Mode.ALL, None): list(needs)}
-        pairs = [pair for row in needs.values() for pair in row.pairs]
+        pairs = {tuple(pair) for row in needs.values() for pair in row.pairs.tolist()} if len(families) > 1 else ()
         for family in sorted(families, key=lambda f: f[0] is not Mode.TYPE):
             others = {f: max(needs[k].last for k in keys) for f, keys in families.items() if f != family}
             if others and all(self.events.propagated(others, *pair) for pair in pairs):
@@ -335,19 +331,20 @@ class _Planner:
             self.events.pending[kind].clear()
 
     def _fences(
-        self, subop: int, conflicts: Sequence[Conflict], waits: dict[HartKind, dict[int, list[int]]], fenced: Known
+        self, subop: int, here: Conflicts, waits: dict[HartKind, dict[int, list[int]]], fenced: Known
     ) -> dict[HartKind, set[int]]:
         """Operands by type that a core reads after having written them itself, its stores not fenced since."""
         found: dict[HartKind, set[int]] = {}
-        tasks = self.schedule.tasks
-        for conflict in conflicts:
-            earlier, core = tasks[conflict.earlier], tasks[conflict.later].core
-            if earlier.core != core or conflict.hazard is not Hazard.RAW or not self.early_start:
-                continue
-            operand, kind = conflict.operand or 0, self.harts.kind(core)
-            propagated = max((self.events.returned[e][core] for e in waits[kind].get(operand, ())), default=-1)
-            if max(fenced[core], propagated) < earlier.subop:
-                found.setdefault(kind, set()).add(operand)
+        accesses = self.accesses
+        earlier, later = here.found.T
+        core, behind = accesses.core[later], accesses.subop[earlier]
+        own = (accesses.core[earlier] == core) & accesses.write[earlier] & ~accesses.write[later]
+        own &= (fenced[core] < behind) & self.early_start
+        operand = np.maximum(accesses.operand[later], 0)
+        for hart, wanted, at in zip(core[own].tolist(), behind[own].tolist(), operand[own].tolist(), strict=True):
+            kind = self.harts.kind(hart)
+            if all(self.events.returned[e][hart] < wanted for e in waits[kind].get(at, ())):
+                found.setdefault(kind, set()).add(at)
         for core in self.busy[subop]:  # a core without units passes no fence
             if self.harts.kind(core) in found:
                 self.events.fenced[core] = subop - 1

@@ -8,27 +8,30 @@ made first while the others, or the flags behind them, are still on their way.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass
 
-from superkernel.scheduler.schedule import Task
+import numpy as np
+from numpy.typing import NDArray
+
 from superkernel.sync.aicore.events import Known
 from superkernel.sync.aicore.harts import Harts
 from superkernel.sync.aicore.plan import HartKind
-from superkernel.sync.hazards import Conflict
+from superkernel.sync.hazards import AccessColumns, Pairs
 
 ROUNDS_MAX = 3  # a kernel has four wait entries; one may be a fence
 Use = tuple[HartKind, int]  # a type of cores, and the operand that they come to
 
 
-@dataclass
+@dataclass(frozen=True)
 class Dependence:
-    """Pairs (receiver, setter) that lack something, by the types of the two; `last` is the sub-operator needed."""
+    """What lacks between harts of two types: `pairs` are rows (receiver, setter, sub-operator); `last` is the
+    sub-operator needed."""
 
-    last: int = -1
-    own_group: bool = True
-    operands: set[int] = field(default_factory=set)
-    pairs: list[tuple[int, int, int]] = field(default_factory=list)  # receiver, setter, sub-operator
+    last: int
+    own_group: bool
+    operands: frozenset[int]
+    pairs: NDArray[np.int32]
 
 
 Unsatisfied = dict[tuple[HartKind, HartKind], Dependence]
@@ -39,43 +42,57 @@ Unsatisfied = dict[tuple[HartKind, HartKind], Dependence]
 class Conflicts:
     """Of one sub-operator's tasks."""
 
-    tasks: Sequence[Task]
+    accesses: AccessColumns
     harts: Harts
-    found: Sequence[Conflict]
+    found: Pairs
 
-    def unsatisfied(self, known: Known, uses: Collection[Use] | None = None) -> tuple[Unsatisfied, list[Conflict], int]:
+    def unsatisfied(self, known: Known, uses: Collection[Use] | None = None) -> tuple[Unsatisfied, Pairs, int]:
         """What is missing at some uses, or at all; the conflicts that show it; the number of those implied."""
+        earlier, later = self.found.T
+        setter, receiver = self.accesses.core[earlier], self.accesses.core[later]
+        behind = self.accesses.subop[earlier]
+        between = setter != receiver
+        missing = between & (known[receiver, setter] < behind)
+        implied = int(np.count_nonzero(between) - np.count_nonzero(missing))
+        if uses is not None:
+            types = self.harts.types
+            wanted = [types.index(kind) + len(types) * operand for kind, operand in uses]
+            missing &= np.isin(self._uses(self.found), wanted)
+        at = np.flatnonzero(missing)
         rows: Unsatisfied = {}
-        shown: list[Conflict] = []
-        implied = 0
-        for conflict in self.found:
-            setter, receiver = self.tasks[conflict.earlier], self.tasks[conflict.later]
-            if setter.core == receiver.core:
-                continue
-            if known[receiver.core, setter.core] >= setter.subop:
-                implied += 1
-                continue
-            key = (self.harts.kind(setter.core), self.harts.kind(receiver.core))
-            operand = conflict.operand or 0
-            if uses is not None and (key[1], operand) not in uses:
-                continue
-            row = rows.setdefault(key, Dependence())
-            row.last = max(row.last, setter.subop)
-            row.own_group = row.own_group and bool(self.harts.group[setter.core] == self.harts.group[receiver.core])
-            row.operands.add(operand)
-            row.pairs.append((receiver.core, setter.core, setter.subop))
-            shown.append(conflict)
-        return rows, shown, implied
+        if len(at):
+            pairs = np.stack((receiver[at], setter[at], behind[at]), axis=1)
+            operands = self._operands(self.found[at])
+            own = self.harts.group[pairs[:, 0]] == self.harts.group[pairs[:, 1]]
+            receivers, setters = self.harts.type[pairs[:, 0]], self.harts.type[pairs[:, 1]]
+            types_of = setters * len(self.harts.types) + receivers
+            found, first = np.unique(types_of, return_index=True)
+            for number in found[np.argsort(first)].tolist():
+                mine = types_of == number
+                one, other = divmod(number, len(self.harts.types))
+                rows[self.harts.types[one], self.harts.types[other]] = Dependence(
+                    int(pairs[mine, 2].max()), bool(own[mine].all()), frozenset(operands[mine].tolist()), pairs[mine]
+                )
+        return rows, self.found[at], implied
 
-    def rounds(self, shown: Iterable[Conflict]) -> list[set[Use]]:
+    def rounds(self, shown: Pairs) -> list[set[Use]]:
         """The uses by the sub-operator that they need, the first one first; of more than `ROUNDS_MAX`, the first ones
         together."""
-        last: dict[Use, int] = {}
-        for conflict in shown:
-            use = (self.harts.kind(self.tasks[conflict.later].core), conflict.operand or 0)
-            last[use] = max(last.get(use, -1), self.tasks[conflict.earlier].subop)
-        levels = sorted(set(last.values()))[-ROUNDS_MAX:]
-        return [
-            {use for use, its in last.items() if its <= level and (number == 0 or its > levels[number - 1])}
-            for number, level in enumerate(levels)
-        ]
+        uses, which = np.unique(self._uses(shown), return_inverse=True)
+        last = np.full(len(uses), -1, np.int32)
+        np.maximum.at(last, which, self.accesses.subop[shown[:, 0]])
+        levels = np.unique(last)[-ROUNDS_MAX:].tolist()
+        rounds: list[set[Use]] = [set() for _ in levels]
+        for use, number in zip(uses.tolist(), np.searchsorted(levels, last).tolist(), strict=True):
+            operand, kind = divmod(use, len(self.harts.types))
+            rounds[number].add((self.harts.types[kind], operand))
+        return rounds
+
+    def _operands(self, found: Pairs) -> NDArray[np.int32]:
+        """Of the later accesses; what names none is the first."""
+        return np.maximum(self.accesses.operand[found[:, 1]], 0)
+
+    def _uses(self, found: Pairs) -> NDArray[np.int64]:
+        """A number for each: operand, then type of core."""
+        types: NDArray[np.int64] = self.harts.type[self.accesses.core[found[:, 1]]]
+        return self._operands(found) * len(self.harts.types) + types

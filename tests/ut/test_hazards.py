@@ -5,11 +5,14 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from random_plans import bytes_of
 from seeds import seeds
 
+from superkernel import _core
 from superkernel.analysis.random_plans import random_accesses, random_schedule, read, write
+from superkernel.core.errors import InputError
 from superkernel.core.tensor import Region
 from superkernel.scheduler.schedule import MemoryAccess, Space, Task
 from superkernel.sync.hazards import Conflict, find_conflicts
@@ -205,3 +208,36 @@ def test_any_bytes(seed: int) -> None:
     """Even of tilings that nobody makes, each conflict is one."""
     for conflict in conflicts(list(random_accesses(seed).tasks)):
         assert conflict.earlier < conflict.later
+
+
+ROWS, REGIONS = [[0, 0, 0, -1, 1, 1], [1, 1, 0, -1, 0, 1]], [[0, 8, 0, 1], [4, 8, 0, 1]]
+
+
+def search(rows: list[list[int]], regions: list[list[int]]) -> _core.Conflicts:
+    return _core.Conflicts(np.array(rows, np.int64), np.array(regions, np.int64))
+
+
+def test_columns_of_accesses_make_conflicts() -> None:
+    assert [pairs.tolist() for pairs in search(ROWS, REGIONS)] == [[], [[0, 1]]]
+    needs, implied = search(ROWS, REGIONS).needs([0, 1], 2)
+    assert (needs.tolist(), implied.tolist()) == ([[1, 0, 0, 1, 0, 1, 1]], [0, 0])
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "value"),
+    [(0, 0, 2), (0, 1, 2), (1, 0, -1), (1, 1, -1), (1, 2, -1), (1, 2, 1 << 31), (1, 5, 0), (1, 5, 2), (1, 5, -1)],
+)
+def test_columns_that_are_none_are_refused(row: int, column: int, value: int) -> None:
+    rows = [list(each) for each in ROWS]
+    rows[row][column] = value
+    with pytest.raises(InputError):
+        search(rows, REGIONS)
+
+
+def test_other_shapes_and_cores_that_are_none_are_refused() -> None:
+    for rows, regions in ((REGIONS, REGIONS), (ROWS, ROWS), (ROWS, [REGIONS[0], [4, 0, 0, 1]]), (ROWS, [[0] * 4] * 2)):
+        with pytest.raises(InputError):
+            search(rows, regions)
+    for core_of in ([0], [0, 2], [0, -1]):
+        with pytest.raises(InputError):
+            search(ROWS, REGIONS).needs(core_of, 2)

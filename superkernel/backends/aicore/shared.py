@@ -9,13 +9,12 @@ Invariant: a program does not depend on what its `Shared` has seen before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from superkernel.codegen.aicore.emission import KernelCode
 from superkernel.scheduler.families.aicore.base import CoreRole
 from superkernel.scheduler.schedule import Schedule
-from superkernel.sync.hazards import Conflict, find_conflicts
+from superkernel.sync.hazards import FoundConflicts, find_all
 
 SCHEDULES_KEPT = 2  # conflicts of large schedules take tens of megabytes
 
@@ -25,13 +24,13 @@ class Shared:
     """See the module docstring. `kernels`: emitted code and its IR text, by what it was made from."""
 
     kernels: dict[tuple[str, CoreRole], tuple[KernelCode, str]] = field(default_factory=dict)
-    found: list[tuple[Schedule, Sequence[Sequence[Conflict]]]] = field(default_factory=list)
+    found: list[tuple[Schedule, FoundConflicts]] = field(default_factory=list)
 
-    def conflicts(self, schedule: Schedule) -> Sequence[Sequence[Conflict]]:
-        """For each task of a schedule its conflicts with earlier ones; of the last few schedules they are kept."""
+    def conflicts(self, schedule: Schedule) -> FoundConflicts:
+        """Conflicts of the tasks of a schedule; of the last few schedules they are kept."""
         for known, conflicts in self.found:
             if known is schedule:
                 return conflicts
-        conflicts = list(find_conflicts(schedule.tasks))
+        conflicts = find_all(schedule.tasks)
         self.found = [*self.found[1 - SCHEDULES_KEPT :], (schedule, conflicts)]
         return conflicts
