@@ -106,8 +106,9 @@ def write_folder(folder: Path, sizes: Sizes, dtype: str) -> Path:
     return folder
 
 
-def write_gguf(path: Path, sizes: Sizes, kind: str) -> Path:
-    """A file whose matrices are of `kind` (F32, F16, BF16, Q8_0, Q4_0, ...); norms are F32."""
+def write_gguf(path: Path, sizes: Sizes, kind: str, words: bool = False) -> Path:
+    """A file whose matrices are of `kind` (F32, F16, BF16, Q8_0, Q4_0, ...); norms are F32. `words`: with a vocabulary
+    of made-up words, which some readers ask for."""
     import gguf
 
     writer = gguf.GGUFWriter(path, "llama")
@@ -121,7 +122,18 @@ def write_gguf(path: Path, sizes: Sizes, kind: str) -> Path:
     writer.add_rope_dimension_count(sizes.head_size)
     writer.add_rope_freq_base(THETA)
     writer.add_vocab_size(sizes.vocabulary)
-    writer.add_tokenizer_model("no_vocab")
+    if words:
+        writer.add_file_type(getattr(gguf.LlamaFileType, f"MOSTLY_{kind}"))
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre("default")
+        writer.add_token_list([f"<{i}>" for i in range(sizes.vocabulary)])
+        writer.add_token_types([1] * sizes.vocabulary)
+        writer.add_token_merges(["a b"])
+        writer.add_bos_token_id(1)
+        writer.add_eos_token_id(2)
+        writer.add_chat_template("x")
+    else:
+        writer.add_tokenizer_model("no_vocab")
     packed_as = gguf.GGMLQuantizationType[kind]
     turned = {"attn_q": sizes.heads, "attn_k": sizes.kv_heads}
     for _, name, array in tensors(sizes):

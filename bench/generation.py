@@ -3,7 +3,10 @@
     python bench/generation.py [--model 60m] [--formats f32,bf16,q8_0,q4_0] [--runners ...] [--threads 2] [--json FILE]
 
 Each runner has a process of its own and loads the same weights: the folder (f32, bf16), or a GGUF file in the format
-(q8_0, q4_0; llama.cpp reads GGUF files for all). Runners take turns, a prompt and some tokens at a time, in an order
+(q8_0, q4_0; llama.cpp reads GGUF files for all). Two read them in their own way. The builder of ONNX Runtime GenAI
+takes the folder in f32 and rounds it itself, in blocks of 32 too: its logits are those of other codes. OpenVINO GenAI
+reads GGUF files with codes, f16 and no other floats; its pipeline fails to compile what it read (2026.4), so OpenVINO
+runs that model without it. Runners take turns, a prompt and some tokens at a time, in an order
 drawn anew each round, while the others sleep. Printed are medians over rounds with the least and the largest, ours
 against each rival within rounds, and the share of the time that the bytes of the weights alone would take at the
 bandwidth measured here. Logits of all runners behind the prompt are compared first.
@@ -14,11 +17,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,7 +36,9 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 OURS = "superkernel"
-FORMATS = ("f32", "bf16", "q8_0", "q4_0")
+WEIGHT_BYTES = {"f32": 4.0, "bf16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
+"""Of a weight; blocks of 32 codes have a scale in f16."""
+FORMATS = tuple(WEIGHT_BYTES)
 ROUNDS = 5
 
 
@@ -126,26 +133,103 @@ def load_llama_cpp_flash(source: Path, kind: str, threads: int) -> Session:
     return load_llama_cpp(source, kind, threads, flash=True)
 
 
+def load_onnxruntime_genai(source: Path, kind: str, threads: int) -> Session:
+    """Its builder wants a tokenizer in the folder: words for the numbers."""
+    import onnxruntime_genai as genai
+    from tokenizers import Tokenizer, models
+
+    precision = {"f32": "fp32", "bf16": "bf16", "q8_0": "int8", "q4_0": "int4"}[kind]
+    kept = tempfile.TemporaryDirectory()
+    given, built = (Path(kept.name) / name for name in ("given", "built"))
+    given.mkdir()
+    for file in source.iterdir():
+        (given / file.name).symlink_to(file.resolve())
+    words = {f"<{i}>": i for i in range(json.loads((source / "config.json").read_text())["vocab_size"])}
+    Tokenizer(models.WordLevel(words, unk_token="<0>")).save(str(given / "tokenizer.json"))
+    (given / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    command: list[Any] = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-e", "cpu", "-p", precision]
+    command += ["-i", given, "-o", built, "-c", Path(kept.name) / "cache"]
+    ran = subprocess.run(command, env={**os.environ, "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True)
+    if ran.returncode:
+        raise RuntimeError(ran.stderr[-2000:])
+    settings = json.loads((built / "genai_config.json").read_text())
+    settings["model"]["decoder"]["session_options"]["intra_op_num_threads"] = threads
+    (built / "genai_config.json").write_text(json.dumps(settings))
+    model = genai.Model(str(built))
+    held: list[Any] = []
+
+    def append(tokens: Array) -> Array:
+        held[0].append_tokens(np.asarray(tokens, np.int32))
+        return np.asarray(held[0].get_logits()).reshape(-1).astype(np.float32)
+
+    def prompt(tokens: Array) -> Array:
+        setup = genai.GeneratorParams(model)
+        setup.set_search_options(max_length=CONTEXT, do_sample=False)
+        held[:] = [genai.Generator(model, setup), kept]
+        return append(tokens)
+
+    return Session(prompt, lambda token: append(np.array([token])))
+
+
+def load_openvino(source: Path, kind: str, threads: int) -> Session:
+    """What OpenVINO GenAI makes of the file, which it keeps beside it."""
+    import openvino
+    import openvino_genai
+
+    with suppress(RuntimeError):  # of its own pipeline, behind the conversion
+        openvino_genai.LLMPipeline(str(source), "CPU", enable_save_ov_model=True)
+    core, hints = openvino.Core(), {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+    model = core.read_model(source.parent / "openvino_model.xml")
+    request = core.compile_model(model, "CPU", {**hints, "INFERENCE_NUM_THREADS": str(threads)}).create_infer_request()
+    appended = 0
+
+    def append(tokens: Array) -> Array:
+        nonlocal appended
+        start, appended = appended, appended + len(tokens)
+        request.infer(
+            {
+                "input_ids": np.asarray(tokens, np.int64)[None],
+                "attention_mask": np.ones((1, appended), np.int64),
+                "position_ids": np.arange(start, appended)[None],
+                "beam_idx": np.zeros(1, np.int32),
+            }
+        )
+        return np.array(request.get_tensor("logits").data[0, -1])
+
+    def prompt(tokens: Array) -> Array:
+        nonlocal appended
+        request.reset_state()
+        appended = 0
+        return append(tokens)
+
+    return Session(prompt, lambda token: append(np.array([token])))
+
+
 @dataclass(frozen=True)
 class Runner:
-    """`load`: (file or folder, format, threads) -> session; `module`: what must be importable."""
+    """`load`: (file or folder, format, threads) -> session; `module`: what must be importable; `reads`: the form of
+    weights, if not the format's own."""
 
     load: Callable[[Path, str, int], Session]
     module: str
     formats: tuple[str, ...] = FORMATS
-    gguf_only: bool = False
+    reads: str = ""
 
-    def as_gguf(self, kind: str) -> bool:
-        """Whether it reads the format from a GGUF file."""
-        return self.gguf_only or kind.startswith("q")
+    def form(self, kind: str) -> tuple[str, str]:
+        """What it reads for a format, "folder", "gguf" or "gguf with words", and the format therein."""
+        if self.reads:
+            return self.reads, "f32" if self.reads == "folder" else kind
+        return "gguf" if kind.startswith("q") else "folder", kind
 
 
 RUNNERS = {
     OURS: Runner(load_ours, "superkernel"),
     f"{OURS}-f32": Runner(load_ours_f32, "superkernel", ("q8_0", "q4_0")),
     "transformers": Runner(load_transformers, "transformers", ("f32", "bf16")),
-    "llama.cpp": Runner(load_llama_cpp, "llama_cpp", gguf_only=True),
-    "llama.cpp-flash": Runner(load_llama_cpp_flash, "llama_cpp", gguf_only=True),
+    "llama.cpp": Runner(load_llama_cpp, "llama_cpp", reads="gguf"),
+    "llama.cpp-flash": Runner(load_llama_cpp_flash, "llama_cpp", reads="gguf"),
+    "onnxruntime-genai": Runner(load_onnxruntime_genai, "onnxruntime_genai", ("f32", "q8_0", "q4_0"), reads="folder"),
+    "openvino": Runner(load_openvino, "openvino_genai", ("q8_0", "q4_0"), reads="gguf with words"),
 }
 
 
@@ -216,34 +300,40 @@ def measure(
     cpu: bool,
 ) -> dict[str, Any]:
     """All runners on one format."""
-    weights: dict[bool, Path] = {}
+    weights: dict[tuple[str, str], Path] = {}
 
-    def source(as_gguf: bool) -> Path:
-        if as_gguf not in weights:
-            path = folder / (f"{kind}.gguf" if as_gguf else kind)
-            weights[as_gguf] = write_gguf(path, sizes, kind.upper()) if as_gguf else write_folder(path, sizes, kind)
-        return weights[as_gguf]
+    def source(form: str, own: str) -> Path:
+        if (form, own) not in weights:
+            path = folder / form.replace(" ", "-") / own
+            path.parent.mkdir(exist_ok=True)
+            if form == "folder":
+                write_folder(path, sizes, own)
+            else:
+                path = write_gguf(path.with_suffix(".gguf"), sizes, own.upper(), words=form != "gguf")
+            weights[form, own] = path
+        return weights[form, own]
 
     results: dict[str, Any] = {}
     processes: list[Process] = []
     for name in runners:
         if kind not in RUNNERS[name].formats:
+            results[name] = {"absent": f"it does not run {kind}"}
             continue
         if find_spec(RUNNERS[name].module) is None:
             results[name] = {"absent": f"{RUNNERS[name].module} is not installed"}
             continue
         try:
-            processes.append(Process(name, source(RUNNERS[name].as_gguf(kind)), kind, threads))
+            processes.append(Process(name, source(*RUNNERS[name].form(kind)), kind, threads))
         except RuntimeError as error:
             results[name] = {"absent": str(error)}
     rng = np.random.default_rng(0)
     asked = {"prompt": prompt, "vocabulary": sizes.vocabulary, "cpu": cpu}
     logits = {p.runner: np.array(p.ask(**asked, steps=0)["logits"]) for p in processes}
     taken: dict[str, list[tuple[float, float]]] = {p.runner: [] for p in processes}
-    nbytes = {name: _bytes_per_token(path, sizes) for name, path in weights.items()}
+    nbytes = _bytes_per_token(kind, sizes)
     bounds = []
     for _ in range(rounds):
-        bounds.append({name: size / read_gb_per_s(size, threads) * 1e-9 for name, size in nbytes.items()})
+        bounds.append(nbytes / read_gb_per_s(nbytes, threads) * 1e-9)
         for index in rng.permutation(len(processes)):
             answer = processes[index].ask(**asked, steps=steps)
             taken[processes[index].runner].append((answer["prompt_s"], float(np.median(answer["step_s"]))))
@@ -255,7 +345,7 @@ def measure(
             "logits_off": float(np.abs(logits[name] - reference).max() / np.abs(reference).max()),
             "prompt_tokens_per_s": _spread(prompt / times[:, 0]),
             "tokens_per_s": _spread(1 / times[:, 1]),
-            "times_the_bound": _spread(times[:, 1] / [b[RUNNERS[name].as_gguf(kind)] for b in bounds]),
+            "times_the_bound": _spread(times[:, 1] / bounds),
         }
         if OURS in taken and name != OURS:
             ours = np.array(taken[OURS])
@@ -264,17 +354,15 @@ def measure(
                 "token": _spread(times[:, 1] / ours[:, 1]),
             }
         process.close()
-    for path in weights.values():
-        for file in [path] if path.is_file() else path.iterdir():
-            file.unlink()
+    for form in folder.iterdir():
+        shutil.rmtree(form)
     return results
 
 
-def _bytes_per_token(weights: Path, sizes: Sizes) -> int:
-    """What a step reads of a file: everything but the embedding, which only hands out a row."""
-    files = [weights] if weights.is_file() else list(weights.glob("*.safetensors"))
+def _bytes_per_token(kind: str, sizes: Sizes) -> int:
+    """What a step reads of the weights: all matrices but the embedding, which only hands out a row."""
     matrices = [array.size for _, _, array in tensors(sizes) if array.ndim == 2]
-    return round(sum(file.stat().st_size for file in files) * (1 - matrices[0] / sum(matrices)))
+    return round(sum(matrices[1:]) * WEIGHT_BYTES[kind])
 
 
 def _spread(values: Array) -> list[float]:

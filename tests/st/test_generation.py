@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import runpy
@@ -387,8 +388,14 @@ def test_the_example_finds_the_tokens_of_transformers(capsys: pytest.CaptureFixt
 
 def test_the_bench_compares_runners_on_equal_weights(tmp_path: Path) -> None:
     out = tmp_path / "found.json"
-    asked = "--model tiny --formats f32,q4_0 --runners superkernel,transformers --rounds 1 --prompt 9 --steps 2"
+    asked = "--model tiny --formats f32,q4_0 --runners superkernel,transformers,openvino"
+    asked += " --rounds 1 --prompt 9 --steps 2"
     assert generation.main([*asked.split(), "--json", str(out)]) == 0
     found = json.loads(out.read_text())["formats"]
     assert found["f32"]["transformers"]["logits_off"] < 1e-5
-    assert list(found["q4_0"]) == ["superkernel"]
+    assert found["q4_0"]["transformers"] == {"absent": "it does not run q4_0"}
+    assert found["f32"]["openvino"] == {"absent": "it does not run f32"}
+    if importlib.util.find_spec("openvino_genai") is None:
+        assert found["q4_0"]["openvino"] == {"absent": "openvino_genai is not installed"}
+    else:
+        assert found["q4_0"]["openvino"]["logits_off"] < 0.05
