@@ -39,10 +39,11 @@ def ablation(
     default. Raises InputError, UnsupportedError."""
     device, given = resolved(target), Options.of(options)
     if backend_of(device) is not HOST:
-        if threads is not None:
+        accelerator = ablation_target(device)
+        if threads not in (None, accelerator.cores):
             hint = "with `--target host` the steps are measured on threads of this machine"
             raise InputError("an accelerator has cores, not threads", location="threads", found=str(threads), hint=hint)
-        return ablate(graph, ablation_target(device), options=given, inputs=inputs, sensitivity=sensitivity)
+        return ablate(graph, accelerator, options=given, inputs=inputs, sensitivity=sensitivity)
     if sensitivity:
         hint = "an accelerator's description has uncertain figures; the host is measured"
         raise InputError("no sensitivity on the host", location="sensitivity", hint=hint)

@@ -109,6 +109,11 @@ def test_ablations_and_traces() -> None:
     assert not difference(trace, trace).changes
     longer = {"traceEvents": [{"ph": "X", "pid": 0, "ts": 0.0, "dur": 5.0, "cat": "work"}]}
     assert [c.name for c in difference(trace, longer).changes] == ["a launch", "work, mean over cores"]
+    engine = {"ph": "X", "pid": 0, "ts": 0.0, "dur": 1.0, "cat": "compute"}
+    before, after = ({"traceEvents": [*each["traceEvents"], engine]} for each in (trace, longer))
+    assert [c.name for c in difference(before, after).changes] == ["a launch"], (
+        "waits are inside of what steers engines"
+    )
 
 
 def test_what_cannot_be_compared_is_refused() -> None:
