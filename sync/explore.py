@@ -170,7 +170,7 @@ class _World:
             able = [c for c in range(len(at)) if at[c] < len(self.events[c]) and self._passes(c, at[c], counters)]
             if not able:
                 break
-            core = able[choose(len(able))] if len(able) > 1 else able[0]
+            core = able[choose(len(able))]
             event = self.events[core][at[core]]
             at[core] += 1
             if event.kind == "set":

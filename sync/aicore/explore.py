@@ -147,7 +147,7 @@ class _Interleaving:
             if isinstance(self.choose, _Priorities):
                 core, part = able[self.choose.actor([(c.number, part) for c, part in able])]
             else:
-                core, part = able[self.choose(len(able))] if len(able) > 1 else able[0]
+                core, part = able[self.choose(len(able))]
             self._move_queue(core) if part == "queue" else self._move_control(core)
         return self.wrong or self._end()
 
@@ -249,8 +249,7 @@ class _Interleaving:
             self._touch(core, kernel.task, kernel.here)
             kernel.here = None
         elif kernel.operands:
-            at = self.choose(len(kernel.operands)) if len(kernel.operands) > 1 else 0
-            kernel.here = kernel.operands.pop(at)
+            kernel.here = kernel.operands.pop(self.choose(len(kernel.operands)))
             kernel.pending = _left(kernel, kernel.waits.get(kernel.here))
         else:
             rest = [e for w in kernel.waits.values() for e in w.events if e not in kernel.executed]

@@ -10,15 +10,30 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hand_plans import ALL, GROUP, NOTIFY, TYPE, Row, plan_of, read, tasks_of, write
 from seeds import seeds
 
 from superkernel.analysis.random_aicore import CUBE, MINI, VECTOR, BufferOp, chain, random_ops, schedule_of
 from superkernel.core.errors import InternalError
 from superkernel.sync.aicore.explore import explore_aicore
 from superkernel.sync.aicore.mutate import edits, rearranged
-from superkernel.sync.aicore.plan import AicorePlan, Await, CoreKind, Event, Mode, OperandWait, Run, Signal
+from superkernel.sync.aicore.plan import (
+    AicorePlan,
+    Await,
+    CoreKind,
+    Drain,
+    Event,
+    LaunchEnd,
+    Mode,
+    OperandWait,
+    Pause,
+    Prefetch,
+    Run,
+    Signal,
+)
 from superkernel.sync.aicore.planner import plan_aicore
 from superkernel.sync.aicore.verify import check_aicore_plan, verify_aicore
+from superkernel.sync.explore import Exploration
 
 
 def _two_products(flags: int = 7) -> AicorePlan:
@@ -149,8 +164,198 @@ def test_a_tiny_plan_is_explored_exhaustively() -> None:
 
 
 def test_what_is_not_explored_is_refused() -> None:
-    with pytest.raises(InternalError, match="barriers"):
-        explore_aicore(replace(_two_products(), barriers={0: 1}))
+    for more in ({"barriers": {0: 1}}, {"service": ((), (Prefetch(0, 0, 8),))}):
+        with pytest.raises(InternalError, match="barriers"):
+            explore_aicore(replace(_two_products(), **more), limit=1)
+    assert not explore_aicore(replace(_two_products(), service=((), ())), limit=1).wrong
+
+
+# By hand --------------------------------------------------------------------------------------------------------------
+
+
+def wrong_of(*rows: Row, **programs: Any) -> str:
+    """What goes wrong in some of many random interleavings."""
+    return explore_aicore(plan_of(tasks_of(*rows), **programs), limit=100, seed=0).wrong
+
+
+def reads(task: int, core: int, operand: int = 0) -> str:
+    """Of tasks whose sub-operators have their numbers."""
+    where = f"task {task} (sub-operator {task}, core {core}) reads at operand {operand}"
+    return f"{where} what another task than in the global order wrote"
+
+
+STORE: Row = (0, 0, (write(0, 8, 1),))
+FROM_CUBE = (GROUP, CoreKind.CUBE, 0)
+
+
+def test_interleavings_are_counted() -> None:
+    """Of two cores with a step, and with two; one at a time, and as many as are asked for."""
+    assert explore_aicore(plan_of((), [Drain()])) == Exploration(2, True)
+    two = plan_of((), [Drain(), Drain()])
+    assert explore_aicore(two) == Exploration(6, True)
+    assert explore_aicore(two, limit=5) == Exploration(5, False)
+    assert explore_aicore(two, limit=5, seed=1) == Exploration(5, False)
+    assert explore_aicore(plan_of((), vector=[Drain(), Drain()])) == Exploration(100, False), "unless told otherwise"
+    assert explore_aicore(plan_of(())) == Exploration(1, True)
+
+
+def test_random_runs_of_one_seed_are_the_same() -> None:
+    plan = plan_of(tasks_of(STORE, (1, 2, (read(0, 8),))), [Run(0)], [Run(1)])
+    numbers = set()
+    for seed in range(8):
+        found = explore_aicore(plan, seed=seed)
+        assert found == Exploration(found.interleavings, False, reads(1, 2))
+        assert found == explore_aicore(plan, limit=found.interleavings, seed=seed)
+        before = found.interleavings - 1
+        assert explore_aicore(plan, limit=before, seed=seed) == Exploration(before, False)
+        numbers.add(before)
+    assert len(numbers) > 1
+
+
+@pytest.mark.parametrize(
+    ("between", "wait", "right"),
+    [
+        ([], (), False),
+        ([Drain()], (), True),
+        ([], (OperandWait(0, (), True),), True),
+        ([], (OperandWait(0, (), False),), False),
+        ([], (OperandWait(1, (), True),), False),
+    ],
+)
+def test_a_load_overtakes_stores_of_its_own_core(
+    between: list[Any], wait: tuple[OperandWait, ...], right: bool
+) -> None:
+    found = wrong_of(STORE, (1, 0, (read(0, 8, 0),)), cube=[Run(0), *between, Run(1, wait)])
+    assert found == ("" if right else reads(1, 0))
+
+
+def test_a_group_is_told_by_its_own_cores() -> None:
+    programs = {"cube": [Run(0), Signal(0)], "vector": [Await(0, 1), Run(1)]}
+    for core, right in ((2, True), (3, True), (4, False)):
+        found = wrong_of(STORE, (1, core, (read(0, 8),)), events=[FROM_CUBE], **programs)
+        assert found == ("" if right else reads(1, core))
+
+
+def test_all_of_a_type_and_all_cores_are_told_by_all() -> None:
+    """The slowest of them: the one that stores."""
+    of_type = {"vector": [Run(0), Signal(0), Await(0, 1), Run(1)], "events": [(TYPE, CoreKind.VECTOR, 0)]}
+    assert wrong_of((0, 5, (write(0, 8),)), (1, 2, (read(0, 8),)), **of_type) == ""
+    both = {"cube": [Signal(0), Await(0, 1), Run(1)], "vector": [Run(0), Signal(0), Await(0, 1), Run(1)]}
+    for core in (0, 2):
+        assert wrong_of((0, 5, (write(0, 8),)), (1, core, (read(0, 8),)), **both, events=[(ALL, None, 0)]) == ""
+
+
+def test_a_signal_ahead_of_what_it_tells_of() -> None:
+    found = wrong_of(
+        STORE, (1, 2, (read(0, 8),)), cube=[Signal(0), Run(0)], vector=[Await(0, 1), Run(1)], events=[FROM_CUBE]
+    )
+    assert found == reads(1, 2)
+
+
+def test_a_count_has_its_limit() -> None:
+    """Where a flag may be signalled three times ahead of the first take."""
+    for limit in (2, 3):
+        found = wrong_of(
+            cube=[Signal(0), Signal(1), Signal(2)],
+            vector=[Await(0, 0), Await(1, 0), Await(2, 0)],
+            events=[FROM_CUBE] * 3,
+            flag_count_max=limit,
+        )
+        assert found.rstrip("2345") == ("flag 0 counts to 3 on core " if limit == 2 else "")
+
+
+def test_a_count_that_is_left_over() -> None:
+    left = "flag 0 still counts 1 on core 2 where a launch ends"
+    assert wrong_of(cube=[Signal(0)], events=[FROM_CUBE]) == left
+    launches = {"cube": [Signal(0), LaunchEnd(1)], "vector": [LaunchEnd(1), Await(0, 1)], "events": [FROM_CUBE]}
+    assert wrong_of(**launches) == left
+    taken = {"cube": [Signal(0), LaunchEnd(1)], "vector": [Await(0, 1), LaunchEnd(1)], "events": [FROM_CUBE]}
+    assert wrong_of(**taken) == ""
+    two = {"cube": [Signal(0), Signal(1)], "vector": [Await(0, 1)], "events": [FROM_CUBE] * 2}
+    assert wrong_of(**two) == left
+
+
+def test_a_word_is_one_events_and_stays() -> None:
+    """Numbers of words do not tell events apart here, and whoever waits again passes."""
+    words = [(NOTIFY, CoreKind.CUBE, 0, CoreKind.VECTOR), (NOTIFY, CoreKind.CUBE, 0, CoreKind.VECTOR)]
+    cube = [Signal(0), Run(0), Signal(1)]
+    row: Row = (1, 2, (read(0, 8),))
+    assert wrong_of(STORE, row, cube=cube, vector=[Await(1, 1), Await(1, 1), Run(1)], events=words) == ""
+    assert wrong_of(STORE, row, cube=cube, vector=[Await(0, 1), Run(1)], events=words) == reads(1, 2)
+    slow: Row = (0, 1, (write(0, 8, 1),))
+    assert wrong_of(slow, row, cube=cube, vector=[Await(1, 1), Run(1)], events=words) == "", "all setters count"
+
+
+def test_a_word_does_not_pass_a_limit() -> None:
+    words = [(NOTIFY, CoreKind.CUBE, n, CoreKind.VECTOR) for n in range(3)]
+    assert wrong_of(cube=[Signal(0), Signal(1), Signal(2)], events=words, flag_count_max=1) == ""
+
+
+def test_a_deadlock_says_who_stands_where() -> None:
+    vector = [Drain(), Await(0, 4)]
+    found = wrong_of(vector=vector, events=[FROM_CUBE])
+    assert found == "deadlock: " + ", ".join(f"core {core} at step 1: await 0 for 4" for core in (2, 3, 4, 5))
+
+
+def test_launches_end_together() -> None:
+    """Behind all stores; of another launch's end, or none, nobody comes further."""
+    row: Row = (1, 2, (read(0, 8),))
+    cube = [Run(0), LaunchEnd(1)]
+    assert wrong_of(STORE, row, cube=cube, vector=[LaunchEnd(1), Run(1)]) == ""
+    assert wrong_of(STORE, row, cube=cube, vector=[Run(1), LaunchEnd(1)]) == reads(1, 2)
+    stand = "deadlock: core 0 at step 0: cut ahead of 1, core 1 at step 0: cut ahead of 1"
+    assert wrong_of(cube=[LaunchEnd(1)]) == stand
+    others = "".join(f", core {core} at step 0: cut ahead of 2" for core in (2, 3, 4, 5))
+    assert wrong_of(cube=[LaunchEnd(1)], vector=[LaunchEnd(2)]) == stand + others
+
+
+def test_what_numpy_computes_between_launches_is_stored() -> None:
+    rows: list[Row] = [STORE, (1, 0, (read(0, 8), write(8, 8))), (2, 2, (read(8, 8),))]
+    assert wrong_of(*rows, cube=[Run(0), Pause(1)], vector=[Pause(1), Run(2)]) == ""
+    assert wrong_of(*rows, cube=[Run(0), LaunchEnd(2)], vector=[LaunchEnd(2), Run(2)]) == reads(2, 2)
+
+
+def waiting(*waits: OperandWait, core: int = 2) -> str:
+    """A vector core whose operand 1 reads what a cube core stores, and whose operand 0 reads what nobody does."""
+    return wrong_of(
+        STORE, (1, core, (read(16, 8, 0), read(0, 8, 1), write(32, 8, 2))),
+        cube=[Run(0), Signal(0)], vector=[Run(1, waits)], events=[FROM_CUBE],
+    )  # fmt: skip
+
+
+def test_a_kernel_waits_ahead_of_an_operand() -> None:
+    """In any order of operands; those without units, and behind operands that are not there, at its end."""
+    assert waiting(OperandWait(1, (0,), False)) == ""
+    assert waiting(OperandWait(0, (0,), False)) == reads(1, 2, 1)
+    assert waiting(OperandWait(-2, (0,), False)) == reads(1, 2, 1)
+    assert waiting() in (reads(1, 2, 1), "flag 0 still counts 1 on core 2 where a launch ends")
+
+
+def test_an_event_that_several_operands_name_is_taken_once() -> None:
+    both = [OperandWait(operand, (0,), False) for operand in (0, 1)]
+    assert waiting(*both) == ""
+    assert waiting(OperandWait(1, (0, 0), False)) == ""
+    assert waiting(OperandWait(1, (0,), False), OperandWait(-2, (0,), False)) == ""
+
+
+def test_a_core_without_units_has_nothing_to_order() -> None:
+    """It takes what is there, and no fence holds it."""
+    fences = [OperandWait(1, (0,), True), OperandWait(-2, (), True)]
+    assert waiting(*fences) == ""
+
+
+def test_each_access_of_an_operand_is_looked_at() -> None:
+    """One that names no operand is the first one's."""
+    rows: list[Row] = [(0, 0, (write(0, 8, 1), write(64, 8, 1))), (1, 2, (read(16, 8), read(64, 8)))]
+    assert wrong_of(*rows, cube=[Run(0)], vector=[Run(1)]) == reads(1, 2)
+    waits = (OperandWait(0, (0,), False),)
+    assert wrong_of(*rows, cube=[Run(0), Signal(0)], vector=[Run(1, waits)], events=[FROM_CUBE]) == ""
+
+
+def test_stores_of_two_cores_without_order() -> None:
+    lost = "the final memory differs from that of the global order"
+    assert wrong_of(STORE, (1, 2, (write(0, 8),)), cube=[Run(0)], vector=[Run(1)]) == lost
+    assert wrong_of(STORE, (1, 2, (write(8, 8),)), cube=[Run(0)], vector=[Run(1)]) == ""
 
 
 # Planner and verifier against it --------------------------------------------------------------------------------------

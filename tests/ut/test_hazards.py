@@ -108,6 +108,12 @@ def test_writers_retire_what_they_cover_whole() -> None:
     assert pairs(columns) == [(0, 1), (0, 2), (1, 3), (2, 3)]
 
 
+def test_each_stretch_that_a_sub_operator_writes_is_retired_by_itself() -> None:
+    old = [(0, (write(0, 8),)), (0, (write(16, 8),)), (0, (write(8, 8),))]
+    anew = [(1, (write(0, 8),)), (1, (write(16, 8),))]
+    assert pairs(tasks_of(*old, *anew, (2, (read(0, 24),)))) == [(0, 3), (1, 4), (2, 5), (3, 5), (4, 5)]
+
+
 def test_what_a_write_leaves_on_either_side_stays() -> None:
     start = [(0, (write(0, 24),)), (1, (read(0, 24),)), (2, (write(8, 8),))]
     for at, length, expected in ((0, 8, [0, 1]), (16, 8, [0, 1]), (8, 8, [2]), (7, 2, [0, 1, 2]), (15, 2, [0, 1, 2])):
