@@ -125,9 +125,8 @@ def test_what_a_write_leaves_on_either_side_stays() -> None:
 @pytest.mark.parametrize("start", [0, 8], ids=["first half", "second half"])
 def test_what_is_left_of_an_access_is_met_there_alone(start: int, parts: int) -> None:
     """A part of a sub-operator that reads the bytes written anew does not come after the older writer, though another
-    part reads what that one has left."""
-    left = 8 - start
-    readers = [(2, (read(at, 4),)) for at in (start, left) for _ in range(parts)]
+    part reads what that one has left. The two read up to where the one ends and the other begins."""
+    readers = [(2, (read(at, 4),)) for at in ((4, 8) if start == 0 else (8, 4)) for _ in range(parts)]
     tasks = tasks_of((0, (write(0, 16),)), (1, (write(start, 8),)), *readers)
     anew, old = [(1, 2 + n) for n in range(parts)], [(0, 2 + parts + n) for n in range(parts)]
     assert pairs(tasks) == sorted([(0, 1), *anew, *old])
@@ -201,6 +200,24 @@ def test_many_tasks_are_compared_as_few_are(seed: int) -> None:
             shifts = ((access, back if access.write else to) for access in mine)
             rows.append((subop, tuple(replace(a, regions=(a.regions[0].shifted(n),)) for a, n in shifts)))
     of_all(tasks_of(*rows))
+
+
+@pytest.mark.parametrize("seed", seeds(4))
+@pytest.mark.parametrize("form", [(16, 4, 12, 5), (16, 4, 8, 7), (30, 40, 0, 1)])
+def test_one_is_compared_with_many_as_with_each(form: tuple[int, int, int, int], seed: int) -> None:
+    """A strided access or a run with runs and strided accesses of its own stride and of others, as earlier and as
+    later one."""
+    rng = random.Random(seed)
+    forms = [(1, 0), (2, 8), (6, 8), (3, 12), (4, 18), (2, 40)]
+    regions = []
+    for count, stride in (rng.choice(forms) for _ in range(150)):
+        regions.append(Region(rng.randrange(100), rng.randint(1, stride - 1 if stride else 12), stride, count))
+    many = [MemoryAccess(Space.ARENA, 0, False, (region,)) for region in regions]
+    one = MemoryAccess(Space.ARENA, 0, True, (Region(*form),))
+    meet = [n for n, other in enumerate(many) if pairs(tasks_of((0, (one,)), (1, (other,))))]
+    assert 20 < len(meet) < 130
+    assert pairs(tasks_of((0, (one,)), *((1, (other,)) for other in many))) == [(0, n + 1) for n in meet]
+    assert pairs(tasks_of(*((0, (other,)) for other in many), (1, (one,)))) == [(n, 150) for n in meet]
 
 
 def test_accesses_are_kept_short() -> None:
