@@ -30,7 +30,7 @@ from superkernel.scheduler.memory import BufferUse, MemoryPlan, plan_memory
 from superkernel.scheduler.memory_check import check_memory
 from superkernel.scheduler.owners import MIXED
 from superkernel.scheduler.schedule import Schedule, Task, absolute
-from superkernel.scheduler.tiling import KernelFamily
+from superkernel.scheduler.tiling import CostedTiling, KernelFamily
 from superkernel.target.cpu import CpuTarget
 
 # A wait costs more than the bare flag: the first lines of data are cold, and no core is quite as far as estimated.
@@ -84,6 +84,15 @@ def place(
 def predicted_ns(grouping: Grouping, target: CpuTarget, cores: int, options: Options | None = None) -> float:
     """What a launch of the schedule that `place` makes takes, by estimate."""
     return _placed(grouping, target, cores, options or Options(), family_of)[0].makespan_ns()
+
+
+def longest_ns(schedule: Schedule, index: int, target: CpuTarget) -> float:
+    """What the longest range of a sub-operator takes, by its family's estimate."""
+    body, tiling = schedule.subops[index].body, schedule.tilings[index]
+    if not isinstance(tiling, CostedTiling):
+        return 0.0
+    spans = {(t.begin, t.end) for t in schedule.tasks if t.subop == index}
+    return max((tiling.cost_ns(body, *span, target) for span in spans), default=0.0)
 
 
 def _placed(

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from superkernel.core.dtypes import DType
     from superkernel.core.errors import (
         DataError,
+        DeadlineError,
         DeterminismError,
         FileFormatError,
         GraphError,
@@ -74,6 +75,7 @@ _MODULES = {
     "GraphBuilder": "builder",
     "DType": "core.dtypes",
     "DataError": "core.errors",
+    "DeadlineError": "core.errors",
     "DeterminismError": "core.errors",
     "FileFormatError": "core.errors",
     "GraphError": "core.errors",
@@ -118,6 +120,7 @@ __all__ = [
     "CausalLM",
     "DType",
     "DataError",
+    "DeadlineError",
     "DeterminismError",
     "DynamicKernel",
     "FallbackWarning",

@@ -42,5 +42,10 @@ class Planner(ABC, Generic[TargetT, ScheduledT, PlannedT]):
     def plan(self, scheduled: ScheduledT) -> PlannedT:
         """What orders the tasks of a schedule."""
 
+    def estimated_ns(self, planned: PlannedT) -> tuple[float, tuple[float, ...]] | None:
+        """What a run takes by the estimates that the plan was made by, and the longest range of each sub-operator.
+        None: this kind of target estimates no times."""
+        return None
+
 
 AnyPlanner: TypeAlias = Planner[TargetT, Any, PlannedT]

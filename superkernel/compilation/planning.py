@@ -12,12 +12,15 @@ from superkernel.compilation.compiled import Job
 from superkernel.compilation.dumps import with_dumps
 from superkernel.compilation.planner import PlannedT, Planner, ScheduledT, TargetT
 from superkernel.compilation.stages import Stages
+from superkernel.core.errors import DeadlineError, UnsupportedError
 from superkernel.ir.graph import Graph
 from superkernel.scheduler.group import group
 from superkernel.scheduler.grouping import Grouping
 from superkernel.scheduler.layout import storage_policy
 from superkernel.scheduler.tiling import CannotCut
 from superkernel.transforms import simplify
+
+_LONGEST = 3  # sub-operators that an error names
 
 
 def plan_graph(run: Stages, job: Job[TargetT], planner: Planner[TargetT, ScheduledT, PlannedT]) -> PlannedT:
@@ -29,7 +32,30 @@ def plan_graph(run: Stages, job: Job[TargetT], planner: Planner[TargetT, Schedul
     with run.stage("lower"):
         graph = planner.lowered(graph)
     run.dump("simplified", graph)
-    return plan_schedule(run, planner, _schedule(run, graph, planner))
+    planned = plan_schedule(run, planner, _schedule(run, graph, planner))
+    if not isinstance(job.options.deadline_us, str):
+        _require_in_time(planner, planned, job.options.deadline_us)
+    return planned
+
+
+def _require_in_time(planner: Planner[TargetT, Any, PlannedT], planned: PlannedT, deadline_us: float) -> None:
+    """Raises DeadlineError, UnsupportedError where the kind of target estimates no times."""
+    where, expected = "option 'deadline_us'", f"at most {deadline_us:g} us"
+    estimate = planner.estimated_ns(planned)
+    if estimate is None:
+        raise UnsupportedError("targets of this kind estimate no times", location=where, expected="'any'")
+    total_us, subops = estimate[0] / 1e3, planned.schedule.subops
+    if total_us <= deadline_us:
+        return
+    times = sorted(zip(estimate[1], subops, strict=True), key=lambda each: -each[0])[:_LONGEST]
+    longest = ", ".join(f"{sub.name} {ns / 1e3:.1f} us ({sub.kernel})" for ns, sub in times)
+    raise DeadlineError(
+        "a run takes longer than it may, by estimate",
+        location=where,
+        expected=expected,
+        found=f"{total_us:.1f} us; longest: {longest}",
+        hint="more cores, less precision, or a later deadline",
+    )
 
 
 def plan_schedule(run: Stages, planner: Planner[Any, ScheduledT, PlannedT], scheduled: ScheduledT) -> PlannedT:

@@ -125,6 +125,10 @@ class ToleranceError(PolicyError):
     """No kernel's bound of the error is below option `tolerance`."""
 
 
+class DeadlineError(PolicyError):
+    """By estimate a run takes longer than option `deadline_us` allows."""
+
+
 class ManifestError(UnsupportedError):
     """A model needs a kernel that the manifest of a selective build does not list; names its key."""
 

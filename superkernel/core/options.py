@@ -135,6 +135,12 @@ class Options:
         "would need where none can. Constants packed for a kernel do not count.",
         high=1e12, unit="bytes", tried=(1 << 30,),
     )
+    deadline_us: float | Literal["any"] = option(
+        "any", "graph",
+        "Time that a run may take, by estimate. The plan's own, of kernels and synchronisation on the cores that it "
+        "has; a DeadlineError names the estimate and what takes longest. `watchdog_ms` is about runs themselves.",
+        high=1e12, unit="microseconds", tried=(1e11,),
+    )
     allow: tuple[str, ...] = option(
         (), "graph",
         "Kernels among which to choose. Shell-like patterns of [kernel ids](registry.md); none: all. Every "

@@ -4,6 +4,7 @@ left the error's type says which limit it was and its text what came nearest."""
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -133,8 +134,41 @@ def test_the_command_line_explains_under_every_limit(capsys: pytest.CaptureFixtu
 
 
 def test_errors_of_the_policy_keep_their_type_in_a_pickle() -> None:
-    for kind in (sk.PolicyError, sk.WorkspaceError, sk.DeterminismError, sk.ToleranceError, sk.ManifestError):
+    for kind in (
+        sk.PolicyError,
+        sk.DeadlineError,
+        sk.WorkspaceError,
+        sk.DeterminismError,
+        sk.ToleranceError,
+        sk.ManifestError,
+    ):
         again = pickle.loads(pickle.dumps(kind("text", hint="hint")))
         assert isinstance(again, SuperKernelError)
         assert (type(again), str(again)) == (kind, "text (hint: hint)")
         assert again.category == "unsupported"
+
+
+@pytest.mark.parametrize("target", ["host", "mini"])
+def test_a_run_that_takes_too_long_by_estimate_is_refused(target: str) -> None:
+    """The error says how long it takes, and of what; with that much time it is compiled to what it was."""
+    b = sk.GraphBuilder("deadline")
+    w = b.constant(np.random.default_rng(0).standard_normal((256, 256), dtype=np.float32))
+    b.output(b.softmax(b.input("x", (64, 256)) @ w, axis=-1), "y")
+    graph = b.graph()
+    with pytest.raises(sk.DeadlineError) as caught:
+        sk.compile(graph, target=target, options={"deadline_us": 0.01})
+    (violation,) = caught.value.violations
+    assert violation.location == "option 'deadline_us'"
+    assert violation.expected == "at most 0.01 us"
+    found = re.match(r"([\d.]+) us; longest: \S+ [\d.]+ us \((\S+)\), ", violation.found or "")
+    assert found is not None, violation.found
+    assert found[2].startswith("host.matmul" if target == "host" else "aicore.")
+    limit = float(found[1]) + 0.1
+    assert limit > 0.2
+    kernel = sk.compile(graph, target=target, options={"deadline_us": limit})
+    x = np.ones((64, 256), np.float32)
+    np.testing.assert_array_equal(
+        kernel.run({"x": x}).outputs["y"], sk.compile(graph, target=target).run({"x": x}).outputs["y"]
+    )
+    with pytest.raises(sk.DeadlineError):
+        sk.compile(graph, target=target, options={"deadline_us": limit - 0.3})

@@ -10,7 +10,7 @@ from superkernel.codegen.aicore.weight_prefetch import plan_weight_prefetch, wit
 from superkernel.compilation.compiled import Job
 from superkernel.compilation.planner import Planner
 from superkernel.ir.graph import Graph
-from superkernel.scheduler.aicore.launches import ScopePart, by_scope
+from superkernel.scheduler.aicore.launches import ScopePart, by_scope, work_ns
 from superkernel.scheduler.aicore.place import place_aicore
 from superkernel.scheduler.families.aicore.grouped import grouped_cut
 from superkernel.scheduler.grouping import Grouping
@@ -70,6 +70,11 @@ class AicorePlanner(Planner[AicoreTarget, AicoreScheduled, AicorePlanned]):
             scheduled.graph, scheduled.grouping, scheduled.schedule, scheduled.dumps,
             plan=with_prefetch(plan, weights), parts=parts, weights=weights,
         )  # fmt: skip
+
+    def estimated_ns(self, planned: AicorePlanned) -> tuple[float, tuple[float, ...]]:
+        found = [p.predicted.fused_ns if p.fused else p.predicted.single_ns for p in planned.parts if p.predicted]
+        schedule, target = planned.schedule, self.job.target
+        return sum(found), tuple(work_ns(schedule, i, target) for i in range(len(schedule.subops)))
 
     def _launches(self, scheduled: AicoreScheduled) -> tuple[AicorePlan, tuple[ScopePart, ...]]:
         """The plan of a schedule, and the launches that share it."""
