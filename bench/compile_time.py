@@ -1,15 +1,20 @@
 """Compile time and memory of large graphs, cold and from the cache.
 
     python bench/compile_time.py [--json] [--nodes 1000]
+    python bench/compile_time.py --odd [PATTERN] [--json]
 
 Two graphs of 1,000 sub-operators (unfused: one node each): `equal`, 250 transformer-like blocks of one shape, whose
 kernels are shared; `distinct`, blocks of 50 different widths. Each is compiled in a process of its own, first with an
 empty cache, then again.
+
+`--odd`: graphs of one operator of an odd shape each (`odd_shapes.py`), without a cache, in one process: seconds, bytes
+of code and tables, memory that the process has taken until then.
 """
 
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import json
 import os
 import resource
@@ -61,6 +66,30 @@ def compile_once(nodes: int, widths: int) -> dict[str, Any]:
     }
 
 
+def measure_odd(pattern: str) -> dict[str, dict[str, Any]]:
+    """Each odd graph whose name matches, compiled cold."""
+    os.environ["SK_CACHE_DIR"] = ""
+    from odd_shapes import odd_shapes
+
+    import superkernel as sk
+
+    sk.compile(build(4, 1), threads=2)  # modules are imported, helpers have started
+    figures = {}
+    for name, make in odd_shapes().items():
+        if not fnmatch.fnmatch(name, pattern):
+            continue
+        graph = make()
+        start = time.perf_counter()
+        summary = sk.compile(graph, threads=2).summary()
+        figures[name] = {
+            "seconds": time.perf_counter() - start,
+            "distinct_kernels": summary["distinct_kernels"],
+            "code_bytes": summary["code_bytes"],
+            "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        }
+    return figures
+
+
 def cpu_seconds() -> float:
     """Of this process and of its children that have ended."""
     return sum(os.times()[:4])
@@ -84,7 +113,21 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--one", type=int, metavar="WIDTHS", help=argparse.SUPPRESS)
+    parser.add_argument("--odd", nargs="?", const="*", metavar="PATTERN", help="one operator of an odd shape each")
     args = parser.parse_args()
+    if args.odd is not None:
+        odd = measure_odd(args.odd)
+        if args.json:
+            print(json.dumps(odd, indent=2))
+            return 0
+        for name, row in odd.items():
+            print(
+                f"{row['seconds']:6.2f} s {row['code_bytes']:>9} bytes in {row['distinct_kernels']:>3} kernels, "
+                f"{row['peak_mb']:5.0f} MB  {name}"
+            )
+        slowest = max(odd, key=lambda name: odd[name]["seconds"], default="nothing")
+        print(f"{len(odd)} graphs; the slowest: {slowest}")
+        return 0
     if args.one is not None:
         print(json.dumps(compile_once(args.nodes, args.one)))
         return 0

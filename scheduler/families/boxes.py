@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from superkernel.core.tensor import Box, Region, regions_of_box
+from superkernel.core.tensor import MAX_REGIONS, Box, Region, joined_regions, regions_of_box
 from superkernel.ir.body import Body, PointwiseProgram
 from superkernel.ir.collapse import exact_regions
 from superkernel.scheduler.tiling import Access
@@ -47,6 +47,9 @@ class AccessSet:
                 self.view(target.target, box, target.strides, target.offset, write=True)
 
     def result(self) -> tuple[Access, ...]:
-        """One access per operand and direction, reads first, in operand order; empty ones left out."""
+        """One access per operand and direction, reads first, in operand order; empty ones left out. Of very many
+        regions those that touch are one."""
         keys = sorted(self._found, key=lambda k: (k[1], k[0]))
-        return tuple(Access(o, w, tuple(self._found[o, w])) for o, w in keys if self._found[o, w])
+        found = {key: tuple(regions) for key, regions in self._found.items() if regions}
+        found |= {key: tuple(joined_regions(many)) for key, many in found.items() if len(many) > MAX_REGIONS}
+        return tuple(Access(o, w, found[o, w]) for o, w in keys if (o, w) in found)

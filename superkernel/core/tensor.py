@@ -10,11 +10,12 @@ Invariant: a region never claims less than is touched. Above `MAX_REGIONS` regio
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
+from itertools import pairwise, product
 from math import gcd, prod
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,6 +24,9 @@ from numpy.typing import NDArray
 from superkernel.core.dtypes import DType
 
 MAX_REGIONS = 64
+PAIRS_TRIED = 4096
+"""So many pairs of regions are held against one another as they come; of more, those whose bounds meet."""
+RUNS_JOINED = 1 << 22
 
 Box = tuple[tuple[int, int], ...]  # one (start, stop) per dimension
 
@@ -205,10 +209,52 @@ def regions_of_box(box: Box, strides: Sequence[int], itemsize: int, offset: int 
     )
 
 
-def any_overlap(left: Iterable[Region], right: Sequence[Region]) -> tuple[Region, Region] | None:
-    """The first pair of overlapping regions, or None."""
-    for a in left:
-        for b in right:
-            if a.overlaps(b):
-                return (a, b)
+def joined_regions(regions: Sequence[Region]) -> Sequence[Region]:
+    """The same bytes in fewer regions, where runs that touch become one; as they are where that does not help, or where
+    there are more than `RUNS_JOINED` runs."""
+    counts = np.array([region.count for region in regions])
+    if counts.sum() > RUNS_JOINED:
+        return regions
+    starts, strides, lengths = (np.array([getattr(r, name) for r in regions]) for name in ("start", "stride", "length"))
+    of = np.repeat(np.arange(len(regions)), counts)
+    nth = np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
+    low, length = starts[of] + nth * strides[of], lengths[of]
+    order = np.argsort(low, kind="stable")
+    low, high = low[order], np.maximum.accumulate((low + length)[order])
+    begins = np.concatenate([[True], low[1:] > high[:-1]])
+    low, high = low[begins], high[np.concatenate([begins[1:], [True]])]
+    found = _evenly_apart(low, high - low)
+    return found if len(found) < len(regions) else regions
+
+
+def _evenly_apart(low: NDArray[np.int64], length: NDArray[np.int64]) -> list[Region]:
+    """Runs in order, as regions: those of one length with one distance between them are one."""
+    gaps = np.where(length[1:] == length[:-1], np.diff(low), 0)  # 0: no two of one region
+    begins = np.flatnonzero(np.diff(gaps, prepend=-1))
+    found: list[Region] = []
+    free = 0  # the first run that no region has
+    for begin, end in pairwise([*begins.tolist(), len(gaps)]):
+        first, last = max(free, begin), end
+        if gaps[begin] and last > first:
+            found.append(Region(int(low[first]), int(length[first]), int(gaps[begin]), last - first + 1))
+            free = last + 1
+        else:
+            found += [Region(int(low[i]), int(length[i])) for i in range(first, last)]
+            free = max(free, last)
+    return found + [Region(int(low[i]), int(length[i])) for i in range(free, len(low))]
+
+
+def any_overlap(left: Sequence[Region], right: Sequence[Region]) -> tuple[Region, Region] | None:
+    """A pair of overlapping regions, or None: of few the first one, of many the first by addresses."""
+    if len(left) * len(right) <= PAIRS_TRIED:
+        return next(((a, b) for a in left for b in right if a.overlaps(b)), None)
+    reached: tuple[list[Region], list[Region]] = ([], [])  # those of each side that may meet what comes
+    sides = ((region.start, side, region) for side, regions in enumerate((left, right)) for region in regions)
+    for start, side, region in sorted(sides, key=itemgetter(0, 1)):
+        others = reached[1 - side]
+        others[:] = [other for other in others if other.stop > start]
+        for other in others:
+            if region.overlaps(other):
+                return (other, region) if side else (region, other)
+        reached[side].append(region)
     return None

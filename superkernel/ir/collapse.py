@@ -193,10 +193,7 @@ def exact_regions(box: Box, strides: Sequence[int], itemsize: int, offset: int =
     moving = sorted(((abs(s), d) for d, s in enumerate(strides) if s and box[d][1] - box[d][0] > 1), reverse=True)
     runs = 2 if moving[-1][0] == 1 else 1  # levels that one region can express: a run of elements and a count of runs
     outer = [d for _, d in moving[:-runs]]
-    regions: list[Region] = []
-    for index in product(*(range(*box[d]) for d in outer)):
-        part = list(box)
-        for d, i in zip(outer, index, strict=True):
-            part[d] = (i, i + 1)
-        regions += regions_of_box(tuple(part), strides, itemsize, offset)
-    return tuple(regions)
+    part = tuple((start, start + 1) if d in outer else (start, stop) for d, (start, stop) in enumerate(box))
+    first = regions_of_box(part, strides, itemsize, offset)
+    steps = [[i * strides[d] * itemsize for i in range(box[d][1] - box[d][0])] for d in outer]
+    return tuple(region.shifted(sum(step)) for step in product(*steps) for region in first)

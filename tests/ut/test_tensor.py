@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from superkernel.core.tensor import (
     TensorType,
     any_overlap,
     full_box,
+    joined_regions,
     regions_of_box,
     row_major_strides,
 )
@@ -171,3 +173,52 @@ def test_other_element_types_are_refused(thing: object) -> None:
 
 def test_byte_order_is_no_type_of_its_own() -> None:
     assert DType.of(np.dtype(">f4")) is DType.F32
+
+
+def _bytes_of(regions: Sequence[Region]) -> set[int]:
+    return set[int]().union(*map(bytes_of, regions))
+
+
+def _random_regions(rng: random.Random, most: int) -> list[Region]:
+    found = []
+    for _ in range(rng.randint(1, most)):
+        count, length = rng.choice([1, 1, 2, 3, 5]), rng.randint(1, 6)
+        found.append(Region(rng.randrange(60), length, 0 if count == 1 else length + rng.randint(1, 9), count))
+    return found
+
+
+def test_joined_regions_are_the_same_bytes() -> None:
+    rng, fewer = random.Random(0), 0
+    for _ in range(1000):
+        regions = _random_regions(rng, 9)
+        joined = joined_regions(regions)
+        assert _bytes_of(joined) == _bytes_of(regions), regions
+        if len(joined) < len(regions):
+            fewer += 1
+            assert sum(r.nbytes for r in joined) == len(_bytes_of(joined)), regions
+    assert fewer > 100
+
+
+def test_pieces_of_a_whole_are_one_region() -> None:
+    """Tiles of a plane of 300 x 20 elements, each by rows."""
+    pieces = [Region(80 * row + 16 * column, 16, 80, 2) for row in range(0, 300, 2) for column in range(5)]
+    assert joined_regions(pieces) == [Region(0, 24000)]
+    inner = [Region(r.start, r.length - 4, r.stride, r.count) for r in pieces]
+    assert joined_regions(inner) == [Region(0, 12, 16, 1500)]
+
+
+def test_many_regions_meet_as_few_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, met = random.Random(1), 0
+    for _ in range(500):
+        left, right = _random_regions(rng, 4), [r.shifted(40) for r in _random_regions(rng, 4)]
+        expected = any_overlap(left, right)
+        with monkeypatch.context() as patched:
+            patched.setattr("superkernel.core.tensor.PAIRS_TRIED", 0)
+            found = any_overlap(left, right)
+        assert (found is None) == (expected is None)
+        if found is not None:
+            met += 1
+            assert found[0] in left
+            assert found[1] in right
+            assert found[0].overlaps(found[1])
+    assert 50 < met < 450
