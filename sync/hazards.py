@@ -52,7 +52,8 @@ def _place(key: Key) -> str:
 
 
 class AccessColumns:
-    """The accesses of tasks that may conflict, as columns, in the order of tasks. `operand`: -1 where none is named."""
+    """The accesses of tasks that may conflict, as columns, in the order of tasks. `operand`: -1 is a workspace;
+    what names none is taken for the first."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         uses = [(task, access) for task in tasks for access in task.accesses if _counts(access)]
@@ -64,7 +65,7 @@ class AccessColumns:
             for name in ("index", "subop", "core")
         )
         self.write = np.fromiter(map(attrgetter("write"), self._source), np.bool_, len(uses))
-        operands = (-1 if access.operand is None else access.operand for access in self._source)
+        operands = (access.operand or 0 for access in self._source)
         self.operand = np.fromiter(operands, np.int32, len(uses))
 
     def __len__(self) -> int:

@@ -340,7 +340,7 @@ class _Planner:
         core, behind = accesses.core[later], accesses.subop[earlier]
         own = (accesses.core[earlier] == core) & accesses.write[earlier] & ~accesses.write[later]
         own &= (fenced[core] < behind) & self.early_start
-        operand = np.maximum(accesses.operand[later], 0)
+        operand = accesses.operand[later]
         for hart, wanted, at in zip(core[own].tolist(), behind[own].tolist(), operand[own].tolist(), strict=True):
             kind = self.harts.kind(hart)
             if all(self.events.returned[e][hart] < wanted for e in waits[kind].get(at, ())):

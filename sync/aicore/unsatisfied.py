@@ -89,8 +89,9 @@ class Conflicts:
         return rounds
 
     def _operands(self, found: Pairs) -> NDArray[np.int32]:
-        """Of the later accesses; what names none is the first."""
-        return np.maximum(self.accesses.operand[found[:, 1]], 0)
+        """Of the later accesses."""
+        operands: NDArray[np.int32] = self.accesses.operand[found[:, 1]]
+        return operands
 
     def _uses(self, found: Pairs) -> NDArray[np.int64]:
         """A number for each: operand, then type of core."""

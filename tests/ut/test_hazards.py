@@ -15,7 +15,7 @@ from superkernel.analysis.random_plans import random_accesses, random_schedule, 
 from superkernel.core.errors import InputError
 from superkernel.core.tensor import Region
 from superkernel.scheduler.schedule import MemoryAccess, Space, Task
-from superkernel.sync.hazards import Conflict, find_conflicts
+from superkernel.sync.hazards import AccessColumns, Conflict, find_conflicts
 from superkernel.sync.plan import Hazard
 
 
@@ -52,6 +52,13 @@ def test_a_conflict_says_what_it_is_and_where(first: object, second: object, haz
 @pytest.mark.parametrize(("start", "meets"), [(0, False), (1, True), (15, True), (16, False)])
 def test_ranges_meet_where_they_share_a_byte(start: int, meets: bool) -> None:
     assert pairs(tasks_of((0, (write(8, 8),)), (1, (write(start, 8),)))) == ([(0, 1)] if meets else [])
+
+
+def test_a_workspace_is_no_operand() -> None:
+    """It is needed ahead of all of them, by cores that read none of them too."""
+    regions = (Region(0, 8),)
+    uses = tuple(MemoryAccess(Space.ARENA, n, True, regions, operand) for n, operand in enumerate((None, -1, 2)))
+    assert AccessColumns(tasks_of((0, uses))).operand.tolist() == [0, -1, 2]
 
 
 def test_memories_are_told_apart() -> None:
