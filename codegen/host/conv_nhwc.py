@@ -77,7 +77,7 @@ class ChannelStores:
     def coords(self, image: Index, row: Index, column: Index) -> list[Index]:
         """The program's coordinates of an output position; in three dimensions `image` is a plane."""
         depth: Index = 0
-        if isinstance(self.form, ConvForm) and self.form.spatial == 3:
+        if self.form.spatial == 3:
             image, depth = self.kb.div(image, self.form.depth.size), self.kb.rem(image, self.form.depth.size)
         return [image, 0, *(depth, row, column)[3 - self.form.spatial :]]
 

@@ -126,27 +126,57 @@ class WindowEmitter:
         """`size` output columns from `column` on, one vector of channels."""
         kb, form = self.kb, self.form
         row, taps = rows
-        s, wide, high = form.x_strides, form.columns, form.rows
-        base = kb.element(form.x_offset, (image, channel), s)
+        wide, high = form.columns, form.rows
+        base, depths = self._start_of_plane(image, channel)
         line0 = kb.sub(kb.mul(row, high.stride), high.begin)
         column0 = kb.sub(kb.mul(column, wide.stride), wide.begin)
 
-        def one_row(i: Index, state: Values) -> Values:
-            at = kb.add(base, self._row_start(line0, i, column0))
-            weights = kb.mul(i, wide.kernel)
+        def start(depth: Index, i: Index) -> Index:
+            at = kb.add(base, kb.mul(depth, form.depth.dilation * form.x_depth))
+            return kb.add(at, self._row_start(line0, i, column0))
+
+        def one_row(depth: Index, i: Index, state: Values) -> Values:
+            at = start(depth, i)
+            weights = kb.mul(kb.add(kb.mul(depth, high.kernel), i), wide.kernel)
             if self.written_out:
                 return self._unrolled(at, weights, column, channel, lanes, state)
             return self._looped(at, weights, column0, channel, lanes, state)
 
         if self.is_max and self.written_out:
-            results = self._maxima(
-                lambda i: kb.add(base, self._row_start(line0, i, column0)), taps, column, size, lanes
-            )
+            results = self._maxima(start, (depths, taps), column, size, lanes)
         else:
-            results = fold(kb, *taps, 1, [self._neutral(lanes)] * size, one_row)
+            results = self._folded(depths, taps, [self._neutral(lanes)] * size, one_row)
         for q, value in enumerate(results):
             place = self.stores.coords(image, row, kb.add(column, q))
-            self.stores.put(place, channel, [self._finish(value, row, kb.add(column, q), lanes)])
+            self.stores.put(place, channel, [self._finish(value, (image, row, kb.add(column, q)), lanes)])
+
+    def _start_of_plane(self, plane: Index, channel: Index) -> tuple[Index, tuple[Index, Index]]:
+        """The element of a channel where the first of an output plane's depths is, and the range of them that lie
+        inside the image."""
+        kb, form, window = self.kb, self.form, self.form.depth
+        start = kb.sub(kb.mul(kb.rem(plane, window.size), window.stride), window.begin)
+        s = form.x_strides
+        base = kb.element(form.x_offset, (kb.div(plane, window.size), channel, start), (s[0], s[1], form.x_depth))
+        if window.reads_inside:
+            return base, (0, window.kernel)
+        low, above = taps_inside(kb, window, start, window.extent)
+        return base, (low, kb.maximum(above, low))
+
+    def _folded(
+        self,
+        depths: tuple[Index, Index],
+        taps: tuple[Index, Index],
+        state: Values,
+        one_row: Callable[[Index, Index, Values], Values],
+    ) -> Values:
+        """`one_row` over the rows of a window, of all its depths."""
+        return fold(
+            self.kb,
+            *depths,
+            1,
+            state,
+            lambda depth, outer: fold(self.kb, *taps, 1, outer, lambda i, inner: one_row(depth, i, inner)),
+        )
 
     def _row_start(self, line0: Index, tap: Index, column0: Index) -> Index:
         """Element offset of the inputs under a kernel row."""
@@ -155,24 +185,29 @@ class WindowEmitter:
         return kb.add(kb.mul(line, s[2]), kb.mul(column0, s[3]))
 
     def _maxima(
-        self, start: Callable[[Index], Index], taps: tuple[Index, Index], column: Index, size: int, lanes: int
+        self,
+        start: Callable[[Index, Index], Index],
+        taps: tuple[tuple[Index, Index], tuple[Index, Index]],
+        column: Index,
+        size: int,
+        lanes: int,
     ) -> Values:
         """Maxima of neighbouring windows: down each input column first, which they share, then across."""
-        kb, wide = self.kb, self.form.columns
+        wide = self.form.columns
         offsets = [[q * wide.stride + t * wide.dilation for t in range(wide.kernel)] for q in range(size)]
         if isinstance(column, int):
             first = column * wide.stride - wide.begin
             offsets = [[o for o in window if 0 <= first + o < wide.extent] for window in offsets]
         used = sorted({o for window in offsets for o in window})
 
-        def one_row(tap: Index, state: Values) -> Values:
-            at = start(tap)
+        def one_row(depth: Index, tap: Index, state: Values) -> Values:
+            at = start(depth, tap)
             found = []
             for value, offset in zip(state, used, strict=True):
                 found.append(self._combine(value, self._input(at, offset, lanes), None))
             return found
 
-        highest = dict(zip(used, fold(kb, *taps, 1, [self._neutral(lanes)] * len(used), one_row), strict=True))
+        highest = dict(zip(used, self._folded(*taps, [self._neutral(lanes)] * len(used), one_row), strict=True))
         results = []
         for window in offsets:
             total = highest[window[0]] if window else self._neutral(lanes)
@@ -216,14 +251,18 @@ class WindowEmitter:
     def _global(self, image: Index, channel: Index, lanes: int) -> None:
         """One vector of channels over the whole plane: four partial results, joined in a fixed order."""
         kb, form = self.kb, self.form
-        s, high, wide = form.x_strides, form.rows.extent, form.columns.extent
+        s, deep, high, wide = form.x_strides, form.depth.extent, form.rows.extent, form.columns.extent
         base = kb.element(form.x_offset, (image, channel), s)
+        count = deep * high * wide
         if s[2] == wide * s[3] or high == 1:
             high, wide = 1, high * wide
+        if high == 1 and (form.x_depth == wide * s[3] or deep == 1):
+            deep, wide = 1, deep * wide
         whole = wide - wide % 4
 
         def load(line: Index, column: Index) -> ir.Value:
-            index = kb.add(base, kb.add(kb.mul(line, s[2]), kb.mul(column, s[3])))
+            index = kb.add(base, kb.add(kb.mul(kb.rem(line, high), s[2]), kb.mul(column, s[3])))
+            index = kb.add(index, kb.mul(kb.div(line, high), form.x_depth))
             return kb.load(self.source, index, form.dtype, lanes, s[1])
 
         def one_line(line: Index, state: Values) -> Values:
@@ -234,10 +273,10 @@ class WindowEmitter:
             rest = [self._combine(state[i], load(line, whole + i), None) for i in range(wide - whole)]
             return [*rest, *state[len(rest) :]]
 
-        parts = fold(kb, 0, high, 1, [self._neutral(lanes)] * 4, one_line)
+        parts = fold(kb, 0, deep * high, 1, [self._neutral(lanes)] * 4, one_line)
         total = self._combine(self._combine(parts[0], parts[1], None), self._combine(parts[2], parts[3], None), None)
         if not self.is_max:
-            total = kb.b.fdiv(total, kb.const(float(high * wide), _F32, lanes))
+            total = kb.b.fdiv(total, kb.const(float(count), _F32, lanes))
         self.stores.put(self.stores.coords(image, 0, 0), channel, [total])
 
     # Elementary -----------------------------------------------------------------------------------------------------
@@ -271,12 +310,16 @@ class WindowEmitter:
         index = self.kb.add(self.kb.mul(tap, self.t.channels), channel)
         return self.kb.load(self.weights, index, _F32, lanes)
 
-    def _finish(self, value: ir.Value, row: Index, column: Index, lanes: int) -> ir.Value:
-        """Averages are divided by the number of inputs that count."""
+    def _finish(self, value: ir.Value, place: tuple[Index, Index, Index], lanes: int) -> ir.Value:
+        """Of a plane, row and column. Averages are divided by the number of inputs that count."""
         if self.body.op != "avg_pool":
             return value
         kb = self.kb
+        plane, row, column = place
         count = kb.b.fmul(self._count("rows", self.form.rows, row), self._count("columns", self.form.columns, column))
+        if self.form.spatial == 3:
+            depth = kb.rem(plane, self.form.depth.size)
+            count = kb.b.fmul(count, self._count("depths", self.form.depth, depth))
         return kb.b.fdiv(value, kb.splat(count, lanes))
 
     def _count(self, name: str, window: Window, at: Index) -> ir.Value:

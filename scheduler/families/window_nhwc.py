@@ -4,8 +4,8 @@ where they are.
 Model: a *window body* combines the inputs under a window, channel by channel: products with a filter of its own, their
 maximum, or their mean. Output columns are divided into tiles of neighbours that share inputs in registers; taps of a
 tile that lie in the padding are left out, which is known when compiling for columns, and a range of kernel rows at run
-time. The unit axis is *pixels* (one unit = one output row of one image, all channels) or *channels* (one unit = one
-block of channels of one image, all rows). Global pools have channels only. Filters are packed as [tap][channel], f32.
+time. The unit axis is *pixels* (one unit = one output row of one plane, all channels) or *channels* (one unit = one
+block of channels of one plane, all rows). Global pools have channels only. Filters are packed as [tap][channel], f32.
 
 Invariant: what is combined in which order depends on the output's position only.
 """
@@ -24,7 +24,7 @@ from superkernel.core.tensor import Region, strided_view
 from superkernel.ir.body import Body, PointwiseProgram, Role, View
 from superkernel.ir.collapse import runs_of_range
 from superkernel.ops.opdef import BYTES, Array
-from superkernel.ops.windows import Window
+from superkernel.ops.windows import ONE, Window
 from superkernel.registry.predicates import Reason, one_of
 from superkernel.registry.requirement import CHANNELS_LAST
 from superkernel.registry.rounding import PRODUCT_SUMS, ROW_SUMS
@@ -33,7 +33,7 @@ from superkernel.scheduler.families.conv import CHANNELS, FILTERS_PACKED, FLOAT_
 from superkernel.scheduler.families.conv_form import conv_form
 from superkernel.scheduler.families.costing import elements_ns, program_weight
 from superkernel.scheduler.families.depthwise import DEPTHWISE_GROUPS
-from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, PLANE, HostKernelDef, HostTiling
+from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, VOLUME, HostKernelDef, HostTiling
 from superkernel.scheduler.families.pool import GLOBAL, pool_form
 from superkernel.scheduler.tiling import Access, KernelFamily, Pack
 from superkernel.target.cpu import CpuTarget
@@ -49,7 +49,8 @@ _NAMES = {"max_pool": "maxpool", "avg_pool": "avgpool", "global_avg_pool": "gavg
 
 @dataclass(frozen=True)
 class WindowForm:
-    """[images, channels] planes under windows (rows, columns), x through strides (image, channel, row, column)."""
+    """[images, channels] planes under windows (rows, columns), x through strides (image, channel, row, column); in
+    three dimensions the depths of an image are planes."""
 
     images: int
     channels: int
@@ -61,11 +62,23 @@ class WindowForm:
     dtype: DType
     epilogue: PointwiseProgram
     spatial: int
+    depth: Window = ONE
+    x_depth: int = 0  # stride of x from depth to depth
+
+    @property
+    def planes(self) -> int:
+        """Output planes: the depths of all images."""
+        return self.images * self.depth.size
+
+    @property
+    def taps(self) -> int:
+        """Inputs under a window."""
+        return self.depth.kernel * self.rows.kernel * self.columns.kernel
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to compute."""
-        return 0 in (self.images, self.channels, self.rows.size, self.columns.size)
+        return 0 in (self.planes, self.channels, self.rows.size, self.columns.size)
 
 
 @dataclass(frozen=True)
@@ -84,7 +97,7 @@ class PackDepthwise(Pack):
 
 @lru_cache(maxsize=1024)
 def window_form(body: Body) -> WindowForm:
-    """The form of a depthwise convolution or of a pool over one or two dimensions."""
+    """The form of a depthwise convolution or of a pool."""
     if body.op == "conv":
         f = conv_form(body)
         sides = zip(
@@ -92,8 +105,9 @@ def window_form(body: Body) -> WindowForm:
         )
         rows, columns = (Window(e, k, s, d, p, 0, size) for e, k, s, d, p, size in sides)
         return WindowForm(
-            f.images, f.groups, rows, columns, f.operand, f.x_strides, f.x_offset, f.dtype, f.epilogue, f.spatial
-        )
+            f.images, f.groups, rows, columns, f.operand, f.x_strides, f.x_offset, f.dtype, f.epilogue, f.spatial,
+            f.depth, f.x_depth,
+        )  # fmt: skip
     pool = pool_form(body)
     s = pool.strides
     return WindowForm(
@@ -107,6 +121,8 @@ def window_form(body: Body) -> WindowForm:
         pool.dtype,
         body.epilogue,
         pool.spatial,
+        pool.windows[0],
+        s[2],
     )
 
 
@@ -125,10 +141,9 @@ class WindowTiling(HostTiling):
 
     def named(self, body: Body) -> tuple[str, Mapping[str, int]]:
         form = window_form(body)
-        taps = form.rows.kernel * form.columns.kernel
         if body.op == "conv":
-            return "dwconv", {"primary": taps, "channel": self.lanes}
-        return _NAMES[body.op or ""], {"primary": taps}
+            return "dwconv", {"primary": form.taps, "channel": self.lanes}
+        return _NAMES[body.op or ""], {"primary": form.taps}
 
     @property
     def blocks(self) -> int:
@@ -148,15 +163,17 @@ class WindowTiling(HostTiling):
                 rows = (0, form.rows.size)
                 channels = (part[0] * self.block, min(self.channels, part[1] * self.block))
             space = (rows, (0, form.columns.size))
-            found.program(form.epilogue, (image, channels, *space[2 - form.spatial :]))
-            reads = (form.rows.reads(*rows), form.columns.reads(0, form.columns.size))
-            if all(low < high for low, high in reads):
-                found.view(form.operand, (image, channels, *reads), form.x_strides, form.x_offset)
+            strides = (*form.x_strides[:2], form.x_depth, *form.x_strides[2:])
+            for own, depth in runs_of_range((form.images, form.depth.size), *image):
+                found.program(form.epilogue, (own, channels, *(depth, *space)[3 - form.spatial :]))
+                reads = (form.depth.reads(*depth), form.rows.reads(*rows), form.columns.reads(0, form.columns.size))
+                if all(low < high for low, high in reads):
+                    found.view(form.operand, (own, channels, *reads), strides, form.x_offset)
             if body.op == "conv":
-                weights, taps = body.anchor_inputs[1], form.rows.kernel * form.columns.kernel
+                weights = body.anchor_inputs[1]
                 assert isinstance(weights, View)
                 count = channels[1] - channels[0]
-                region = Region(channels[0] * 4, count * 4, self.channels * 4, taps)
+                region = Region(channels[0] * 4, count * 4, self.channels * 4, form.taps)
                 found.add(weights.operand, False, (region,))
                 read_bias(found, body, channels)
         return found.result()
@@ -171,13 +188,13 @@ class WindowTiling(HostTiling):
     def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
         form = window_form(body)
         share = (end - begin) / max(1, self.units)
-        outputs = float(form.images * form.channels * form.rows.size * form.columns.size)
-        taps = form.rows.kernel * form.columns.kernel
+        outputs = float(form.planes * form.channels * form.rows.size * form.columns.size)
         wide = self.channels / (-(-self.channels // self.lanes) * self.lanes)  # of whole vectors
-        weight = taps * (1.25 if body.op == "conv" else 1.6) + 2.0 + program_weight(form.epilogue)
+        weight = form.taps * (1.25 if body.op == "conv" else 1.6) + 2.0 + program_weight(form.epilogue)
         width = 4 if form.dtype in FLOAT_TYPES else 1
         work = elements_ns(outputs / max(wide, 0.1), weight, target, width)
-        moved = form.images * form.channels * form.rows.extent * form.columns.extent * form.dtype.itemsize
+        space = form.depth.extent * form.rows.extent * form.columns.extent
+        moved = form.images * form.channels * space * form.dtype.itemsize
         return _CALL_NS + share * max(work, moved / target.l3_bytes_per_ns)
 
 
@@ -188,7 +205,7 @@ class WindowFamily(KernelFamily[CpuTarget]):
 
     def _serves(self, body: Body) -> bool:
         x = body.anchor_input_types[0]
-        if x is None or x.rank not in (3, 4) or not isinstance(body.anchor_inputs[0], View):
+        if x is None or x.rank not in (3, 4, 5) or not isinstance(body.anchor_inputs[0], View):
             return False
         if x.dtype not in FLOAT_TYPES:
             return x.dtype in BYTES and body.op in MAXIMA
@@ -204,7 +221,7 @@ class WindowFamily(KernelFamily[CpuTarget]):
             raise UnsupportedError(
                 "no window that this kernel computes",
                 location=kernel,
-                expected="a depthwise conv with constant filters or a pool, one or two dimensions, f32, f16 or bf16; "
+                expected="a depthwise conv with constant filters or a pool, one to three dimensions, f32, f16 or bf16; "
                 "of bytes a maximum",
                 found=f"{body.op} of {body.anchor_input_types[0]}",
                 hint="host.conv.generic and host.pool compute the others",
@@ -214,7 +231,7 @@ class WindowFamily(KernelFamily[CpuTarget]):
         most = _COLUMNS[target.tier]
         tiles = max(1, -(-form.columns.size // most))
         tile = max(1, -(-form.columns.size // tiles))
-        images = 0 if form.is_empty else form.images
+        images = 0 if form.is_empty else form.planes
         vectors = max(1, form.channels // lanes)
         block = lanes * max(1, -(-vectors // 16))
         by_row = WindowTiling(PIXELS, images, form.rows.size, form.channels, block, tile, lanes)
@@ -238,7 +255,7 @@ _POOL = HostKernelDef(
     modifier="nhwc",
     dtypes=FLOAT_TYPES,
     typed=True,
-    limits=(PLANE,),
+    limits=(VOLUME,),
     layout=CHANNELS_LAST,
     rounding=ROW_SUMS,
 )
@@ -250,7 +267,7 @@ KERNELS = (
         micro="conv",
         modifier="depthwise_nhwc",
         others=(None, None),
-        limits=(DEPTHWISE_GROUPS, one_of(Reason.GROUPS, "multiplier", 1), CONSTANT_WEIGHT, PLANE),
+        limits=(DEPTHWISE_GROUPS, one_of(Reason.GROUPS, "multiplier", 1), CONSTANT_WEIGHT, VOLUME),
         transforms=(FILTERS_PACKED,),
         rounding=PRODUCT_SUMS,
         code_bytes=6144,

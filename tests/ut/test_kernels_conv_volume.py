@@ -1,5 +1,5 @@
-"""Convolutions in three dimensions over images that lie channels last, in every number format: results, accesses,
-splits, and the depths that lie in the padding.
+"""Convolutions in three dimensions over images that lie channels last, in every number format, depthwise ones, and
+pools: results, accesses, splits, and the depths that lie in the padding.
 
 Model: the operator table's reference. In bf16 inputs and filters are numbers that bf16 holds; for int8
 `conv_int8_model` rounds them first.
@@ -82,6 +82,47 @@ def test_of_bytes(number: int) -> None:
     filters = rng.integers(-128, 128, w).astype(np.int8)
     slots: list[Any] = [image, filters, None, zero_point]
     anchor_case("conv_integer", attrs, slots, constants=[1, 3], layouts=last(5)).check(OF_BYTES, 0.0)
+
+
+POOLS: list[tuple[str, Shape, dict[str, Any]]] = [
+    ("max_pool", (1, 20, 5, 7, 9), {"kernel": (2, 3, 3), "strides": (2, 2, 2), "pads": (0, 1, 1, 1, 1, 1)}),
+    ("max_pool", (2, 5, 4, 6, 30), {"kernel": (3, 1, 2), "pads": (1, 0, 0, 1, 0, 0)}),
+    ("avg_pool", (1, 17, 5, 7, 9), {"kernel": (3, 2, 3), "strides": (2, 2, 1), "pads": (1, 1, 1, 1, 1, 1)}),
+    ("avg_pool", (1, 8, 4, 5, 6), {"kernel": (2, 2, 2), "pads": (1, 0, 0, 1, 1, 1), "count_include_pad": True}),
+    ("global_avg_pool", (2, 40, 3, 5, 7), {}),
+    ("global_max_pool", (1, 7, 2, 3, 5), {}),
+]
+
+
+@pytest.mark.parametrize(("op", "x", "attrs"), POOLS, ids=str)
+def test_pools(op: str, x: Shape, attrs: dict[str, Any]) -> None:
+    for epilogue in ("store", "mixed"):
+        case = anchor_case(op, attrs, [(x, F32)], layouts=last(5), epilogue=epilogue, bias_axis=1)
+        case.check("host.pool_nhwc")
+
+
+def test_pools_over_views() -> None:
+    """Planes that do not follow one another: half the columns of an image."""
+    for order in ((0, 3, 2, 4, 1), (0, 4, 2, 3, 1), None):
+        for op, attrs in (("max_pool", {"kernel": (2, 2, 2)}), ("global_avg_pool", {})):
+            layouts = {0: order} if order else None
+            anchor_case(op, attrs, [((1, 6, 3, 4, 5), F32)], layouts=layouts).check("host.pool_nhwc")
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "attrs"),
+    [
+        ((1, 9, 4, 6, 7), (9, 1, 3, 3, 3), {"pads": (1, 1, 1, 1, 1, 1), "groups": 9}),
+        ((2, 33, 5, 4, 8), (33, 1, 3, 2, 2), {"strides": (2, 1, 2), "dilations": (1, 2, 1), "groups": 33}),
+        ((1, 16, 3, 5, 30), (16, 1, 2, 1, 13), {"pads": (1, 0, 6, 1, 0, 6), "groups": 16}),
+    ],
+    ids=str,
+)
+def test_depthwise(x: Shape, w: Shape, attrs: dict[str, Any]) -> None:
+    case = anchor_case(
+        "conv", attrs, [(x, F32), (w, F32)], constants=[1], layouts=last(5), epilogue="mixed", bias_axis=1
+    )
+    case.check("host.conv.depthwise_nhwc")
 
 
 def drawn(seed: int) -> tuple[Shape, Shape, dict[str, Any]]:
