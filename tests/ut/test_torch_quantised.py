@@ -16,6 +16,7 @@ import torch.ao.quantization.fx._decomposed  # registers the operators
 
 import superkernel as sk
 from superkernel.core.errors import UnsupportedError
+from superkernel.frontends.torch.registry import lowered_names
 
 OPS = torch.ops.quantized_decomposed
 SCALE = 0.05
@@ -109,3 +110,9 @@ def test_per_token_codes_are_refused_by_name() -> None:
 
     with pytest.raises(UnsupportedError, match="per_token"):
         sk.compile(torch.export.export(PerToken(), (torch.randn(4, 8),)), threads=1)
+
+
+def test_every_lowering_names_an_operator() -> None:
+    mine = [name.partition(".")[2] for name in lowered_names() if name.startswith("quantized_decomposed.")]
+    assert len(mine) >= 5
+    assert all(hasattr(OPS, name) for name in mine)
