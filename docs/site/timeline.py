@@ -55,7 +55,7 @@ def picture() -> str:
             lanes = {i: track.name for i, track in enumerate(trace.tracks) if track.core == core}
             parts.append(_text(LEFT - 8, top + ROW - 7, name.removesuffix(GROUP), anchor="end"))
             parts.append(_bar(LEFT, top, WIDTH, "#888", 0.12))
-            for span in trace.spans:
+            for span in sorted(trace.spans, key=lambda span: span.activity in _WAITS):  # waits lie in the work
                 at, length = LEFT + span.begin_us * scale, (span.end_us - span.begin_us) * scale
                 if span.track not in lanes or span.subop not in trace.subops or length < 0.2:
                     continue
