@@ -52,13 +52,15 @@ def _place(key: Key) -> str:
 
 
 class AccessColumns:
-    """The accesses of tasks that may conflict, as columns, in the order of tasks. `operand`: -1 is a workspace;
-    what names none is taken for the first."""
+    """The accesses of tasks that may conflict, as columns, in the order of tasks. `operand`: -1 is a workspace; what
+    names none is taken for the first; `place`: by number in `places`; `regions`: of one after the other, rows of start,
+    length, stride, count."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         uses = [(task, access) for task in tasks for access in task.accesses if _counts(access)]
         self._source = [access for _, access in uses]
-        self._regions = list(chain.from_iterable(access.regions for access in self._source))
+        regions = chain.from_iterable(access.regions for access in self._source)
+        self.regions = np.array([(r.start, r.length, r.stride, r.count) for r in regions], np.int64).reshape(-1, 4)
         self._run = np.cumsum(np.diff([task.subop for task in tasks], prepend=0) != 0)  # of tasks of one sub-operator
         self.task, self.subop, self.core = (
             np.fromiter(map(attrgetter(name), map(itemgetter(0), uses)), np.int32, len(uses))
@@ -67,19 +69,16 @@ class AccessColumns:
         self.write = np.fromiter(map(attrgetter("write"), self._source), np.bool_, len(uses))
         operands = (access.operand or 0 for access in self._source)
         self.operand = np.fromiter(operands, np.int32, len(uses))
-
-    def __len__(self) -> int:
-        return len(self._source)
+        keys = [(access.space, access.slot) for access in self._source]
+        numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+        self.place = np.fromiter(map(numbers.__getitem__, keys), np.int32, len(uses))
+        self.places = tuple(map(_place, numbers))
 
     def search(self) -> _core.Conflicts:
         """Yields the conflicts of tasks, sub-operator by sub-operator and task by task, as rows (earlier, later)."""
-        keys = [(access.space, access.slot) for access in self._source]
-        places = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-        place = [places[key] for key in keys]
         count = [len(access.regions) for access in self._source]
-        columns = np.array([self._run[self.task], self.task, place, self.operand, self.write, count], np.int64).T
-        rows = np.array([(r.start, r.length, r.stride, r.count) for r in self._regions], np.int64).reshape(-1, 4)
-        return _core.Conflicts(columns, rows)
+        columns = np.array([self._run[self.task], self.task, self.place, self.operand, self.write, count], np.int64).T
+        return _core.Conflicts(columns, self.regions)
 
     def conflict(self, earlier: int, later: int) -> Conflict:
         """Of two accesses."""
@@ -90,13 +89,6 @@ class AccessColumns:
         return Conflict(
             *tasks, _HAZARDS[before.write, access.write], (access.space, access.slot), *pair, access.operand
         )
-
-    def witness(self, earlier: int, later: int, left: int, right: int) -> Witness:
-        """Of two accesses and a region of each that meet, all by number."""
-        before, access = self._source[earlier], self._source[later]
-        hazard, place = _HAZARDS[before.write, access.write], _place((access.space, access.slot))
-        tasks = int(self.task[earlier]), int(self.task[later])
-        return Witness(hazard, *tasks, place, self._regions[left], self._regions[right])
 
 
 FoundConflicts: TypeAlias = tuple[AccessColumns, Mapping[int, Pairs]]

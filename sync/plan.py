@@ -10,8 +10,13 @@ Text form: `str(plan)` prints the tasks and, per core, its steps; `parse_plan` r
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
 
 from superkernel.core.errors import UserError
 from superkernel.core.tensor import Region
@@ -102,6 +107,52 @@ class WaitReason:
     conflicts: int
 
 
+HAZARDS = tuple(Hazard)
+
+
+@dataclass(frozen=True, eq=False)
+class WaitReasons(Sequence[WaitReason]):
+    """Those of millions of waits: each is made when somebody asks for it. `rows`: core, producer, count, sub-operator
+    and index of the wait, conflicts, then the witness: hazard (its place in `HAZARDS`), producer, consumer, and the
+    numbers of its place in `places` and of both its regions in `regions`, rows of start, length, stride, count. Raises
+    ValueError on rows that are none."""
+
+    rows: NDArray[np.int32]
+    places: tuple[str, ...]
+    regions: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        if self.rows.dtype != np.int32 or self.rows.shape[1:] != (12,):
+            raise ValueError(f"rows of {self.rows.dtype}, {self.rows.shape}")
+        if self.regions.dtype != np.int64 or self.regions.shape[1:] != (4,):
+            raise ValueError(f"regions of {self.regions.dtype}, {self.regions.shape}")
+        for column, count in ((6, HAZARDS), (9, self.places), (10, self.regions), (11, self.regions)):
+            numbers = self.rows[:, column]
+            if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(count):
+                raise ValueError(f"a number of column {column} that stands for nothing")
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, at: int) -> WaitReason: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[WaitReason, ...]: ...
+    def __getitem__(self, at: int | slice) -> WaitReason | tuple[WaitReason, ...]:
+        if isinstance(at, slice):
+            return tuple(map(self._made, self.rows[at]))
+        return self._made(self.rows[at])
+
+    def __iter__(self) -> Iterator[WaitReason]:
+        return map(self._made, self.rows)
+
+    def _made(self, row: NDArray[np.int32]) -> WaitReason:
+        core, producer, count, subop, index, conflicts, hazard, earlier, later, place, *regions = row.tolist()
+        left, right = (Region(*self.regions[number].tolist()) for number in regions)
+        witness = Witness(HAZARDS[hazard], earlier, later, self.places[place], left, right)
+        return WaitReason(core, Wait(producer, count, subop, index), witness, conflicts)
+
+
 @dataclass(frozen=True, slots=True)
 class Boundary:
     """The synchronisation in front of one sub-operator's tasks."""
@@ -122,7 +173,7 @@ class Plan:
     tasks: tuple[Task, ...]
     programs: tuple[tuple[Step, ...], ...]
     sets: tuple[int, ...]
-    reasons: tuple[WaitReason, ...]
+    reasons: tuple[WaitReason, ...] | WaitReasons
     boundaries: tuple[Boundary, ...]
 
     @property

@@ -15,15 +15,31 @@ Architecture invariant: nothing here is trusted. `verify` proves the result with
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator
+from itertools import islice, starmap
+from operator import attrgetter
 
 import numpy as np
+from numpy.typing import NDArray
 
 from superkernel.core.counted import counted
 from superkernel.core.tensor import Region
 from superkernel.scheduler.schedule import Schedule, Task
 from superkernel.sync.hazards import AccessColumns
-from superkernel.sync.plan import Boundary, Hazard, Plan, Set, Step, SyncForm, TaskStep, Wait, WaitReason, Witness
+from superkernel.sync.plan import (
+    HAZARDS,
+    Boundary,
+    Hazard,
+    Plan,
+    Set,
+    Step,
+    SyncForm,
+    TaskStep,
+    Wait,
+    WaitReason,
+    WaitReasons,
+    Witness,
+)  # fmt: skip
 
 
 def plan_sync(schedule: Schedule, *, sync: str = "minimal", handover_ns: float = 100.0) -> Plan:
@@ -43,43 +59,62 @@ class _Assembler:
         self.needs, self.implied_of_task = self.accesses.search().needs(core_of, schedule.cores)
 
     def plan(self) -> Plan:
-        cores, tasks, needs = self.schedule.cores, self.schedule.tasks, self.needs
+        tasks = self.schedule.tasks
+        core_of, subop_of = (
+            np.fromiter(map(attrgetter(name), tasks), np.int32, len(tasks)) for name in ("core", "subop")
+        )
         awaited = np.zeros(len(tasks), np.bool_)
-        awaited[self.accesses.task[needs[:, 2]]] = True
-        count_of: list[int] = [0] * len(tasks)
-        sets = [0] * cores
+        awaited[self.accesses.task[self.needs[:, 2]]] = True
+        count_of = np.zeros(len(tasks), np.int32)  # of the set behind a task
+        sets = [0] * self.schedule.cores
         for number in np.flatnonzero(awaited).tolist():
             sets[tasks[number].core] += 1
             count_of[number] = sets[tasks[number].core]
-        first = np.searchsorted(needs[:, 0], np.arange(len(tasks) + 1)).tolist()
+        reasons = self._reasons(core_of, subop_of, count_of)
+        waits = starmap(Wait, zip(*(reasons.rows[:, column].tolist() for column in range(1, 5)), strict=True))
+        ahead = np.bincount(self.needs[:, 0], minlength=len(tasks)).tolist()
+        counts = count_of.tolist()
         programs: list[tuple[Step, ...]] = []
-        reasons: list[WaitReason] = []
-        of_subop: list[list[WaitReason]] = [[] for _ in self.schedule.subops]
-        for core, mine in enumerate(self.schedule.tasks_of_core):
+        for mine in self.schedule.tasks_of_core:
             steps: list[Step] = []
             for task in mine:
-                rows = needs[first[task.index] : first[task.index + 1]].tolist()
-                for _, producer, earlier, later, left, right, conflicts in rows:
-                    witness = self.accesses.witness(earlier, later, left, right)
-                    wait = Wait(producer, count_of[witness.producer], task.subop, len(reasons))
-                    reasons.append(WaitReason(core, wait, witness, conflicts))
-                    steps.append(wait)
-                of_subop[task.subop] += reasons[len(reasons) - len(rows) :]
+                steps += islice(waits, ahead[task.index])
                 steps.append(TaskStep(task.index))
-                if count_of[task.index]:
-                    steps.append(Set(count_of[task.index]))
+                if counts[task.index]:
+                    steps.append(Set(counts[task.index]))
             programs.append(tuple(steps))
-        implied = [0] * len(of_subop)
-        for task, number in zip(tasks, self.implied_of_task.tolist(), strict=True):
-            implied[task.subop] += number
-        boundaries = tuple(
-            self._boundary(sub.index, of_subop[sub.index], implied[sub.index]) for sub in self.schedule.subops
-        )
-        return Plan(tasks, tuple(programs), tuple(sets), tuple(reasons), boundaries)
+        boundaries = tuple(self._boundaries(subop_of, reasons))
+        return Plan(tasks, tuple(programs), tuple(sets), reasons, boundaries)
 
-    def _boundary(self, subop: int, reasons: Sequence[WaitReason], implied: int) -> Boundary:
+    def _reasons(
+        self, core_of: NDArray[np.int32], subop_of: NDArray[np.int32], count_of: NDArray[np.int32]
+    ) -> WaitReasons:
+        """One per need, in the order of the waits: by core, task and producer."""
+        accesses = self.accesses
+        needs = self.needs[np.argsort(core_of[self.needs[:, 0]], kind="stable")]
+        consumer, producer, earlier, later, left, right, conflicts = needs.T
+        hazard = np.where(accesses.write[later], np.where(accesses.write[earlier], _WAW, _WAR), _RAW)
+        used, numbers = np.unique(np.stack((left, right)), return_inverse=True)
+        rows = np.empty((len(needs), 12), np.int32)
+        rows[:, 0], rows[:, 1], rows[:, 2] = core_of[consumer], producer, count_of[accesses.task[earlier]]
+        rows[:, 3], rows[:, 4], rows[:, 5] = subop_of[consumer], np.arange(len(needs)), conflicts
+        rows[:, 6], rows[:, 7], rows[:, 8] = hazard, accesses.task[earlier], consumer
+        rows[:, 9], rows[:, 10:] = accesses.place[later], numbers.reshape(2, -1).T
+        return WaitReasons(rows, accesses.places, accesses.regions[used])
+
+    def _boundaries(self, subop_of: NDArray[np.int32], reasons: WaitReasons) -> Iterator[Boundary]:
+        count = len(self.schedule.subops)
+        implied = np.zeros(count, np.int64)
+        np.add.at(implied, subop_of, self.implied_of_task)
+        order = np.argsort(reasons.rows[:, 3], kind="stable")
+        first = np.searchsorted(reasons.rows[order, 3], np.arange(count + 1)).tolist()
+        for sub, number in zip(self.schedule.subops, implied.tolist(), strict=True):
+            yield self._boundary(sub.index, order[first[sub.index] : first[sub.index + 1]], reasons, number)
+
+    def _boundary(self, subop: int, waits: NDArray[np.int64], reasons: WaitReasons, implied: int) -> Boundary:
         cores = self.schedule.cores
-        pairs = {(r.core, r.wait.producer) for r in reasons}
+        rows = reasons.rows[waits]
+        pairs = set(zip(rows[:, 0].tolist(), rows[:, 1].tolist(), strict=True))
         form = form_of(pairs, cores)
         full_cost = 0.0 if cores == 1 else self.handover_ns * (1 + 0.1 * (cores - 2))
         cost = 0.0
@@ -87,21 +122,22 @@ class _Assembler:
             fan_in = max(Counter(core for core, _ in pairs).values())
             cost = self.handover_ns * (1 + 0.1 * (fan_in - 1))
         wider = tuple((f, full_cost) for f in (SyncForm.FULL,) if f is not form)
-        return Boundary(
-            subop, form, self._why(form, reasons, implied), tuple(r.wait.index for r in reasons), implied, cost, wider
-        )
+        reason = self._without_wait(implied)
+        if len(waits):
+            more = int(rows[:, 5].sum()) - 1
+            reason = f"{reasons[int(waits[0])].witness}" + (f" and {more} more" if more else "")
+        return Boundary(subop, form, reason, tuple(waits.tolist()), implied, cost, wider)
 
-    def _why(self, form: SyncForm, reasons: Sequence[WaitReason], implied: int) -> str:
-        if form is SyncForm.NONE:
-            if self.schedule.cores == 1:
-                return "one core: program order"
-            if implied:
-                return f"{counted(implied, 'ordering constraint')} implied by earlier waits"
-            return "every core reads only what it wrote itself"
-        witness = reasons[0].witness
-        assert witness is not None
-        more = sum(r.conflicts for r in reasons) - 1
-        return f"{witness}" + (f" and {more} more" if more else "")
+    def _without_wait(self, implied: int) -> str:
+        """Why none is needed."""
+        if self.schedule.cores == 1:
+            return "one core: program order"
+        if implied:
+            return f"{counted(implied, 'ordering constraint')} implied by earlier waits"
+        return "every core reads only what it wrote itself"
+
+
+_RAW, _WAR, _WAW = (HAZARDS.index(hazard) for hazard in (Hazard.RAW, Hazard.WAR, Hazard.WAW))
 
 
 def form_of(pairs: set[tuple[int, int]], cores: int) -> SyncForm:

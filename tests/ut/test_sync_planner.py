@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from random_plans import is_accepted, minimal
 
@@ -12,7 +13,7 @@ from superkernel.scheduler.schedule import Schedule, Space, Task
 from superkernel.sync.executions import executions, held_back
 from superkernel.sync.explore import explore
 from superkernel.sync.mutate import mutants
-from superkernel.sync.plan import Hazard, Plan, Set, SyncForm, Wait, parse_plan
+from superkernel.sync.plan import Hazard, Plan, Set, SyncForm, Wait, WaitReasons, parse_plan
 from superkernel.sync.planner import form_of, plan_sync
 
 
@@ -169,3 +170,42 @@ def test_work_follows_live_data_not_program_length() -> None:
         tasks += [Task(2 * i + c, i, c, c, c + 1, (read(there, 64), write(here + 32 * c, 32))) for c in range(2)]
     counts = [len(found) for found in find_conflicts(tasks)]
     assert max(counts) <= 6
+
+
+def test_reasons_are_made_when_they_are_asked_for() -> None:
+    plan = minimal(random_schedule(3))
+    reasons = list(plan.reasons)
+    waits = [(c, s) for c, program in enumerate(plan.programs) for s in program if isinstance(s, Wait)]
+    assert [(reason.core, reason.wait) for reason in reasons] == waits
+    assert [plan.reasons[n] for n in range(len(plan.reasons))] == reasons
+    assert plan.reasons[-1] == reasons[-1]
+    assert plan.reasons[1:3] == tuple(reasons[1:3])
+    for reason in reasons:
+        witness = reason.witness
+        assert witness is not None
+        assert (plan.tasks[witness.producer].core, plan.tasks[witness.consumer].core) == (
+            reason.wait.producer,
+            reason.core,
+        )
+        for task, region in ((witness.producer, witness.earlier), (witness.consumer, witness.later)):
+            assert any(region in access.regions for access in plan.tasks[task].accesses)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [(6, -1), (6, 4), (9, -1), (9, 1), (10, -1), (10, 1), (11, -1), (11, 1), (None, 0)]
+)
+def test_reasons_of_numbers_that_stand_for_nothing_are_refused(column: int | None, value: int) -> None:
+    """As a damaged file may have them."""
+    rows, regions = np.zeros((2, 12), np.int32), np.array([[0, 8, 0, 1]])
+    assert len(WaitReasons(rows, ("arena0",), regions)) == 2
+    if column is None:
+        for wrong in (rows[:, :11], rows.astype(np.int64), rows[0]):
+            with pytest.raises(ValueError, match="rows of"):
+                WaitReasons(wrong, ("arena0",), regions)
+        for wrong in (regions[:, :3], regions.astype(np.int32), regions[0]):
+            with pytest.raises(ValueError, match="regions of"):
+                WaitReasons(rows, ("arena0",), wrong)
+        return
+    rows[1, column] = value
+    with pytest.raises(ValueError, match=f"column {column}"):
+        WaitReasons(rows, ("arena0",), regions)
