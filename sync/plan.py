@@ -10,7 +10,7 @@ Text form: `str(plan)` prints the tasks and, per core, its steps; `parse_plan` r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import overload
@@ -95,6 +95,67 @@ class Wait:
 
 
 Step = TaskStep | Set | Wait
+BODY, SET, WAIT = range(3)  # kinds of steps in columns
+
+
+@dataclass(frozen=True, eq=False)
+class StepRows(Sequence[Step]):
+    """One core's steps, of which there may be millions: each is made when somebody asks for it. `rows`: a kind and the
+    step's numbers in the order of its fields, zeros behind them. Raises ValueError on rows that are none."""
+
+    rows: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        if self.rows.dtype != np.int64 or self.rows.shape[1:] != (5,):
+            raise ValueError(f"rows of {self.rows.dtype}, {self.rows.shape}")
+        if len(self.rows) and not BODY <= self.rows[:, 0].min() <= self.rows[:, 0].max() <= WAIT:
+            raise ValueError("steps of no kind")
+
+    @staticmethod
+    def of(steps: Iterable[Step]) -> StepRows:
+        """These; they may be in columns already."""
+        if isinstance(steps, StepRows):
+            return steps
+        rows = []
+        for step in steps:
+            if isinstance(step, Wait):
+                rows.append((WAIT, step.producer, step.count, step.subop, step.index))
+            elif isinstance(step, Set):
+                rows.append((SET, step.count, 0, 0, 0))
+            else:
+                rows.append((BODY, step.task, 0, 0, 0))
+        return StepRows(np.array(rows, np.int64).reshape(-1, 5))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, at: int) -> Step: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Step, ...]: ...
+    def __getitem__(self, at: int | slice) -> Step | tuple[Step, ...]:
+        if isinstance(at, slice):
+            return tuple(_step(*row) for row in self.rows[at].tolist())
+        return _step(*self.rows[at].tolist())
+
+    def __iter__(self) -> Iterator[Step]:
+        for at in range(0, len(self.rows), 1024):
+            yield from self[at : at + 1024]
+
+    def __eq__(self, other: object) -> bool:
+        return tuple(self) == tuple(other) if isinstance(other, StepRows | tuple) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
+def _step(kind: int, first: int, count: int, subop: int, index: int) -> Step:
+    if kind == WAIT:
+        return Wait(first, count, subop, index)
+    return TaskStep(first) if kind == BODY else Set(first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +232,7 @@ class Plan:
     """See the module docstring. `programs[c]` are core c's steps, `sets[c]` the count of its last set."""
 
     tasks: tuple[Task, ...]
-    programs: tuple[tuple[Step, ...], ...]
+    programs: tuple[tuple[Step, ...] | StepRows, ...]
     sets: tuple[int, ...]
     reasons: tuple[WaitReason, ...] | WaitReasons
     boundaries: tuple[Boundary, ...]

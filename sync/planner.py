@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import islice, starmap
 from operator import attrgetter
 
 import numpy as np
@@ -27,12 +26,16 @@ from superkernel.core.tensor import Region
 from superkernel.scheduler.schedule import Schedule, Task
 from superkernel.sync.hazards import AccessColumns
 from superkernel.sync.plan import (
+    BODY,
     HAZARDS,
+    SET,
+    WAIT,
     Boundary,
     Hazard,
     Plan,
     Set,
     Step,
+    StepRows,
     SyncForm,
     TaskStep,
     Wait,
@@ -71,20 +74,27 @@ class _Assembler:
             sets[tasks[number].core] += 1
             count_of[number] = sets[tasks[number].core]
         reasons = self._reasons(core_of, subop_of, count_of)
-        waits = starmap(Wait, zip(*(reasons.rows[:, column].tolist() for column in range(1, 5)), strict=True))
-        ahead = np.bincount(self.needs[:, 0], minlength=len(tasks)).tolist()
-        counts = count_of.tolist()
-        programs: list[tuple[Step, ...]] = []
-        for mine in self.schedule.tasks_of_core:
-            steps: list[Step] = []
-            for task in mine:
-                steps += islice(waits, ahead[task.index])
-                steps.append(TaskStep(task.index))
-                if counts[task.index]:
-                    steps.append(Set(counts[task.index]))
-            programs.append(tuple(steps))
-        boundaries = tuple(self._boundaries(subop_of, reasons))
-        return Plan(tasks, tuple(programs), tuple(sets), reasons, boundaries)
+        programs = tuple(self._programs(core_of, count_of, reasons))
+        return Plan(tasks, programs, tuple(sets), reasons, tuple(self._boundaries(subop_of, reasons)))
+
+    def _programs(
+        self, core_of: NDArray[np.int32], count_of: NDArray[np.int32], reasons: WaitReasons
+    ) -> Iterator[StepRows]:
+        """Per core: of each of its tasks the waits, which stand in this order in `reasons`, the body and the set."""
+        order = np.argsort(core_of, kind="stable")
+        sets = count_of[order] > 0
+        stop = np.cumsum(np.bincount(self.needs[:, 0], minlength=len(order))[order] + 1 + sets)  # of a task's steps
+        rows = np.zeros((stop[-1] if len(stop) else 0, 5), np.int64)
+        rows[:, 0] = WAIT
+        body = stop - 1 - sets
+        rows[body, 0], rows[body, 1] = BODY, order
+        rows[stop[sets] - 1, 0], rows[stop[sets] - 1, 1] = SET, count_of[order[sets]]
+        rows[rows[:, 0] == WAIT, 1:] = reasons.rows[:, 1:5]
+        ends = np.append(stop, 0)[np.searchsorted(core_of[order], np.arange(self.schedule.cores), "right") - 1]
+        at = 0
+        for end in ends.tolist():
+            yield StepRows(rows[at : max(at, end)])
+            at = max(at, end)
 
     def _reasons(
         self, core_of: NDArray[np.int32], subop_of: NDArray[np.int32], count_of: NDArray[np.int32]

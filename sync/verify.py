@@ -28,7 +28,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
-from operator import attrgetter
 from typing import TypeAlias
 
 import numpy as np
@@ -36,8 +35,8 @@ from numpy.typing import NDArray
 
 from superkernel.core.counted import counted
 from superkernel.core.errors import VerificationError, Violation
-from superkernel.sync.plan import Plan, Set, Step, TaskStep, Wait
-from superkernel.sync.verify_pairs import Accesses, Column, Numbers
+from superkernel.sync.plan import BODY, SET, WAIT, Plan, Step, StepRows, Wait
+from superkernel.sync.verify_pairs import Accesses, Numbers
 from superkernel.sync.verify_tasks import check_tasks
 
 Clocks: TypeAlias = NDArray[np.int32]
@@ -123,21 +122,23 @@ def check(plan: Plan, units: Mapping[int, int] | None = None) -> tuple[list[Viol
 
 
 class _Program:
-    """One core's steps by kind: `others` are its bodies and sets, and `ahead` tells how many waits come ahead of each
-    of them, and of the end. What waits wait for stands in columns: there may be millions."""
+    """One core's steps by kind: `others` are its bodies and sets with their numbers, and `ahead` tells how many waits
+    come ahead of each of them, and of the end. Waits stand in columns: there may be millions."""
 
     def __init__(self, steps: Sequence[Step]) -> None:
-        is_wait = np.array([isinstance(step, Wait) for step in steps], np.bool_)
-        at = [*np.flatnonzero(~is_wait).tolist(), len(steps)]
+        rows = StepRows.of(steps).rows
+        kinds = rows[:, 0]
+        at = [*np.flatnonzero(kinds != WAIT).tolist(), len(rows)]
         self.ahead = [place - nth for nth, place in enumerate(at)]
-        self.waits = [step for step in steps if isinstance(step, Wait)]
-        self.others = [step for step in steps if not isinstance(step, Wait)]
-        self.bodies = [step.task for step in self.others if isinstance(step, TaskStep)]
-        self.counts = [step.count for step in self.others if isinstance(step, Set)]
-        self.producer, self.count = self._column("producer"), self._column("count")
+        self.others: list[tuple[int, int]] = [(kind, number) for kind, number in rows[kinds != WAIT, :2].tolist()]
+        self.bodies: list[int] = rows[kinds == BODY, 1].tolist()
+        self.counts: list[int] = rows[kinds == SET, 1].tolist()
+        self.waits = rows[kinds == WAIT, 1:]
+        self.producer, self.count, _, self.index = self.waits.T
 
-    def _column(self, name: str) -> Column:
-        return np.fromiter(map(attrgetter(name), self.waits), np.int64, len(self.waits))
+    def wait(self, nth: int) -> Wait:
+        """One of them, to be spoken of."""
+        return Wait(*self.waits[nth].tolist())
 
 
 def _check_order(plan: Plan, programs: Sequence[_Program], accesses: Accesses, before: Clocks) -> Iterator[Violation]:
@@ -203,7 +204,7 @@ def _check_sets(plan: Plan, programs: Sequence[_Program]) -> Iterator[Violation]
 def _check_waits(plan: Plan, programs: Sequence[_Program]) -> Iterator[Violation]:
     """V3."""
     sets = np.array(plan.sets, np.int64)
-    all_indices = np.array([wait.index for program in programs for wait in program.waits], np.int64)
+    all_indices = np.concatenate([np.zeros(0, np.int64), *(program.index for program in programs)])
     twice = np.ones(len(all_indices), np.bool_)
     twice[np.unique(all_indices, return_index=True)[1]] = False
     begin = 0
@@ -213,8 +214,8 @@ def _check_waits(plan: Plan, programs: Sequence[_Program]) -> Iterator[Violation
         out_of_reach = (program.count < 1) | (program.count > reach)
         again = twice[begin : begin + len(program.waits)]
         begin += len(program.waits)
-        for n in np.flatnonzero(nobody | out_of_reach | again):
-            wait = program.waits[n]
+        for n in np.flatnonzero(nobody | out_of_reach | again).tolist():
+            wait = program.wait(n)
             where = f"core {core}, boundary {wait.subop}, wait {wait.index}"
             if nobody[n]:
                 yield Violation("wait for a core that cannot signal", where, found=str(wait.producer))
@@ -252,12 +253,12 @@ def _happens_before(plan: Plan, programs: Sequence[_Program]) -> tuple[Clocks, l
                     moved = True
                 if len(told) < len(asked) or done[core] == len(program.others):
                     break
-                step = program.others[done[core]]
-                if isinstance(step, TaskStep):
-                    before[step.task] = mine
+                kind, number = program.others[done[core]]
+                if kind == BODY:
+                    before[number] = mine
                     mine[core] += 1
                 else:
-                    stop = int(begin[core]) + step.count
+                    stop = int(begin[core]) + number
                     published[at_set[core] : stop] = mine
                     reached[at_set[core] : stop] = b"\1" * (stop - at_set[core])
                     at_set[core] = stop
@@ -271,5 +272,5 @@ def _happens_before(plan: Plan, programs: Sequence[_Program]) -> tuple[Clocks, l
             found=f"it stops at {at_set[wait.producer] - begin[wait.producer]}",
         )
         for core, program in enumerate(programs)
-        for wait in program.waits[passed[core] : passed[core] + 1]
+        for wait in map(program.wait, range(len(program.waits))[passed[core] : passed[core] + 1])
     ]

@@ -256,13 +256,16 @@ class ImageBuilder:
     def _steps(self, program: Sequence[Any], handovers: Handovers | None) -> tuple[Step, ...]:
         """Waits look ahead to the body behind them: its constants and what it is handed are what they prefetch."""
         steps: list[Step] = []
-        for at, step in enumerate(program):
+        bodies = [step.task for step in program if isinstance(step, TaskStep)]
+        passed = 0
+        for step in program:
             if isinstance(step, TaskStep):
+                passed += 1
                 steps.append(RunTask(step.task))
             elif isinstance(step, Set):
                 steps.append(SetCount(step.count))
             else:
-                coming = next((s.task for s in program[at:] if isinstance(s, TaskStep)), None)
+                coming = bodies[passed] if passed < len(bodies) else None
                 if handovers is None or coming is None:
                     steps.append(WaitFor(step.producer, step.count, step.index))
                     continue

@@ -282,7 +282,7 @@ def _tag(members: Sequence[Any], value: object) -> int:
             first, *rest = get_args(member)
             kinds = [first] * len(value) if rest == [...] else [first, *rest]
             if len(value) == len(kinds) and all(
-                type(v) in _PLAIN.get(k, {k}) for v, k in zip(value, kinds, strict=True)
+                type(v) in _PLAIN.get(k, set(_alternatives(k) or (k,))) for v, k in zip(value, kinds, strict=True)
             ):
                 return tag
         elif type(value) is member or (isinstance(member, type) and isabstract(member) and isinstance(value, member)):

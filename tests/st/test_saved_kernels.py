@@ -151,8 +151,8 @@ def test_a_forged_plan_is_refused(path: Path) -> None:
         form = PlanForm(BACKEND)
         arrays = {**network().constants, **network().states, "": MADE}
         found = form.read(members["plan"], arrays)
-        at, step = next((c, s) for c, p in enumerate(found.plan.programs) for s in p if type(s).__name__ == "Wait")
-        programs = tuple(tuple(s for s in p if c != at or s is not step) for c, p in enumerate(found.plan.programs))
+        step = next(s for p in found.plan.programs for s in p if type(s).__name__ == "Wait")
+        programs = tuple(tuple(s for s in p if s != step) for p in found.plan.programs)
         plan = dataclasses.replace(found.plan, programs=programs)
         members["plan"] = form.written(dataclasses.replace(found, plan=plan), arrays)
 

@@ -13,7 +13,7 @@ from superkernel.scheduler.schedule import Schedule, Space, Task
 from superkernel.sync.executions import executions, held_back
 from superkernel.sync.explore import explore
 from superkernel.sync.mutate import mutants
-from superkernel.sync.plan import Hazard, Plan, Set, SyncForm, Wait, WaitReasons, parse_plan
+from superkernel.sync.plan import Hazard, Plan, Set, Step, StepRows, SyncForm, TaskStep, Wait, WaitReasons, parse_plan
 from superkernel.sync.planner import form_of, plan_sync
 
 
@@ -196,7 +196,8 @@ def test_reasons_are_made_when_they_are_asked_for() -> None:
 )
 def test_reasons_of_numbers_that_stand_for_nothing_are_refused(column: int | None, value: int) -> None:
     """As a damaged file may have them."""
-    rows, regions = np.zeros((2, 12), np.int32), np.array([[0, 8, 0, 1]])
+    rows: Any = np.zeros((2, 12), np.int32)
+    regions: Any = np.array([[0, 8, 0, 1]])
     assert len(WaitReasons(rows, ("arena0",), regions)) == 2
     if column is None:
         for wrong in (rows[:, :11], rows.astype(np.int64), rows[0]):
@@ -209,3 +210,30 @@ def test_reasons_of_numbers_that_stand_for_nothing_are_refused(column: int | Non
     rows[1, column] = value
     with pytest.raises(ValueError, match=f"column {column}"):
         WaitReasons(rows, ("arena0",), regions)
+
+
+def test_steps_in_columns_are_the_steps() -> None:
+    steps: tuple[Step, ...] = (Wait(1, 2, 3, 4), TaskStep(7), Set(1), TaskStep(8))
+    columns = StepRows.of(steps)
+    assert StepRows.of(columns) is columns
+    assert (list(columns), len(columns), columns[1:3], columns[-1]) == (list(steps), 4, steps[1:3], steps[-1])
+    assert (columns == steps, steps == columns, hash(columns), repr(columns)) == (True, True, hash(steps), repr(steps))
+    for other in (steps[:3], (*steps[:3], Set(8)), StepRows.of(reversed(steps))):
+        assert columns != other
+    assert columns != list(steps)
+    many = StepRows.of(TaskStep(n) for n in range(3000))
+    assert [step.task for step in many if isinstance(step, TaskStep)] == list(range(3000))
+    assert list(StepRows.of(())) == []
+
+
+def test_steps_of_no_kind_are_refused() -> None:
+    """As a damaged file may have them."""
+    rows: Any = StepRows.of((Wait(1, 2, 3, 4), TaskStep(7))).rows
+    for wrong in (rows[:, :4], rows.astype(np.int32), rows[0]):
+        with pytest.raises(ValueError, match="rows of"):
+            StepRows(wrong)
+    for kind in (-1, 3):
+        wrong = rows.copy()
+        wrong[1, 0] = kind
+        with pytest.raises(ValueError, match="no kind"):
+            StepRows(wrong)
