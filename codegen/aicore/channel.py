@@ -1,7 +1,8 @@
 """Tiles from the cube core of a group to its vector cores, or back, through the group's workspace.
 
 Model: a channel has `depth` slots in global memory. The sender fills a slot with its last engine (FIX on the cube core,
-MTE3 on a vector core), the receivers read it with MTE2. One cross-core flag of mode `group` per channel: the sender's
+MTE3 on a vector core), the receivers read it with MTE2. One cross-core flag of mode `group` per channel (`pair` where
+the kernel has one of the group's vector cores and leaves the others alone): the sender's
 signal, queued behind its stores, says that the slot is full; the receiver's, queued behind its loads, that it is free.
 With two vector cores as senders a slot is full when both have signalled; as receivers, it is free when both have.
 
@@ -30,6 +31,7 @@ class Channel:
         self.kb, self.depth, self.turns = kb, depth, turns
         self.stride = ceil_to(slot_bytes, CHANNEL_ALIGN_BYTES)
         self.flag, self.start = kb.take_channel(self.stride * depth)
+        self.mode = "group" if len(kb.roles) == 1 + kb.target.device.vector_cores_per_group else "pair"
         self.sends = kb.role.is_cube == to_vector
         self._turn = kb.variable(0)
         self._slot = kb.variable(0)
@@ -62,4 +64,4 @@ class Channel:
         self._signal(Engine.FIX if self.kb.role.is_cube else Engine.MTE3)
 
     def _signal(self, engine: Engine) -> None:
-        self.kb.issue_on(engine, "cross_set", flag=self.flag, mode="group")
+        self.kb.issue_on(engine, "cross_set", flag=self.flag, mode=self.mode)

@@ -72,7 +72,7 @@ class KernelBuilder(Commands):
         waits = (*tiling.dependent_operands(body), *([SCRATCH] if tiling.scratch_bytes else []))
         count = len(body.operands)
         super().__init__(module, symbol, 5 + len(waits) + count, target)
-        self.role = role
+        self.role, self.roles = role, tiling.roles()
         self.touches: list[Touch] = []
         self.turns: list[Ring] = []
         self.streams: list[Ring] = []

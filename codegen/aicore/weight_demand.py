@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.schedule import MemoryAccess, Schedule, Space, Task
-from superkernel.sync.aicore.plan import AicorePlan, CoreKind, HartKind, LaunchEnd, Mode, Pause, Run
+from superkernel.sync.aicore.plan import AicorePlan, CoreKind, HartKind, LaunchEnd, Pause, Run
 from superkernel.target.aicore import AicoreTarget
 
 PAGE_BYTES = 4096  # what is known about first touches
@@ -123,7 +123,6 @@ def times_of(
     end: dict[int, float] = {}
     gain: dict[int, float] = {}
     of = {demand.subop: demand for demand in demands}
-    sync = target.sync
     for boundary in plan.boundaries:
         demand = of.get(boundary.subop)
         if demand is not None:
@@ -131,8 +130,7 @@ def times_of(
             start = max(free[kind] for kind in demand.kinds)
             for index in boundary.events:
                 event = plan.events[index]
-                narrow = {Mode.GROUP: sync.group_ns, Mode.NOTIFY: sync.memory_flag_ns}
-                latency = target.cycles(narrow.get(event.mode, sync.core_full_ns))
+                latency = target.flag_cycles(event.mode.value)
                 setters: Iterable[HartKind] = CoreKind if event.setters is None else (event.setters,)
                 start = max(start, max(done[kind][event.after] for kind in setters) + latency)
             gain[demand.subop] = demand.gain_cycles(start - entry[demand.subop])

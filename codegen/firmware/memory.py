@@ -40,7 +40,7 @@ LOG_RECORD_BYTES: Final = LOG["command"] + RECORD_BYTES
 FLAG_IDS: Final = 64  # what the commands' field can name
 STACK_BYTES: Final = 32 << 10
 CONFIG_BYTES: Final = PAGE_BYTES
-MODES: Final = 3  # counted kinds of cross-core signals: type, group, all
+MODES: Final = 5  # counted kinds of cross-core signals: type, group, all, across, pair
 
 # Words of the configuration page.
 CONFIG: Final = {
@@ -152,7 +152,7 @@ class FirmwareMap:
 
     @cached_property
     def shared(self) -> int:
-        """Counters of cross-core flags: (3 modes, mask, taken) x core x flag, 8 bytes each."""
+        """Counters of cross-core flags: (5 modes, mask, taken) x core x flag, 8 bytes each."""
         window = self.memory.ram_address + WINDOW_BYTES
         start = _up(self.memory.ram_address + self.memory.ram_bytes)
         return max(start, window) if start + self.kept_bytes + 2 * TOP_BYTES > window else start

@@ -1,8 +1,8 @@
 """Between cores: signals, notified words, and how a hart waits for them.
 
 Cross-core flags need no lock: every core counts its own signals, and what a core was signalled is computed from what
-all have counted: the least of a type (or of all), the sum or the least within a group, what single targets were
-sent. A waiting hart says so, looks once more, and sleeps until another hart's interrupt.
+all have counted: the least of its type, of the other, or of all, the sum or the least within a group, what single
+targets were sent. A waiting hart says so, looks once more, and sleeps until another hart's interrupt.
 
 Invariants: a hart writes its own signal counters only; only `mask` signals and `notify add` are atomic additions to
 words of others. Interrupts are enabled while a hart sleeps, and at no other time. Where all harts wait or have
@@ -84,10 +84,13 @@ class SignalCode(FirmwarePart):
             return found.get()
 
         own_type = over(0, c.choose(is_cube, 0, cubes), c.choose(is_cube, cubes, cores), adds=False)
+        other_type = over(3, c.choose(is_cube, cubes, 0), c.choose(is_cube, cores, cubes), adds=False)
         everybody = over(2, 0, cores, adds=False)
         of_cubes = over(1, first_cube, first_cube + group_cubes, adds=True)
         of_vectors = over(1, first_vector, first_vector + group_vectors, adds=False)
-        total = own_type + everybody + c.choose(is_cube, of_vectors, of_cubes)
+        partner, first = c.choose(is_cube, first_vector, first_cube), c.choose(is_cube, first_cube, first_vector)
+        paired = c.choose(c.compare("==", core, first), self._atomic(c, self._shared(c, 4, partner, flag)), 0)
+        total = paired + own_type + other_type + everybody + c.choose(is_cube, of_vectors, of_cubes)
         total = total + self._atomic(c, self._shared(c, MODES, core, flag))
         c.ret(total)
 

@@ -1,9 +1,10 @@
 """Which cores run a sub-operator so that its readers need nothing from outside their group: `rematerialise`.
 
-Model: a flag of all cores takes long (`sync.core_full_ns`), one within a group little (`sync.group_ns`), and what a
-core wrote itself needs none. So a sub-operator may be taken from where it was placed, and each group be given the units
-that its own cores read: as they are, where no two groups need the same unit (heads of a state, rows); else each group
-*computes them for itself*, the same bits, into a copy of its own (a norm of one row in front of a product).
+Model: a flag of all cores of a type takes long (`sync.core_full_ns`), one within a group little (`sync.group_ns`), one
+from all of a type to the other both, and what a core wrote itself needs none. So a sub-operator may be taken from where
+it was placed, and each group be given the units that its own cores read: as they are, where no two groups need the same
+unit (heads of a state, rows); else each group *computes them for itself*, the same bits, into a copy of its own (a norm
+of one row in front of a product).
 
 It is decided from the last sub-operator to the first, since what a group needs depends on where the readers run. Time
 is estimated backwards: `tail` of a core, from the begin of what it runs next to the end; `behind` of a sub-operator,
@@ -121,7 +122,7 @@ class _LocalityState:
         self.given = [list(row) for row in spans]
         per_cube, per_vector = cores.cube // cores.groups, cores.vector // cores.groups
         self.group = [*(c // per_cube for c in range(cores.cube)), *(v // per_vector for v in range(cores.vector))]
-        self.far, self.near = float(target.cycles(target.sync.core_full_ns)), float(target.cycles(target.sync.group_ns))
+        self.far, self.near, self.across = (float(target.flag_cycles(mode)) for mode in ("type", "group", "across"))
         self.readers: dict[str, list[tuple[int, int]]] = {}  # value -> sub-operators and operands
         self.writers: dict[str, list[int]] = {}  # several of a concatenation
         for i, sub in enumerate(subops):
@@ -233,8 +234,10 @@ class _LocalityState:
         for core, begin, end, _ in spans:
             for reader, need in needs.items():
                 if reader != core and _meet(need, (begin, end)):
-                    inside = self.group[reader] == self.group[core] and self._across(reader, core)
-                    widest = max(widest, self.near if inside else self.far)
+                    if not self._across(reader, core):
+                        widest = max(widest, self.far)
+                    else:
+                        widest = max(widest, self.near if self.group[reader] == self.group[core] else self.across)
         return widest
 
     def _across(self, a: int, b: int) -> bool:

@@ -29,7 +29,7 @@ from superkernel.scheduler.aicore.locality import Rematerialised, rematerialise
 from superkernel.scheduler.aicore.schedule import AicoreSchedule, Workspaces
 from superkernel.scheduler.aicore.streams import AUTO, SlotRange, arrange
 from superkernel.scheduler.families.aicore import family_of
-from superkernel.scheduler.families.aicore.base import AicoreTiling, CoreRole
+from superkernel.scheduler.families.aicore.base import AicoreKernelType, AicoreTiling, CoreRole
 from superkernel.scheduler.grouping import Grouping
 from superkernel.scheduler.memory import plan_memory
 from superkernel.scheduler.memory_check import check_memory
@@ -128,7 +128,10 @@ def _tiling(
 ) -> tuple[Tiling, str]:
     """The best tiling of a sub-operator, and why."""
     try:
-        cuts = families(sub.kernel).tilings(sub.kernel, sub.body, target)
+        family = families(sub.kernel)
+        cuts = family.tilings(sub.kernel, sub.body, target)
+        if sub.kernel_type == AicoreKernelType.MIX_1_1.value and target.device.vector_cores_per_group > 1:
+            cuts = [*cuts, *family.tilings(sub.kernel, sub.body, _one_vector_core(target))]
     except UnsupportedError as error:
         raise CannotCut(sub, error) from error
     fitting = within_workspace(cuts, workspace_max)
@@ -155,6 +158,12 @@ def _tiling(
     used = min(cores.slots(best.launch_type), best.units)
     what = "groups" if best.launch_type.is_mix else "harts" if best.kernel_type.on_aicpu else "cores"
     return best, f"{best.launch_type.value} on {used} {what}, {best.units} units, about {best_cycles:.0f} cycles"
+
+
+def _one_vector_core(target: AicoreTarget) -> AicoreTarget:
+    """The target as a kernel sees it that leaves all vector cores of a group but the first alone."""
+    groups = target.device.groups
+    return target.replaced({"device.vector_cores_per_group": 1, "device.vector_cores": groups})
 
 
 def _of_type(sub: SubOperator, offered: Sequence[AicoreTiling]) -> list[AicoreTiling]:

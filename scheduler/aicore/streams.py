@@ -131,7 +131,7 @@ class _StreamState:
         self.kinds = [self._kinds(i) for i in range(len(tilings))]
         self.movable = [self._movable(i) for i in range(len(tilings))]
         self.work, self.own, self.cores_at = cache(self._work), cache(self._own), cache(self._cores_at)
-        self.sync = float(target.cycles(target.sync.core_full_ns))
+        self.sync = float(target.flag_cycles("type" if len(frozenset().union(*self.kinds)) == 1 else "all"))
         self.rank = self._ranks()
         self.beside = self._beside()
         self.shares = self._shares()

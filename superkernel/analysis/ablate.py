@@ -27,7 +27,8 @@ They are what a planner could know; the difference to `gain` is what overlaps, o
 *Choices* ask the other way round what a default is worth: each option is switched off with all others on. Prediction
 and simulation stand side by side; where the kernel without it takes over 1 % less, the choice is a loss.
 
-Below the rows stand three figures of the whole, each with its bound: `ablate_figures.py`.
+Below the rows stands by what each step gains, or why it cannot (`ablate_mechanism.py`), and three figures of the
+whole, each with its bound (`ablate_figures.py`).
 """
 
 from __future__ import annotations
@@ -40,11 +41,12 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from superkernel.analysis.ablate_figures import (
     Figures,
     Measure,
-    Split,
+    Measured,
     ahead_cycles,
     constant_shares,
     unsynchronised_cycles,
 )
+from superkernel.analysis.ablate_mechanism import mechanism
 from superkernel.analysis.sync_bound import sync_lower_bound
 from superkernel.api import resolved
 from superkernel.backends import backend_of
@@ -77,25 +79,6 @@ ONE_BY_ONE, FUSED = "one by one", "fused, full sync"
 SWEEPS = ("icache.miss_latency_cycles", "sync.core_full_ns", "dispatch.launch_ns")
 SWEEP_POINTS = 4
 _LAUNCH = "dispatch.launch_ns"
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A program and its run. `splits`: by launch. `same_line`: cycles that fetches waited for one another, per core."""
-
-    compiled: AicoreCompiled
-    single: bool
-    launches: int
-    cycles: int
-    splits: tuple[Split, ...]
-    same_line: float
-    numpy_us: float = 0.0
-
-    def time_us(self, target: AicoreTarget | None = None) -> float:
-        """With what the launches cost, and NumPy between them."""
-        target = target or self.compiled.target
-        launches_ns = self.launches * float(target.dispatch.launch_ns)
-        return (target.nanoseconds(self.cycles) + launches_ns) / 1000 + self.numpy_us
 
 
 Prediction = Callable[[Measured, "AicoreCompiled"], float]  # the row above, the step -> ns that it saves
@@ -180,7 +163,7 @@ _SCHEDULING = frozenset(o.name for o in OPTIONS.values() if o.stage == "schedule
 @dataclass(frozen=True)
 class Row:
     """A line of the table. Gains are parts of 1; `alone`: against the second row. `split`: us by activity, launch,
-    and NumPy between launches where there is such work, which sum to `us`."""
+    and NumPy between launches where there is such work, which sum to `us`. `why`: by what it gains, or cannot."""
 
     name: str
     cycles: int
@@ -190,6 +173,7 @@ class Row:
     predicted: float | None
     speedup: float
     split: Mapping[str, float]
+    why: str = ""
 
     @property
     def verdict(self) -> str:
@@ -259,6 +243,7 @@ class Ablation:
             line = f"{row.name:<17}{row.cycles:>10}{row.us:>9.2f}{shown}{row.speedup:>8.2f}x{'':>9}{parts}"
             lines.append(f"{line}  {row.verdict}".rstrip())
         lines += ["", "gain: against the row above; alone: on top of 'fused, full sync'; speedup: against one by one"]
+        lines += ["", *(f"{row.name}: {row.why}" for row in self.rows if row.why)]
         lines += ["", *choice_lines(self.choices), "", *self.figures.lines()]
         for sweep in self.sweeps:
             lines += ["", *_sweep_lines(sweep)]
@@ -364,7 +349,9 @@ class _Ablation:
             on |= step.on
             chain.append(self.measured(on))
             alone = 1 - self.measured(step.on).time_us() / fused.time_us()
-            rows.append(self.row(step.name, chain[-1], chain[-2], alone, step.predict, single))
+            row = self.row(step.name, chain[-1], chain[-2], alone, step.predict, single)
+            (option,) = step.on
+            rows.append(dataclasses.replace(row, why=mechanism(option, chain[-2], chain[-1])))
         sweeps = [self.sweep(path, chain) for path in SWEEPS if self.target.range_of(path)] if sensitivity else []
         subops = len(self.base.schedule.subops)
         return Ablation(

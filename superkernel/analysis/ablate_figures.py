@@ -33,9 +33,29 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from superkernel.backends.aicore.compiled import AicoreCompiled
+    from superkernel.target.aicore import AicoreTarget
 
 Split = dict[int, dict[Activity, float]]
 """Per core its cycles by what it did."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A program and its run. `splits`: by launch. `same_line`: cycles that fetches waited for one another, per core."""
+
+    compiled: AicoreCompiled
+    single: bool
+    launches: int
+    cycles: int
+    splits: tuple[Split, ...]
+    same_line: float
+    numpy_us: float = 0.0
+
+    def time_us(self, target: AicoreTarget | None = None) -> float:
+        """With what the launches cost, and NumPy between them."""
+        target = target or self.compiled.target
+        launches_ns = self.launches * float(target.dispatch.launch_ns)
+        return (target.nanoseconds(self.cycles) + launches_ns) / 1000 + self.numpy_us
 
 
 @dataclass(frozen=True)

@@ -134,10 +134,7 @@ def latency_ns(target: AicoreTarget, event: Event) -> float:
 
 def latency_cycles(target: AicoreTarget, event: Event) -> int:
     """The same as the device counts it."""
-    sync = target.sync
-    if event.mode is Mode.NOTIFY:
-        return target.cycles(sync.memory_flag_ns) + target.cycles(sync.atomic_ns)
-    return target.cycles(sync.group_ns if event.mode is Mode.GROUP else sync.core_full_ns)
+    return target.flag_cycles(event.mode.value)
 
 
 # What stands ahead of an operand --------------------------------------------------------------------------------------

@@ -165,7 +165,11 @@ def facts(target: AicoreTarget) -> Iterator[Fact]:
     )  # fmt: skip
     yield Fact(
         "barrier of all cores of a type", "ns", sync.core_full_ns, "preset",
-        "one after the other, from the control unit", _barriers, "sync.core_full_ns",
+        "one after the other, from the control unit", _barriers("type"), "sync.core_full_ns",
+    )  # fmt: skip
+    yield Fact(
+        "barrier of all cores of both types", "ns", 1500, "preset",
+        "one after the other, from the control unit; published is a range", _barriers("all"), low=1000, high=2000,
     )  # fmt: skip
 
 
@@ -321,12 +325,15 @@ def _products(target: AicoreTarget) -> float:
     return 2 * size**3 * ROUNDS * target.device.cube_cores / target.nanoseconds(span_cycles(result, "m")) / 1000
 
 
-def _barriers(target: AicoreTarget) -> float:
+def _barriers(mode: str) -> Callable[[AicoreTarget], float]:
     """From barrier to barrier; the first one gathers the cores."""
 
-    def cycles(count: int) -> int:
-        one = ProbeLoop(name="cross_set", engine=Engine.CONTROL, count=1, operands={"flag": 1, "mode": "type"})
-        other = ProbeLoop(name="cross_wait", count=1, operands={"flag": 1})
-        return Probe(vector=(one, other) * count).run(target).cycles
+    def measure(target: AicoreTarget) -> float:
+        def cycles(count: int) -> int:
+            one = ProbeLoop(name="cross_set", engine=Engine.CONTROL, count=1, operands={"flag": 1, "mode": mode})
+            loops = (one, ProbeLoop(name="cross_wait", count=1, operands={"flag": 1})) * count
+            return Probe(vector=loops, cube=loops if mode == "all" else ()).run(target).cycles
 
-    return target.nanoseconds(cycles(9) - cycles(1)) / 8
+        return target.nanoseconds(cycles(9) - cycles(1)) / 8
+
+    return measure

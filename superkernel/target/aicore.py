@@ -154,6 +154,18 @@ class AicoreTarget(Target):
         """Time of cycles: cycles x 1000 / clock_mhz."""
         return cycles * 1000 / self.device.clock_mhz
 
+    def flag_cycles(self, mode: str) -> int:
+        """From the last signal of an event until waits for it end. `mode`: of `cross_set`, or `notify` for a word in
+        memory that setters add to. What reaches both types of cores goes from core to core of a type, then within each
+        group."""
+        sync = self.sync
+        wide, near = self.cycles(sync.core_full_ns), self.cycles(sync.group_ns)
+        return {
+            "type": wide, "group": near, "pair": near, "all": wide + near, "across": wide + near,
+            "mask": self.cycles(sync.point_to_point_ns),
+            "notify": self.cycles(sync.memory_flag_ns) + self.cycles(sync.atomic_ns),
+        }[mode]  # fmt: skip
+
     def bytes_per_cycle(self, rate_gb_per_s: float) -> float:
         """rate_gb_per_s x 1000 / clock_mhz (GB = 10^9 bytes), without `rates.scale`."""
         return rate_gb_per_s * 1000 / self.device.clock_mhz

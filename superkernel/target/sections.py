@@ -183,7 +183,9 @@ class Sync:
 
     drain_ns: int = quantity("drain of all engines of a core, when nothing is left to do", 0, 1_000_000)
     core_full_ns: int = quantity(
-        "cross-core flag over all cores of a type, or all: last set until waits end", 0, 1_000_000
+        "cross-core flag over all cores of a type: last set until waits end; group_ns more over both types",
+        0,
+        1_000_000,
     )
     group_ns: int = quantity("cross-core flag within a group: last set until waits end", 0, 1_000_000)
     point_to_point: bool = quantity("whether a cross-core set may name single target cores")

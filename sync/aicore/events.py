@@ -21,10 +21,11 @@ from superkernel.core.errors import UnsupportedError
 from superkernel.scheduler.families.aicore.base import CHANNEL_FLAGS, AicoreTiling
 from superkernel.scheduler.schedule import Schedule
 from superkernel.sync.aicore.harts import Harts
-from superkernel.sync.aicore.plan import CoreKind, Event, HartKind, Mode, Signal, Step, across
+from superkernel.sync.aicore.plan import CoreKind, Event, HartKind, Mode, Signal, Step, across, receiver_of
 from superkernel.target.aicore import AicoreTarget
 
-MODES = (Mode.ALL, Mode.TYPE, Mode.GROUP)
+NARROW = (Mode.ALL, Mode.TYPE, Mode.GROUP)  # what a plan needs flags for to use anything but events of all cores
+MODES = (*NARROW, Mode.ACROSS)
 
 Family = tuple[Mode, HartKind | None]
 NOWHERE: Mapping[HartKind, Collection[Event]] = {}
@@ -36,7 +37,7 @@ def flags_of(schedule: Schedule, target: AicoreTarget) -> int:
     some. Raises UnsupportedError where not even they are there."""
     tilings = [t for t in schedule.tilings if isinstance(t, AicoreTiling)]
     flags = int(target.sync.flags_per_core) - any(t.barriers for t in tilings)
-    if flags >= CHANNEL_FLAGS + len(MODES):
+    if flags >= CHANNEL_FLAGS + len(NARROW):
         return flags - CHANNEL_FLAGS
     if not any(t.crosses for t in tilings):
         return flags
@@ -55,7 +56,7 @@ class Events:
 
     def __init__(self, harts: Harts, flags: int, count_max: int) -> None:
         self.harts, self.flags, self.count_max = harts, flags, count_max
-        self.modes = MODES if flags >= len(MODES) else MODES[: min(1, flags)]
+        self.modes = MODES if flags >= len(MODES) else NARROW if flags == len(NARROW) else MODES[: min(1, flags)]
         self.width = flags // max(1, len(self.modes))  # flags of a family
         self.made: list[Event] = []
         self.words = 0  # in memory
@@ -156,9 +157,14 @@ class Events:
         back = len(uses) + more - 1 - self.width * self.count_max
         if mode is Mode.GROUP or back < 0:
             return True
+        if back >= len(uses):
+            return False
         row = max(after, self.behind.get(family, after))
+        if mode is Mode.ACROSS:
+            assert setters is not None
+            return self._knows_taken(setters, uses[back], row)
         kinds = CoreKind if setters is None else (setters,)
-        return back < len(uses) and all(self.taken.get((uses[back].index, kind), row + 1) <= row for kind in kinds)
+        return all(self.taken.get((uses[back].index, kind), row + 1) <= row for kind in kinds)
 
     def signals_once(self, setter: HartKind) -> bool:
         """Whether a group event of the type is one signal: each cube core of a group adds to the count by itself."""
@@ -173,7 +179,11 @@ class Events:
         back = len(uses) - self.width * self.count_max
         if back < 0:
             return True
-        taken = self.taken.get((uses[back].index, across(setter)))
+        return self._knows_taken(setter, uses[back], after)
+
+    def _knows_taken(self, setter: HartKind, event: Event, after: int) -> bool:
+        """Whether the setters, behind a sub-operator, know that all of the other type took an event."""
+        taken = self.taken.get((event.index, across(setter)))
         if taken is None:
             return False
         knew = self.after[after][self.harts.of(setter), self.harts.of(across(setter))]
@@ -183,7 +193,7 @@ class Events:
         """Whether events of the families, set behind the given sub-operators, tell a receiver enough of a setter."""
         for (mode, setters), last in families.items():
             assert setters is not None
-            if self.harts.kind(receiver) is (across(setters) if mode is Mode.GROUP else setters):
+            if self.harts.kind(receiver) is receiver_of(mode, setters):
                 observed = self.harts.observed(mode, setters, receiver)
                 if self.after[last][observed, setter].max() >= subop:
                     return True

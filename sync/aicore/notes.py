@@ -41,6 +41,7 @@ class Notes:
         forms = {
             Mode.GROUP: Form.GROUP,
             Mode.TYPE: Form.TYPE,
+            Mode.ACROSS: Form.ACROSS,
             Mode.ALL: Form.ALL,
             Mode.NOTIFY: Form.NOTIFY,
         }
@@ -58,7 +59,7 @@ class Notes:
         else:
             reason = "nothing is read or overwritten that earlier synchronisation does not order"
         reason += self._shortage(events)
-        order = (Form.GROUP, Form.TYPE, Form.ALL)
+        order = (Form.GROUP, Form.TYPE, Form.ACROSS, Form.ALL)
         wider = tuple(
             (f, self._cost_ns(f))
             for f in order
@@ -72,9 +73,9 @@ class Notes:
 
     def _cost_ns(self, form: Form) -> float:
         """Where nothing hides it."""
-        sync = self.target.sync
-        wide, narrow, word = float(sync.core_full_ns), float(sync.group_ns), float(sync.memory_flag_ns + sync.atomic_ns)
-        return {Form.NONE: 0.0, Form.FENCE: 0.0, Form.GROUP: narrow, Form.NOTIFY: word}.get(form, wide)
+        if form in (Form.NONE, Form.FENCE):
+            return 0.0
+        return self.target.nanoseconds(self.target.flag_cycles(form.value))
 
     def _shortage(self, events: Sequence[Event]) -> str:
         """What a lack of flags has done to a boundary."""

@@ -10,6 +10,7 @@ same.
     group     all cores of one type       the cores of the other type in its group
     type      all cores of one type       all of them
     all       all cores                   all of them
+    across    all cores of one type       all of them; receivers are the cores of the other type
     notify    all harts of one type       all of them; `to` says who receives
 
 An event of mode `notify` is a word in global memory: each setter adds one to it behind all it did before, a receiver
@@ -76,7 +77,14 @@ class Mode(Enum):
     GROUP = "group"
     TYPE = "type"
     ALL = "all"
+    ACROSS = "across"
+    PAIR = "pair"  # a group's cube core and its first vector core: inside kernels alone
     NOTIFY = "notify"
+
+
+def receiver_of(mode: Mode, setters: HartKind) -> HartKind:
+    """The type that takes events of a mode with setters of one type."""
+    return across(setters) if mode in (Mode.GROUP, Mode.ACROSS) else setters
 
 
 class Form(Enum):
@@ -86,6 +94,7 @@ class Form(Enum):
     FENCE = "fence"  # a core waits for its own stores only
     GROUP = "group"  # cube core and its vector cores
     TYPE = "type"  # all cores of one type
+    ACROSS = "across"  # all cores of one type wait for all of the other
     ALL = "all"  # all cores
     NOTIFY = "notify"  # words in memory: to or from an aicpu hart, or where no flag is free
     SEVERAL = "several"  # more than one of these
@@ -120,7 +129,7 @@ class Event:
             return (self.to,)
         if self.setters is None:
             return tuple(CoreKind)
-        return (across(self.setters) if self.mode is Mode.GROUP else self.setters,)
+        return (receiver_of(self.mode, self.setters),)
 
     def __str__(self) -> str:
         who = "all" if self.setters is None else self.setters.value
@@ -308,7 +317,7 @@ class AicorePlan:
         if event.setters is None:
             return tuple(range(self.total))
         setters = self.cores(event.setters)
-        if event.mode in (Mode.TYPE, Mode.NOTIFY):
+        if event.mode is not Mode.GROUP:
             return tuple(setters)
         return tuple(c for c in setters if self.group(c) == self.group(core))
 

@@ -3,7 +3,8 @@
 Model: `known[c, p]` is the last sub-operator that core c knows core p to have completed. A conflict between a task of
 core p in sub-operator i and a later one of core c needs known[c, p] >= i. What is missing ahead of a sub-operator is
 propagated by events set behind the last sub-operator that is needed: `group` where only cores of one group are missing,
-`type` where only cores of the own type are, `all` else. An event propagates everything that its setters knew when they
+`type` where only cores of the own type are, `all` else (by the rule of `type-range` `across`, where one type waits for
+the other). An event propagates everything that its setters knew when they
 set it. Receivers that did not need an event take it later, when that costs nothing (`pending`): counts must not add
 up. Between cores and the aicpu hart, which computes tilings, events are words in memory (`notify`).
 
@@ -31,7 +32,7 @@ import numpy as np
 from superkernel.scheduler.aicore.cores import Cores
 from superkernel.scheduler.aicore.schedule import AicoreSchedule
 from superkernel.scheduler.families.aicore.base import AicoreTiling
-from superkernel.sync.aicore.events import MODES, Events, Family, Known, flags_of
+from superkernel.sync.aicore.events import NARROW, Events, Family, Known, flags_of
 from superkernel.sync.aicore.harts import Harts
 from superkernel.sync.aicore.notes import Notes
 from superkernel.sync.aicore.plan import (
@@ -50,7 +51,7 @@ from superkernel.sync.aicore.plan import (
     Pause,
     Run,
     Step,
-    across,
+    receiver_of,
 )
 from superkernel.sync.aicore.unsatisfied import Conflicts, Unsatisfied
 from superkernel.sync.hazards import NO_PAIRS, FoundConflicts, Pairs, find_all
@@ -91,7 +92,7 @@ class _Planner:
         self.harts = Harts(self.cores, tiled)
         flags, count_max = flags_of(schedule, target), int(target.sync.flag_count_max)
         self.events = Events(self.harts, flags, count_max)
-        self.notes = Notes(target, sync, flags, count_max, len(self.events.modes) == len(MODES))
+        self.notes = Notes(target, sync, flags, count_max, len(self.events.modes) >= len(NARROW))
         self.busy: list[set[int]] = [set() for _ in schedule.subops]  # cores with units
         self.steps: dict[HartKind, list[list[Step]]] = {kind: [] for kind in self.harts.types}  # per sub-operator
         self.boundaries: list[AicoreBoundary] = []
@@ -305,7 +306,7 @@ class _Planner:
             if others and all(self.events.propagated(others, *pair) for pair in pairs):
                 gone = families.pop(family)
                 for (mode, setters), keys in families.items():
-                    observes = across(setters) if mode is Mode.GROUP and setters is not None else setters
+                    observes = setters if setters is None else receiver_of(mode, setters)
                     keys += [k for k in gone if k not in keys and k[1] is observes]
         return families
 
@@ -361,8 +362,8 @@ class _Planner:
         if self.sync == "full":
             family: Family = (Mode.ALL, None)
             who: tuple[HartKind, ...] = tuple(CoreKind)
-        elif len(here) == 1 and here == there:
-            family, who = (Mode.TYPE, here[0]), here
+        elif len(here) == len(there) == 1:
+            family, who = (Mode.TYPE if here == there else Mode.ACROSS, there[0]), here
         else:
             family, who = (Mode.ALL, None), here
         setters = CoreKind if family[1] is None else (family[1],)

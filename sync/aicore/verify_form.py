@@ -58,6 +58,8 @@ def _check_events(plan: AicorePlan) -> Iterator[Violation]:
             yield Violation("an aicpu hart has no cross-core flags", where, found=str(event))
         if event.mode is not Mode.NOTIFY and not 0 <= event.flag < plan.flags:
             yield Violation("no such flag for the plan", where, f"0 to {plan.flags - 1}", str(event.flag))
+        if event.mode is Mode.PAIR:
+            yield Violation("a mode that only kernels have", where, found=str(event))
         if (event.setters is None) != (event.mode is Mode.ALL):
             yield Violation("mode and setters do not fit", where, found=str(event))
         if event.mode is Mode.GROUP and event.setters is CoreKind.CUBE and plan.cube_cores != plan.groups:

@@ -343,9 +343,10 @@ class _Rebuilder:
                 for c in self.frame.cores(kind)
                 if kind is not self.frame.kind(core) and self.frame.group(c) == self.frame.group(core)
             ]
+            partner = cores.get(self._partner(core), nothing)
             for flag in flags:
                 given = {other["group", flag] for other in others} or {0}
-                wanted = counts["type", flag] + min(given)
+                wanted = counts["type", flag] + min(given) + partner["pair", flag]
                 if counts["take", flag] != wanted or len(given) > 1 or counts["all", flag]:
                     self.say(
                         "cores signal one another inside a kernel, and not as often as they wait",
@@ -355,6 +356,15 @@ class _Rebuilder:
                 self.say("cores meet inside a kernel, and not equally often", f"{where}, core {core}")
         if not self.barriers[subop]:
             del self.barriers[subop]
+
+    def _partner(self, core: int) -> int:
+        """The core that signals a core in mode `pair`; -1: none does."""
+        first = {
+            kind: next(c for c in self.frame.cores(kind) if self.frame.group(c) == self.frame.group(core))
+            for kind in CoreKind
+        }
+        kind = CoreKind.CUBE if core in self.frame.cores(CoreKind.CUBE) else CoreKind.VECTOR
+        return first[kind.other] if core == first[kind] else -1
 
     # Events -----------------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from firmware_bench import needs_qemu
 
 import superkernel as sk
 from superkernel.backends.aicore.compiled import AicoreCompiled
@@ -79,8 +80,7 @@ def pair(first: str, second: str, lanes: int) -> tuple[Kernel, AicoreCompiled]:
 
 
 def cases() -> Iterator[tuple[str, str, int]]:
-    for lanes, missing in ((2, "MIX_AIC_1_1"), (1, "MIX_AIC_1_2")):
-        kinds = [kind for kind in USES if kind != missing]
+    for lanes, kinds in ((2, [*USES]), (1, [kind for kind in USES if kind != "MIX_AIC_1_2"])):
         for first, second in product(kinds, kinds):
             if lanes == 2 or "MIX_AIC_1_1" in (first, second):
                 yield first, second, lanes
@@ -96,6 +96,8 @@ def least(first: str, second: str) -> tuple[Mode, set[CoreKind], set[CoreKind]]:
     before, behind = USES[first], USES[second]
     if before == behind and len(before) == 1:
         return Mode.TYPE, set(before), set(before)
+    if len(before) == len(behind) == 1:
+        return Mode.ACROSS, set(before), set(behind)
     return Mode.ALL, {CUBE, VECTOR}, set(behind)
 
 
@@ -155,7 +157,7 @@ def touching(made: AicoreCompiled) -> set[CoreKind | AicpuKind]:
 def narrower(event: Event) -> list[tuple[Mode, CoreKind]]:
     if event.setters is not None:
         assert isinstance(event.setters, CoreKind)
-        return [(Mode.GROUP, event.setters)]
+        return [(mode, event.setters) for mode in (Mode.GROUP, Mode.TYPE) if mode is not event.mode]
     return [(mode, kind) for mode in (Mode.GROUP, Mode.TYPE) for kind in CoreKind]
 
 
@@ -191,6 +193,38 @@ def test_kernels_of_one_core_per_group_leave_the_others_idle() -> None:
     assert cores[here] == set(made.plan.cores(CUBE))
     assert cores[there] == set(list(made.plan.cores(VECTOR))[:: made.plan.vector_cores // made.plan.groups])
     assert "groups" in made.schedule.notes[there]
+
+
+def test_one_vector_core_of_two_leaves_the_other_alone() -> None:
+    _, made = pair("MIX_AIC_1_1", "AIV_ONLY", 2)
+    here, there = numbers(made)
+    cores = {i: {t.core for t in made.plan.tasks if t.subop == i} for i in (here, there)}
+    vectors = list(made.plan.cores(VECTOR))
+    assert cores[here] == {*made.plan.cores(CUBE), *vectors[:: made.plan.vector_cores // made.plan.groups]}
+    assert cores[there] == set(vectors)
+
+
+@needs_qemu
+@pytest.mark.parametrize(("first", "second"), [("MIX_AIC_1_1", "AIC_ONLY"), ("AIC_ONLY", "AIV_ONLY")])
+def test_pairs_and_ranges_across_types_on_the_emulator(first: str, second: str) -> None:
+    kernel, _ = pair(first, second, 2)
+    x = np.random.default_rng(0).standard_normal((SIZE, SIZE)).astype(np.float16)
+    np.testing.assert_array_equal(kernel.emulate([x])[0]["y"], kernel.run([x]).outputs["y"])
+
+
+@pytest.mark.parametrize("target", ["mini", "a3"])
+def test_attention_of_one_vector_core_of_two(target: str) -> None:
+    b = sk.GraphBuilder("attention")
+    q, k, v = (b.input(name, (1, 4, 64, 32), "f16") for name in "qkv")
+    with b.kernel_type("MIX_AIC_1_1"):
+        y = b.attention(q, k, v, name="first")
+    b.output(y, "y")
+    kernel = sk.compile(b.graph(), target=target)
+    rng = np.random.default_rng(0)
+    given = [rng.standard_normal((1, 4, 64, 32)).astype(np.float16) for _ in "qkv"]
+    want = kernel.run(given, executor="reference").outputs["y"]
+    assert np.abs(kernel.run(given).outputs["y"] - want).max() <= 5e-3 * np.abs(want).max()
+    assert {t.launch_type.value for t in kernel._compiled.schedule.tilings} == {"MIX_AIC_1_1"}  # type: ignore[attr-defined]
 
 
 def test_a_type_that_the_kernel_has_not_is_refused() -> None:

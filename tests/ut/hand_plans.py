@@ -12,7 +12,7 @@ from superkernel.scheduler.schedule import MemoryAccess, Space, Task
 from superkernel.sync.aicore.plan import AICPU, AicorePlan, CoreKind, Event, HartKind, Mode, Step
 
 CUBE, VECTOR = CoreKind.CUBE, CoreKind.VECTOR
-GROUP, TYPE, ALL, NOTIFY = Mode.GROUP, Mode.TYPE, Mode.ALL, Mode.NOTIFY
+GROUP, TYPE, ALL, ACROSS, NOTIFY = Mode.GROUP, Mode.TYPE, Mode.ALL, Mode.ACROSS, Mode.NOTIFY
 Row = tuple[int, int, tuple[MemoryAccess, ...]]
 """Of a task: sub-operator, core, accesses."""
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hand_plans import ALL, CUBE, GROUP, NOTIFY, TYPE, VECTOR, plan_of, tasks_of, texts, write
+from hand_plans import ACROSS, ALL, CUBE, GROUP, NOTIFY, TYPE, VECTOR, plan_of, tasks_of, texts, write
 
 from superkernel.scheduler.schedule import Copies, Space, Task
 from superkernel.sync.aicore.plan import (
@@ -15,6 +15,7 @@ from superkernel.sync.aicore.plan import (
     Await,
     Event,
     HartKind,
+    Mode,
     OperandWait,
     Pause,
     Run,
@@ -160,6 +161,8 @@ def test_events_that_there_may_be(event: tuple[Any, ...]) -> None:
         ((TYPE, CUBE, -1), "no such flag for the plan; expected 0 to 3; found -1"),
         ((TYPE, None, 0), "mode and setters do not fit"),
         ((ALL, CUBE, 0), "mode and setters do not fit"),
+        ((ACROSS, None, 0), "mode and setters do not fit"),
+        ((Mode.PAIR, CUBE, 0), "a mode that only kernels have"),
     ],
 )
 def test_events_that_there_are_not(event: tuple[Any, ...], says: str) -> None:

@@ -264,9 +264,13 @@ def test_a_flag_to_the_control_unit_takes_the_register_time() -> None:
     [
         ("type", range(2, 6), range(2, 6), "core_full_ns"),
         ("type", range(2), range(2), "core_full_ns"),
-        ("all", range(6), range(6), "core_full_ns"),
+        ("all", range(6), range(6), "core_full_ns + group_ns"),
+        ("across", range(2), range(2, 6), "core_full_ns + group_ns"),
+        ("across", range(2, 6), range(2), "core_full_ns + group_ns"),
         ("group", [0], [2, 3], "group_ns"),
         ("group", [4, 5], [1], "group_ns"),
+        ("pair", [1], [4], "group_ns"),
+        ("pair", [4], [1], "group_ns"),
         ("mask", [0], [1, 4], "point_to_point_ns"),
         ("mask", [5], [5], "point_to_point_ns"),
     ],
@@ -291,7 +295,8 @@ def test_cross_core_flags(mode: str, setters: range, waiters: range, field: str,
     sets = rows[rows["kind"] == FLOW_OUT]
     takes = rows[rows["kind"] == FLOW_IN]
     assert len(sets) == 1
-    latency = MINI.cycles(float(str(MINI.value("sync." + field))))
+    latency = sum(MINI.cycles(float(str(MINI.value("sync." + name)))) for name in field.split(" + "))
+    assert latency == MINI.flag_cycles(mode)
     assert sorted(takes["core"]) == sorted(waiters)
     assert set(takes["begin"].tolist()) == {int(sets["begin"][0]) + latency}
     for core in waiters:

@@ -89,7 +89,7 @@ def test_what_there_must_be() -> None:
     assert TABLE["mmad"].types == ((F16, F32), (BF16, F32), (F32, F32), (I8, I32))
     assert {F16, BF16, F32, I8} <= {types[1] for types in TABLE["l0c_to_gm"].types}
     assert len(TABLE["v_cast"].operand("rounding").choices) == 5
-    assert TABLE["cross_set"].operand("mode").choices == ("type", "group", "all", "mask")
+    assert TABLE["cross_set"].operand("mode").choices == ("type", "group", "all", "across", "pair", "mask")
     assert set(TABLE["v_sum"].operand("scope").choices) == {"row", "column", "whole"}
     for engine in (Engine.MTE2, Engine.MTE1, Engine.M, Engine.FIX, Engine.V, Engine.MTE3):
         assert all(
@@ -235,7 +235,7 @@ def test_nan_is_no_operand() -> None:
         (
             "cross_set",
             {"engine": Engine.V, "flag": 0, "mode": "each"},
-            "unknown choice; expected type, group, all, mask",
+            "unknown choice; expected type, group, all, across, pair, mask",
         ),
         ("v_adds", {"types": (F16,), "dst": 0, "src": 0, "cols": 1, "value": 1 << 16}, "expected 0 to 65535"),
         ("gm_to_ub", {"dst": 0, "src": 1 << 48, "bytes": 1}, "out of range"),

@@ -52,7 +52,7 @@ std::string Device::waits_of(const EngineQueue& queue) const {
 
 // Which cores could raise a cross-core flag's count at this core, and why they have not.
 std::string Device::setters_of(const Core& core, std::uint64_t flag) const {
-  static constexpr const char* kModes[] = {"type", "group", "all", "mask"};
+  static constexpr const char* kModes[] = {"type", "group", "all", "across", "pair", "mask"};
   std::string text;
   for (const auto& [key, rounds] : rounds_) {
     if (key.first.first != flag) continue;

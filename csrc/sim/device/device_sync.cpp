@@ -7,7 +7,7 @@
 namespace sk::sim {
 namespace {
 
-enum Mode : std::uint64_t { kType, kGroup, kAll, kMask };
+enum Mode : std::uint64_t { kType, kGroup, kAll, kAcross, kPair, kMask };
 
 }  // namespace
 
@@ -46,15 +46,16 @@ void Device::set_flag(Core& core, const Command& command, std::uint64_t now, Clo
 // ---- cross-core flags
 
 Device::Rounds& Device::rounds_of(const Core& core, std::uint64_t flag, std::uint64_t mode) {
-  const std::uint32_t set = mode == kType ? static_cast<std::uint32_t>(core.type) : mode == kGroup ? core.group : 0;
+  const bool by_type = mode == kType || mode == kAcross;
+  const std::uint32_t set = by_type ? static_cast<std::uint32_t>(core.type) : mode == kGroup ? core.group : 0;
   Rounds& rounds = rounds_[{{flag, mode}, set}];
   if (!rounds.members.empty()) return rounds;
   for (const auto& other : cores_) {
     if (other->type == CoreType::aicpu) continue;
-    const bool same = mode == kAll || (mode == kType ? other->type == core.type : other->group == core.group);
-    if (!same) continue;
-    const bool signals = mode != kGroup || other->type == CoreType::aiv;
-    const bool is_told = mode != kGroup || other->type == CoreType::aic;
+    const bool same_type = other->type == core.type;
+    if ((mode == kType && !same_type) || (mode == kGroup && other->group != core.group)) continue;
+    const bool signals = mode == kAcross ? same_type : mode != kGroup || other->type == CoreType::aiv;
+    const bool is_told = mode == kAcross ? !same_type : mode != kGroup || other->type == CoreType::aic;
     if (signals) rounds.members.push_back(other->number);
     if (is_told) rounds.targets.push_back(other->number);
   }
@@ -80,6 +81,17 @@ void Device::cross_set(Core& core, const Command& command, std::uint64_t now, co
       if (other->type == CoreType::aiv && other->group == core.group) to.push_back(other->number);
     }
     return send_cross(std::move(to), command, now, clock, by);
+  }
+  if (mode == kPair) {
+    const auto first = [&](CoreType type) {
+      const auto is_of = [&](const auto& other) { return other->type == type && other->group == core.group; };
+      return (*std::find_if(cores_.begin(), cores_.end(), is_of))->number;
+    };
+    const std::uint32_t cube = first(CoreType::aic);
+    const std::uint32_t vector = first(CoreType::aiv);
+    if (core.number == cube) return send_cross({vector}, command, now, clock, by);
+    if (core.number == vector) return send_cross({cube}, command, now, clock, by);
+    return;
   }
   signal(rounds_of(core, command.operands[Place::flag], mode), command, now, clock, by);
 }

@@ -113,7 +113,7 @@ Result check_cross(const Command& c, const Target& t) {
     return fault(FaultKind::bad_operand, c, S::flag,
                  "no such flag, expected below " + std::to_string(t.sync.flags_per_core));
   }
-  constexpr u64 kMask = 3;
+  constexpr u64 kMask = 5;
   if (c.opcode == Opcode::cross_wait || c.operands[S::mode] != kMask) return {};
   if (!t.sync.point_to_point) {
     return fault(FaultKind::bad_operand, c, S::mode, "the target's network has no single targets");

@@ -56,7 +56,7 @@ from superkernel.sync.verify import Emitted
 from superkernel.target.aicore import AicoreTarget
 
 RUNS = 2  # of a program whose harts count words up: the second finds what the first left
-_MODES = {0: Mode.TYPE, 1: Mode.GROUP, 2: Mode.ALL}  # of `cross_set`; 3 names single cores
+_MODES = {0: Mode.TYPE, 1: Mode.GROUP, 2: Mode.ALL, 3: Mode.ACROSS, 4: Mode.PAIR}  # of `cross_set`
 _ADD = 1  # of `notify`
 _LEADING = 5  # arguments ahead of the masks: begin, end, core, scratch, entries
 

@@ -31,7 +31,7 @@ from superkernel.core.errors import SimulationError
 from superkernel.display import notebook
 from superkernel.display.notebook import Share
 from superkernel.scheduler.families.aicore.base import AicoreTiling
-from superkernel.sync.aicore.plan import AicorePlan, Await, HartKind, Mode, Run, Signal, Step
+from superkernel.sync.aicore.plan import AicorePlan, Await, HartKind, Run, Signal, Step
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -258,9 +258,7 @@ class _Tasks:
 
     def __init__(self, compiled: AicoreCompiled, line: Timeline) -> None:
         self.line, self.plan = line, compiled.plan
-        sync, target = compiled.target.sync, compiled.target
-        group, wide = target.cycles(sync.group_ns), target.cycles(sync.core_full_ns)
-        self.latency = {e.index: group if e.mode is Mode.GROUP else wide for e in self.plan.events}
+        self.latency = {e.index: compiled.target.flag_cycles(e.mode.value) for e in self.plan.events}
         self.fired = {(t.event, t.core): t.fired for t in line.takes if t.event is not None}
         self.observed = {(e, core): self.plan.observed(self.plan.events[e], core) for e, core in self.fired}
         self.teams = self._teams(compiled)

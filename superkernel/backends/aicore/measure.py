@@ -14,7 +14,7 @@ from superkernel.backends.aicore.report import FATES, FETCH_STALLS, Baseline, Co
 from superkernel.codegen.aicore.program_spec import PHASE_BEHIND, PHASE_ENTRY
 from superkernel.compilation.kernel_uses import kernel_uses
 from superkernel.sim.counters import STALLS, ControlCounts, CoreCounts, LaunchResult, MarkerCounts
-from superkernel.sync.aicore.plan import AicorePlan, Mode
+from superkernel.sync.aicore.plan import AicorePlan
 from superkernel.target.aicore import AicoreTarget
 
 _WAITS = ("cross_wait", "wait_memory")
@@ -150,9 +150,7 @@ def _prefetched(counts: Iterable[ControlCounts]) -> dict[str, int]:
 
 def _latency_cycles(target: AicoreTarget, plan: AicorePlan, events: Iterable[int]) -> int:
     """What the boundary's events cost a core that finds everybody ready: they run side by side."""
-    sync = target.sync
-    cost = {Mode.GROUP: sync.group_ns, Mode.NOTIFY: sync.memory_flag_ns + sync.atomic_ns}
-    return max((target.cycles(cost.get(plan.events[e].mode, sync.core_full_ns)) for e in events), default=0)
+    return max((target.flag_cycles(plan.events[e].mode.value) for e in events), default=0)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -51,6 +51,7 @@ FORMS = {
     "fence": "no core waits for another one; each waits for its own engines",
     "group": "cores wait for those of their group",
     "type": "cores wait for all of one type",
+    "across": "cores of one type wait for all of the other",
     "all": "every core waits for all others",
     "several": "several events, each for those that need it",
 }

@@ -39,6 +39,13 @@ def group_peers(target: AicoreTarget, core: int) -> range:
     return range(first, first + per_cube)
 
 
+def paired(target: AicoreTarget, core: int) -> range:
+    """The core that signals a core in mode `pair`, if one does: of a group's first cube core and first vector core each
+    signals the other."""
+    first = group_peers(target, group_peers(target, core).start).start
+    return group_peers(target, core)[: int(core == first)]
+
+
 @dataclass
 class EmulatedMemory:
     """Memory with a program and the firmware in it. `names` are the sub-operators' names, for reports."""
@@ -116,12 +123,15 @@ class EmulatedMemory:
         """Of the modes in which some core has begun the next signal of a cross-core flag to a core: the cores whose
         signals it lacks. A vector core lacks none in its group: each signal of a cube core counts by itself."""
         cubes, counters = self.target.device.cube_cores, self._counters()
-        of_type, of_group = (
-            (range(cubes), group_peers(self.target, hart))
-            if hart < cubes
-            else (range(cubes, self.target.cores), range(0))
-        )
-        members = {"type": of_type, "group": of_group, "all": range(self.target.cores)}
+        of_cubes, of_vectors = range(cubes), range(cubes, self.target.cores)
+        of_type, of_other = (of_cubes, of_vectors) if hart < cubes else (of_vectors, of_cubes)
+        of_group = group_peers(self.target, hart) if hart < cubes else range(0)
+        members = {
+            "type": of_type,
+            "group": of_group,
+            "all": range(self.target.cores),
+            "across": of_other,
+        }  # of pairs as of a cube core: none
         found = {}
         for row, (mode, cores) in enumerate(members.items()):
             signalled = {core: int(counters[row, core, flag]) for core in cores}
@@ -135,11 +145,20 @@ class EmulatedMemory:
         cubes, peers = self.target.device.cube_cores, group_peers(self.target, hart)
         counters = self._counters()
         in_group = counters[1, peers.start : peers.stop]
+        of_cubes, of_vectors = slice(cubes), slice(cubes, None)
         if hart < cubes:
-            of_type, of_group = counters[0, :cubes].min(0), in_group.min(0)
+            own, other, of_group = of_cubes, of_vectors, in_group.min(0)
         else:
-            of_type, of_group = counters[0, cubes:].min(0), in_group.sum(0)
-        signalled = of_type + of_group + counters[2].min(0) + counters[MODES, hart]
+            own, other, of_group = of_vectors, of_cubes, in_group.sum(0)
+        of_types = counters[0, own].min(0) + counters[3, other].min(0)
+        pair = paired(self.target, hart)
+        signalled = (
+            counters[4, pair.start : pair.stop].sum(0)
+            + of_types
+            + of_group
+            + counters[2].min(0)
+            + counters[MODES, hart]
+        )
         return np.asarray(signalled - counters[MODES + 1, hart], np.int64)
 
     def flags_used(self, hart: int) -> list[tuple[Engine, Engine, int]]:

@@ -28,7 +28,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from superkernel.backends.aicore.qemu_log import Logged
-from superkernel.backends.aicore.qemu_memory import group_peers
+from superkernel.backends.aicore.qemu_memory import group_peers, paired
 from superkernel.core.errors import SimulationError, UnsupportedError
 from superkernel.target.aicore import AicoreTarget
 from superkernel.target.engines import Engine, footprint
@@ -152,9 +152,11 @@ class LaunchOrder:
         device, cubes = self.target.device, self.target.device.cube_cores
         sources = {
             "type": range(cubes) if core < cubes else range(cubes, self.target.cores),
+            "across": range(cubes, self.target.cores) if core < cubes else range(cubes),
             "all": range(self.target.cores),
             "mask": range(core, core + 1),
             "group": group_peers(self.target, core),
+            "pair": paired(self.target, core),
         }
         used = [m for m, cores in sources.items() if any(signals.get((s, m, flag)) for s in cores)]
         alone = len(used) == 1 and not (used == ["group"] and core >= cubes and device.cube_cores_per_group > 1)

@@ -67,20 +67,26 @@ SYNC_COMMANDS = (
         "`type`: once every core of this core's type has signalled the flag in this mode once more, the count of "
         "every core of the type grows by 1. mode `group`: a cube core's signal adds 1 to the count of each vector "
         "core of its group; once every vector core of a group has signalled once more, the count of each cube "
-        "core of the group grows by 1. mode `all`: as `type`, over all cube and vector cores. mode `mask`: adds 1 "
-        "to the count of core first_core + b for every bit b of mask (legal only with sync.point_to_point; a core "
-        "may name itself; cores that do not exist are an error). Signals are counted per (flag, mode), so that "
+        "core of the group grows by 1. mode `all`: as `type`, over all cube and vector cores. mode `across`: once "
+        "every core of this core's type has signalled once more, the count of every core of the other type grows "
+        "by 1. mode `pair`: adds 1 to the count of the first vector core of the group (a signal of its first cube "
+        "core), or of that cube core (a signal of that vector core); other cores signal nobody. mode `mask`: adds "
+        "1 to the count of core first_core + b for every bit b of mask (legal only with sync.point_to_point; a "
+        "core may name itself; cores that do not exist are an error). What reaches both types of cores goes from "
+        "core to core of a type first, then within each group, and takes both times. Signals are counted per "
+        "(flag, mode), so that "
         "two modes on one flag do not complete one another, but they add to the same count. A count above "
         "sync.flag_count_max is an error.",
         (
             _CROSS_FLAG,
-            choice("mode", "who is signalled", "type", "group", "all", "mask", default=None),
+            choice("mode", "who is signalled", "type", "group", "all", "across", "pair", "mask", default=None),
             number("first_core", "mode `mask`: core of bit 0", bits=12, default=0),
             number("mask", "mode `mask`: one bit per core; at least one", bits=32, default=0),
         ),
         visible=(
-            "choose(mode == 'group', cycles(sync.group_ns), choose(mode == 'mask', cycles(sync.point_to_point_ns), "
-            "cycles(sync.core_full_ns)))"
+            "choose(mode == 'group', cycles(sync.group_ns), choose(mode == 'pair', cycles(sync.group_ns), "
+            "choose(mode == 'mask', cycles(sync.point_to_point_ns), "
+            "choose(mode == 'type', cycles(sync.core_full_ns), cycles(sync.core_full_ns) + cycles(sync.group_ns)))))"
         ),
         not_on=(CoreType.AICPU,),
     ),
