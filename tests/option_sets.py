@@ -24,7 +24,7 @@ from superkernel.reference.random_inputs import random_inputs
 from superkernel.target.aicore import load_target
 
 Row = dict[str, Any]
-APART = {"strict_scope", "debug_sync_all"}  # one only refuses; the other overrides the rest, and is tried by itself
+APART = {"strict_scope", "debug_sync_all", "decide"}  # refuses; overrides the rest; chooses among the rest
 _DECIDING = [o for o in OPTIONS.values() if o.stage in ("schedule", "program") and ACCELERATOR in o.targets]
 AXES: dict[str, tuple[Any, ...]] = {o.name: o.values for o in _DECIDING if o.name not in APART}
 GRID = ("sync", "preload")

@@ -60,9 +60,9 @@ def _split(above: Measured, here: Measured) -> str:
     cores = max(target.device.cube_cores, target.device.vector_cores)
     behind = (cores - 1) * int(target.icache.same_line_interval_cycles)
     return (
-        f"fetches wait {_us(above, above.same_line)} for others of the same line, of {_part(above, Activity.MISSES)} "
-        f"of misses: the last of {cores} cores is {_us(above, behind)} behind once per wait, then they are apart; "
-        f"{counted(here.compiled.image.code.copies, 'copy')} of the code"
+        f"fetches wait {_us(above, above.same_line)} for others of the same line, control units "
+        f"{_part(above, Activity.MISSES)} for instructions: the last of {cores} cores is {_us(above, behind)} behind "
+        f"once per wait, then they are apart; {counted(here.compiled.image.code.copies, 'copy')} of the code"
     )
 
 

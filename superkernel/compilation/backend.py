@@ -10,7 +10,7 @@ Invariants: a backend holds nothing that belongs to one compilation; `verify` sh
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from superkernel.compilation.compiled import Compilation, CompiledImage, Executable, Job, Planned, Proof
@@ -76,6 +76,11 @@ class Backend(ABC, Generic[TargetT, PlannedT, CertificateT, ImageT, CompiledT]):
     @abstractmethod
     def kernels(self) -> KernelTable[TargetT]:
         """The kernels of this kind of target, and how each cuts its work."""
+
+    def settled(self, job: Job[TargetT], cache: ObjectCache, compiled: Callable[[Options], CompiledT]) -> Options:
+        """The options that a job is planned with, where some of them are found out by trying. `compiled`: the graph
+        under other options."""
+        return job.options
 
     # Stages -----------------------------------------------------------------------------------------------------------
 

@@ -45,6 +45,11 @@ def compile_graph(
     job = Job(source, target, backend.cores(target, threads), options)
     cache = cache_factory(settings.cache_directory() if options.cache else None)
     run.dump("graph", source)
+
+    def other(options: Options) -> CompiledT:
+        return compile_graph(source, target, options, backend, threads=threads, cache_factory=cache_factory)
+
+    job = replace(job, options=backend.settled(job, cache, other))
     planned, chooser = _planned(run, job, backend, cache)
     return complete(run, job, backend, planned, cache, chooser)
 

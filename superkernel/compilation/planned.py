@@ -79,7 +79,9 @@ class PlanStore(Generic[PlannedT]):
         arrays = {**job.source.constants, **job.source.states}
         small = sum(a.nbytes for a in arrays.values()) <= HASHED_BYTES_MAX
         self._objects, self._arrays, self._form = objects, arrays, form
-        self._key = f"{_key(job, arrays)} {form.sources}".rstrip() if small and objects.directory is not None else None
+        self._key = (
+            f"{job_key(job, arrays)} {form.sources}".rstrip() if small and objects.directory is not None else None
+        )
 
     def find(self) -> PlannedT | None:
         """What was kept for this graph, or None."""
@@ -105,8 +107,8 @@ class PlanStore(Generic[PlannedT]):
         self._objects.put(self._key, data)
 
 
-def _key(job: Job[Target], arrays: Mapping[str, NDArray[Any]]) -> str:
-    """The text that determines a plan."""
+def job_key(job: Job[Target], arrays: Mapping[str, NDArray[Any]]) -> str:
+    """The text that determines a plan. `arrays`: the graph's constants and states."""
     source = job.source
     rows = [f"plan {_package_stamp()}", repr(job.target), repr(job.cores), repr(job.options), repr(source.name)]
     rows += [f"{name!r}: {kind}" for name, kind in source.inputs.items()]

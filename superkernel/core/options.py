@@ -77,6 +77,14 @@ class Options:
         "([locality](accelerator.md#locality)). Bits are the same. True stands for `auto`, False for `off`.",
         idle={HOST: "cores have no groups"}, off="off", steps={"locality": "auto"},
     )
+    decide: Literal["estimate", "simulate"] = option(
+        "estimate", "schedule",
+        "How what may gain or lose is decided. `estimate`: by cost models; `simulate`: programs without each of "
+        "`locality`, `streams`, `weight_prefetch`, `preload` and `split`, where these are left to the compiler, are "
+        "simulated too, and what is fastest stays: six compilations instead of one, kept in the cache "
+        "([decisions](accelerator.md#decisions)). The kernel's options say what was decided.",
+        idle={HOST: "nothing is simulated; `superkernel tune` measures"},
+    )
     launches: Literal["auto", "fused", "single"] = option(
         "auto", "program",
         "How many sub-operators one launch runs. `fused`: those of a scope ([scopes](accelerator.md#scopes); without "

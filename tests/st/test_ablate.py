@@ -88,7 +88,11 @@ def test_each_optimisation_gives_something_where_it_should(encoder: Ablation) ->
     assert rows["minimal sync"].split["pure"] < rows[FUSED].split["pure"]
     assert rows["preload"].split["misses"] < 0.2 * rows["early start"].split["misses"]
     assert encoder.rows[-1].us < 0.8 * rows[FUSED].us
-    assert rows["type-range sync"].verdict == "no gain here"
+    ranges, minimal = rows["type-range sync"].gain, rows["minimal sync"].gain
+    assert ranges is not None
+    assert minimal is not None
+    assert 0 < ranges < minimal, "two of nine boundaries lie between kernels of one type"
+    assert rows["split"].verdict == "no gain here"
     assert "no gain here" in encoder.text()
     for name in ("minimal sync", "early start", "preload", FUSED):
         row = rows[name]

@@ -114,7 +114,8 @@ def _made(*events: Event, **programs: tuple[Any, ...]) -> AicorePlan:
 def test_a_chain_takes_the_dearest_way() -> None:
     """0 -> 1 -> 3 by events of all cores; 2 hears of 0 within its group only."""
     target = load_target("mini")
-    wide, group = (target.nanoseconds(target.cycles(ns)) for ns in (target.sync.core_full_ns, target.sync.group_ns))
+    own, group = (target.nanoseconds(target.cycles(ns)) for ns in (target.sync.core_full_ns, target.sync.group_ns))
+    wide = target.nanoseconds(target.cycles(target.sync.core_full_ns) + target.cycles(target.sync.group_ns))
     plan = _made(
         Event(0, Mode.ALL, None, 0, 0),
         Event(1, Mode.GROUP, CoreKind.CUBE, 1, 0),
@@ -129,6 +130,8 @@ def test_a_chain_takes_the_dearest_way() -> None:
     assert longest_chain(plan, target, {}).bound_ns == 0
     near = _made(Event(0, Mode.GROUP, CoreKind.CUBE, 0, 0), cube=(Run(0), Signal(0)), vector=(Await(0, 1), Run(1)))
     assert longest_chain(near, target, {(0, 1): 0.0}) == Chain(1, group, group)
+    alone = _made(Event(0, Mode.TYPE, CoreKind.CUBE, 0, 0), cube=(Run(0), Signal(0), Await(0, 1), Run(1)), vector=())
+    assert longest_chain(alone, target, {(0, 1): 0.0}) == Chain(1, own, own)
     assert longest_chain(_made(cube=(Run(0), Run(1)), vector=(Run(0),)), target, {}) == Chain()
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
 from superkernel.backends.aicore.attest import attest
 from superkernel.backends.aicore.compiled import AicoreCompiled, AicorePlanned
+from superkernel.backends.aicore.decide import SIMULATE, settled
 from superkernel.backends.aicore.executable import SimExecutable
 from superkernel.backends.aicore.planner import AicorePlanner
 from superkernel.backends.aicore.shared import Shared
@@ -60,6 +62,11 @@ class AicoreBackend(Backend[AicoreTarget, AicorePlanned, AicoreCertificate, Aico
     @property
     def kernels(self) -> KernelTable[AicoreTarget]:
         return AICORE_KERNELS
+
+    def settled(
+        self, job: Job[AicoreTarget], cache: ObjectCache, compiled: Callable[[Options], AicoreCompiled]
+    ) -> Options:
+        return settled(job, self.kernels.sources, cache, compiled) if job.options.decide == SIMULATE else job.options
 
     def planner(self, job: Job[AicoreTarget]) -> AicorePlanner:
         return AicorePlanner(job, self.kernels, self.shared)
