@@ -305,7 +305,7 @@ PROGRAM_FAULTS: dict[str, ProgramFault] = {
         in_launch("wait_flag", fence=True), ORDER | kinds("leftover_flag", "flag_overflow")
     ),
     "a signal ahead of the stores": ProgramFault(in_launch("cross_set", engine=Engine.CONTROL), ORDER, 0.5),
-    "a signal of another flag": ProgramFault(in_launch("cross_set", flag=3), kinds("deadlock")),
+    "a signal of another flag": ProgramFault(in_launch("cross_set", flag=11), kinds("deadlock")),  # none of the plan's
     "a load too short": ProgramFault(on_commands(LOADS, halve), ORDER, 0.2, ALONE),
     "a load of nothing": ProgramFault(on_commands(LOADS, empty), kinds("bad_operand"), 0.5),
     "a load left out": ProgramFault(on_commands(LOADS, leave_out), ORDER, 0.2, ALONE),
