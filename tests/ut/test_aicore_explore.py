@@ -288,7 +288,23 @@ def test_a_word_is_one_events_and_stays() -> None:
 
 def test_a_word_does_not_pass_a_limit() -> None:
     words = [(NOTIFY, CoreKind.CUBE, n, CoreKind.VECTOR) for n in range(3)]
-    assert wrong_of(cube=[Signal(0), Signal(1), Signal(2)], events=words, flag_count_max=1) == ""
+    assert wrong_of(cube=[Signal(0), Signal(1), Signal(2)], events=words, flag_count_max=0) == ""
+
+
+def test_a_word_and_a_flag_of_one_number_are_two() -> None:
+    events = [(NOTIFY, CoreKind.CUBE, 0, CoreKind.VECTOR), FROM_CUBE]
+    assert wrong_of(cube=[Signal(0), Signal(1)], vector=[Await(0, 0), Await(1, 0)], events=events) == ""
+
+
+def test_a_flag_counts_where_it_is_received_alone() -> None:
+    """Its setters, whom the receivers answer ahead of its second use, have no count of it."""
+    found = wrong_of(
+        cube=[Signal(0), Await(1, 0), Signal(2)],
+        vector=[Await(0, 0), Signal(1), Await(2, 0)],
+        events=[FROM_CUBE, (GROUP, CoreKind.VECTOR, 1), FROM_CUBE],
+        flag_count_max=1,
+    )
+    assert found == ""
 
 
 def test_a_deadlock_says_who_stands_where() -> None:
@@ -305,6 +321,8 @@ def test_launches_end_together() -> None:
     assert wrong_of(STORE, row, cube=cube, vector=[Run(1), LaunchEnd(1)]) == reads(1, 2)
     stand = "deadlock: core 0 at step 0: cut ahead of 1, core 1 at step 0: cut ahead of 1"
     assert wrong_of(cube=[LaunchEnd(1)]) == stand
+    nobody_runs_it = "the final memory differs from that of the global order"
+    assert wrong_of(STORE, cube=[LaunchEnd(0)], vector=[LaunchEnd(0)]) == nobody_runs_it
     others = "".join(f", core {core} at step 0: cut ahead of 2" for core in (2, 3, 4, 5))
     assert wrong_of(cube=[LaunchEnd(1)], vector=[LaunchEnd(2)]) == stand + others
 

@@ -11,10 +11,13 @@ from random_plans import bytes_of
 from seeds import seeds
 
 from superkernel import _core
+from superkernel.analysis.random_aicore import CUBE, MINI, BufferOp, schedule_of
 from superkernel.analysis.random_plans import random_accesses, random_schedule, read, write
 from superkernel.core.errors import InputError
 from superkernel.core.tensor import Region
 from superkernel.scheduler.schedule import MemoryAccess, Space, Task
+from superkernel.sync.aicore.plan import Form
+from superkernel.sync.aicore.planner import plan_aicore
 from superkernel.sync.hazards import AccessColumns, Conflict, find_conflicts
 from superkernel.sync.plan import Hazard
 
@@ -70,6 +73,19 @@ def test_memories_are_told_apart() -> None:
     assert pairs(tasks_of(*rows)) == [(1, 3)]
     for space in (Space.CONSTANT, Space.INPUT):
         assert pairs(tasks_of((0, (of(space, 0),)), (1, (of(space, 0, False),)))) == [], "which nobody writes"
+
+
+def test_sub_operators_without_accesses_are_planned() -> None:
+    """By the accelerator's planner, which asks for pairs of accesses by sub-operator."""
+    schedule = schedule_of([BufferOp(CUBE, 2, (), 0), BufferOp(CUBE, 2, ((0, True),), 1)])
+    plan = plan_aicore(replace(schedule, tasks=tuple(replace(task, accesses=()) for task in schedule.tasks)), MINI)
+    assert [(b.implied, b.form) for b in plan.boundaries] == [(0, Form.NONE)] * 2
+    assert plan.events == ()
+
+
+def test_what_names_no_operand_is_taken_for_the_first_and_a_workspace_is_none() -> None:
+    accesses = tuple(replace(read(8 * n, 8), operand=operand) for n, operand in enumerate((None, -1, 3)))
+    assert AccessColumns(tasks_of((0, accesses))).operand.tolist() == [0, -1, 3]
 
 
 def test_accesses_of_no_bytes_conflict_with_nobody() -> None:
