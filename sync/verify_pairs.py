@@ -42,6 +42,8 @@ _BLOCK = 1 << 18  # pairs that are looked at together
 
 
 RACES_MAX = 20  # listed
+AT_ONCE = 1 << 21  # pairs of regions that are compared together, so that memory is bounded
+PAIRS_TRIED = 4096  # of two accesses' regions; of more, only those that are near one another
 
 
 class Accesses:
@@ -383,13 +385,24 @@ class _Regions:
         self.start, self.length, self.stride, self.count = rows.T.copy()
         self.number = np.array([len(regions) for regions in of_access], np.int64)
         self.first = np.cumsum(self.number) - self.number
-        stop = self.start + (self.count - 1) * self.stride + self.length
+        self.stop = self.start + (self.count - 1) * self.stride + self.length
         self.low = np.minimum.reduceat(self.start, self.first) if len(rows) else self.start
-        self.high = np.maximum.reduceat(stop, self.first) if len(rows) else stop
+        self.high = np.maximum.reduceat(self.stop, self.first) if len(rows) else self.stop
 
     def share(self, earlier: Numbers, later: Numbers) -> NDArray[np.bool_]:
         """Which pairs of accesses share a byte."""
         many = self.number[earlier] * self.number[later]
+        found = np.zeros(len(earlier), np.bool_)
+        few = np.flatnonzero(many <= PAIRS_TRIED)
+        ends = np.cumsum(many[few])
+        for part in np.split(few, np.flatnonzero(np.diff(ends // AT_ONCE)) + 1):
+            found[part] = self._share_few(earlier[part], later[part], many[part])
+        for n in np.flatnonzero(many > PAIRS_TRIED):
+            found[n] = self._share_many(int(earlier[n]), int(later[n]))
+        return found
+
+    def _share_few(self, earlier: Numbers, later: Numbers, many: Numbers) -> NDArray[np.bool_]:
+        """Each region against each."""
         pair = np.repeat(np.arange(len(earlier)), many)
         nth = np.arange(len(pair)) - np.repeat(np.cumsum(many) - many, many)
         a = self.first[earlier][pair] + nth // self.number[later][pair]
@@ -397,6 +410,22 @@ class _Regions:
         found = np.zeros(len(earlier), np.bool_)
         found[pair[self._meet(a, b)]] = True
         return found
+
+    def _share_many(self, earlier: int, later: int) -> bool:
+        """Each region of one access against those of the other whose bounds may meet its own: in the order of their
+        beginnings these are a range, from the first up to which one has ended behind the region's begin."""
+        a, b = (np.arange(self.first[n], self.first[n] + self.number[n]) for n in (earlier, later))
+        b = b[np.argsort(self.start[b], kind="stable")]
+        begin = np.searchsorted(np.maximum.accumulate(self.stop[b]), self.start[a], "right")
+        end = np.maximum(begin, np.searchsorted(self.start[b], self.stop[a], "left"))
+        each = np.cumsum(end - begin)
+        for part in np.split(np.arange(len(a)), np.flatnonzero(np.diff(each // AT_ONCE)) + 1):
+            counts = (end - begin)[part]
+            nth = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+            others = b[np.repeat(begin[part], counts) + nth]
+            if self._meet(np.repeat(a[part], counts), others).any():
+                return True
+        return False
 
     def _meet(self, a: Column, b: Column) -> NDArray[np.bool_]:
         """Which regions meet: run i of `a` and run i + k of `b` do where -length of b < distance + k * stride < length

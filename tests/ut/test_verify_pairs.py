@@ -243,6 +243,31 @@ def test_bytes_are_compared_exactly(seed: int) -> None:
         assert accesses.share(np.array([a], np.int32), np.array([b], np.int32)).tolist() == [shares]
 
 
+@pytest.mark.parametrize(("at_once", "tried"), [(1 << 30, 1 << 30), (7, 1 << 30), (1, 0), (7, 9), (1 << 30, 0)])
+@pytest.mark.parametrize("seed", seeds(2))
+def test_bytes_are_compared_in_parts(seed: int, at_once: int, tried: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many pairs, and accesses of many regions, in any order of their regions."""
+    monkeypatch.setattr(verify_pairs, "AT_ONCE", at_once)
+    monkeypatch.setattr(verify_pairs, "PAIRS_TRIED", tried)
+    rng = random.Random(seed)
+
+    def regions() -> tuple[Region, ...]:
+        runs = ((rng.randrange(700), rng.randint(1, 6), rng.choice([7, 8, 31]), rng.choice([1, 1, 2, 4])) for _ in "ab")
+        return tuple(Region(s, n, step if c > 1 else 0, c) for s, n, step, c in runs)
+
+    def several() -> tuple[Region, ...]:
+        return tuple(region for _ in range(rng.randint(1, 4)) for region in regions())
+
+    tasks = tasks_of(*((n, 0, (MemoryAccess(Space.STATE, 0, True, several()),)) for n in range(14)))
+    accesses = Accesses(tasks)
+    pairs = list(combinations(range(14), 2))
+    expected = [bool(bytes_of(accesses.source[a][1]) & bytes_of(accesses.source[b][1])) for a, b in pairs]
+    assert 10 < sum(expected) < len(pairs) - 10
+    earlier, later = np.array(pairs, np.int32).T
+    assert accesses.share(earlier, later).tolist() == expected
+    assert accesses.share(later, earlier).tolist() == expected
+
+
 @pytest.mark.parametrize("seed", seeds(6))
 def test_ranges_that_meet_are_counted(seed: int) -> None:
     tasks = random_accesses(seed).tasks
