@@ -82,10 +82,10 @@ class Recording:
 
 
 def with_symbols(spans: Iterable[Span], symbols: Sequence[Sequence[str]]) -> tuple[Span, ...]:
-    """The spans, those of work with the symbols of their sub-operator's functions as a detail."""
+    """The spans, those in which a sub-operator's functions work or move data with the symbols of these as a detail."""
     return tuple(
         replace(span, details={**span.details, "symbols": list(symbols[span.subop])})
-        if span.activity is SpanKind.WORK and span.subop is not None and span.subop < len(symbols)
+        if span.activity in (SpanKind.WORK, SpanKind.MOVEMENT) and span.subop is not None and span.subop < len(symbols)
         else span
         for span in spans
     )
