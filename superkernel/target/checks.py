@@ -106,7 +106,6 @@ _RELATIONS = (
         lambda size, m, n: f"cube.m x cube.n x 4 = {m * n * 4}",
     ),
     *(_sets(f"icache.{unit}_bytes") for unit in ("cube", "vector", "aicpu")),
-    _multiple("icache.preload_unit_bytes", "icache.line_bytes", "not whole lines", "icache.line_bytes = "),
     _multiple(
         "l2.line_bytes", "icache.line_bytes", "an instruction line would straddle L2 lines", "icache.line_bytes = "
     ),

@@ -82,7 +82,6 @@ class InstructionCache:
     same_line_interval_cycles: int = quantity(
         "between fetches of one line by several cores, which L2 serves one after the other", 0, 10_000
     )
-    preload_unit_bytes: int = quantity("what one preload instruction of the vendor's device brings in", 64, _MEGA)
 
 
 @dataclass(frozen=True, kw_only=True)
