@@ -21,8 +21,8 @@ def _quotas(process: Path) -> Iterator[float]:
     """CPU seconds per second, of each control group that the process is in and that has a limit (cgroups(7): version 2
     has `cpu.max`, version 1 `cpu.cfs_quota_us` and `cpu.cfs_period_us`)."""
     try:
-        mounts = (process / "mountinfo").read_text().splitlines()
-        groups = [line.split(":", 2) for line in (process / "cgroup").read_text().splitlines()]
+        mounts = _text(process / "mountinfo").splitlines()
+        groups = [line.split(":", 2) for line in _text(process / "cgroup").splitlines()]
     except OSError:
         return
     for mount in mounts:
@@ -42,12 +42,16 @@ def _quotas(process: Path) -> Iterator[float]:
                     break
 
 
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
 def _quota(directory: Path) -> float | None:
     try:
         if (directory / "cpu.max").exists():
-            words = (directory / "cpu.max").read_text().split()
+            words = _text(directory / "cpu.max").split()
         else:
-            words = [(directory / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period")]
+            words = [_text(directory / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
         quota, period = (float(word) for word in words)
     except (OSError, ValueError):  # no such file, or "max"
         return None

@@ -360,7 +360,7 @@ class _Rebuilder:
     def _partner(self, core: int) -> int:
         """The core that signals a core in mode `pair`; -1: none does."""
         first = {
-            kind: next(c for c in self.frame.cores(kind) if self.frame.group(c) == self.frame.group(core))
+            kind: next((c for c in self.frame.cores(kind) if self.frame.group(c) == self.frame.group(core)), -1)
             for kind in CoreKind
         }
         kind = CoreKind.CUBE if core in self.frame.cores(CoreKind.CUBE) else CoreKind.VECTOR

@@ -89,6 +89,14 @@ def _integer_product(m: int, k: int, n: int) -> Make:
     return make
 
 
+def _integer_conv(channels: int, outs: int, size: int) -> Make:
+    def make(b: GraphBuilder, rng: np.random.Generator) -> Tensor:
+        w = b.constant(rng.integers(-128, 128, (outs, channels, 3, 3)).astype(np.int8), name="w")
+        return b.conv_integer(b.input("x", (1, channels, size, size), "i8"), w, pads=(1, 1, 1, 1))
+
+    return make
+
+
 def _attention(queries: int, keys: int, heads: int, causal: bool = False) -> Make:
     def make(b: GraphBuilder, rng: np.random.Generator) -> Tensor:
         k, v = (b.input(n, (1, heads, keys, 64), "f16") for n in "kv")
@@ -133,6 +141,7 @@ CASES: dict[str, tuple[str, Make]] = {
     "product, relu": ("matmul", _product(256, 256, 256, "relu")),
     "product, silu": ("matmul", _product(256, 256, 256, "silu")),
     "product of i8": ("matmul.i8", _integer_product(256, 256, 256)),
+    "convolution of i8": ("conv.i8", _integer_conv(64, 96, 20)),
     "product of i8, odd": ("matmul.i8", _integer_product(77, 130, 201)),
     "conv 3x3": ("conv", _conv(32, 64, 28)),
     "conv 1x1": ("conv", _conv(64, 128, 14, 1)),

@@ -66,11 +66,12 @@ def guide(name: str) -> Any:
 
 @pytest.fixture
 def own_kernels() -> Iterator[None]:
-    """Kernels that a guide registers are gone behind its test."""
+    """Kernels that a guide registers are gone behind its test, and the example's module that has one."""
     yield
     for kernel in ("mine.softmax", "example.row_sum"):
         with suppress(InputError):
             unregister(kernel)
+    sys.modules.pop("own_kernel", None)
 
 
 @pytest.mark.usefixtures("own_kernels")
@@ -188,6 +189,7 @@ def shell_guide(name: str) -> Any:
     return pytest.param(name, marks=[needs_qemu] * (name in QEMU_GUIDES))
 
 
+@pytest.mark.usefixtures("own_kernels")
 @pytest.mark.parametrize("name", [shell_guide(n) for n in PAGES if n not in SITE_RUNS and own_commands(n)])
 def test_commands_end_well(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
