@@ -29,7 +29,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 BENCH_PIP := $(BENCH_VENV)/bin/python -m pip --disable-pip-version-check --quiet
 CPP := $(shell find csrc -name '*.cpp' -o -name '*.h')
-SOURCES := pyproject.toml CMakeLists.txt $(CPP)
+SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
 .PHONY: build demo docs quick test coverage soak test-torch emulator browser check format bench tsan clean
 .DELETE_ON_ERROR:
