@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -83,7 +84,17 @@ py::tuple needs(sk::sync::Conflicts& conflicts, const std::vector<std::int32_t>&
     const GilReleased released;
     made = sk::sync::needs(conflicts, core_of, cores);
   }
-  return py::make_tuple(array_of<7>(made.kept),
+  constexpr std::size_t kWidth = 5;
+  static_assert(sizeof(sk::sync::Need) == kWidth * sizeof(std::int32_t));
+  std::size_t count = 0;
+  for (const auto& of_core : made.kept) count += of_core.size();
+  py::array_t<std::int32_t> kept({count, kWidth});
+  auto* row = reinterpret_cast<sk::sync::Need*>(kept.mutable_data());
+  for (auto& of_core : made.kept) {
+    row = std::copy(of_core.begin(), of_core.end(), row);
+    of_core = {};  // never all of them twice
+  }
+  return py::make_tuple(std::move(kept),
                         py::array_t<std::int32_t>(static_cast<py::ssize_t>(made.implied.size()), made.implied.data()));
 }
 

@@ -355,9 +355,10 @@ class Conflicts:
         """Of the next run: rows of the numbers of two accesses, the earlier one and the later one."""
 
     def needs(self, core_of: Sequence[int], cores: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """What is to be awaited on the host, of conflicts that were not yielded yet: rows of task, awaited core, an
-        earlier and a later access, a region of each that meet, number of conflicts; and by task, how many conflicts
-        need no wait of their own. `core_of`: of each task. Raises InputError."""
+        """What is to be awaited on the host, of conflicts that were not yielded yet: rows of an earlier and a later
+        access, number of conflicts, and a region of each access that meet, by core and task of the later one, then by
+        core of the earlier one; and by task, how many conflicts need no wait of their own. `core_of`: of each task.
+        Raises InputError."""
 
 class Probe:
     """Measures the machine with a thread per CPU, pinned there; what figures mean stands in csrc/probe/probe.h. Raises

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -57,28 +57,28 @@ class AccessColumns:
     length, stride, count."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
-        uses = [(task, access) for task in tasks for access in task.accesses if _counts(access)]
-        self._source = [access for _, access in uses]
-        regions = chain.from_iterable(access.regions for access in self._source)
-        self.regions = np.array([(r.start, r.length, r.stride, r.count) for r in regions], np.int64).reshape(-1, 4)
-        self._run = np.cumsum(np.diff([task.subop for task in tasks], prepend=0) != 0)  # of tasks of one sub-operator
-        self.task, self.subop, self.core = (
-            np.fromiter(map(attrgetter(name), map(itemgetter(0), uses)), np.int32, len(uses))
-            for name in ("index", "subop", "core")
-        )
-        self.write = np.fromiter(map(attrgetter("write"), self._source), np.bool_, len(uses))
+        used = [[access for access in task.accesses if _counts(access)] for task in tasks]
+        self._source = list(chain.from_iterable(used))
+        self._number = list(map(len, map(attrgetter("regions"), self._source)))  # of regions
+        regions = map(_REGION, chain.from_iterable(map(attrgetter("regions"), self._source)))
+        self.regions = np.fromiter(chain.from_iterable(regions), np.int64, 4 * sum(self._number)).reshape(-1, 4)
+        count = list(map(len, used))
+        of_task = np.array([_TASK(task) for task in tasks], np.int32).reshape(-1, 3)
+        self.task, self.subop, self.core = np.repeat(of_task, count, axis=0).T.copy()
+        run = np.cumsum(np.diff(of_task[:, 1], prepend=0) != 0)  # of tasks of one sub-operator
+        self._run = np.repeat(run, count)
+        self.write = np.fromiter(map(attrgetter("write"), self._source), np.bool_, len(self._source))
         operands = (access.operand or 0 for access in self._source)
-        self.operand = np.fromiter(operands, np.int32, len(uses))
-        keys = [(access.space, access.slot) for access in self._source]
+        self.operand = np.fromiter(operands, np.int32, len(self._source))
+        keys = list(map(_PLACE, self._source))
         numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-        self.place = np.fromiter(map(numbers.__getitem__, keys), np.int32, len(uses))
+        self.place = np.fromiter(map(numbers.__getitem__, keys), np.int32, len(keys))
         self.places = tuple(map(_place, numbers))
 
     def search(self) -> _core.Conflicts:
         """Yields the conflicts of tasks, sub-operator by sub-operator and task by task, as rows (earlier, later)."""
-        count = [len(access.regions) for access in self._source]
-        columns = np.array([self._run[self.task], self.task, self.place, self.operand, self.write, count], np.int64).T
-        return _core.Conflicts(columns, self.regions)
+        columns = (self._run, self.task, self.place, self.operand, self.write, self._number)
+        return _core.Conflicts(np.array(columns, np.int64).T, self.regions)
 
     def conflict(self, earlier: int, later: int) -> Conflict:
         """Of two accesses."""
@@ -118,6 +118,9 @@ def find_conflicts(tasks: Sequence[Task]) -> Iterator[list[Conflict]]:
     yield from rows
 
 
+_TASK = attrgetter("index", "subop", "core")
+_PLACE = attrgetter("space", "slot")
+_REGION = attrgetter("start", "length", "stride", "count")
 _HAZARDS = {(True, False): Hazard.RAW, (False, True): Hazard.WAR, (True, True): Hazard.WAW}
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,10 +103,10 @@ class StepRows(Sequence[Step]):
     """One core's steps, of which there may be millions: each is made when somebody asks for it. `rows`: a kind and the
     step's numbers in the order of its fields, zeros behind them. Raises ValueError on rows that are none."""
 
-    rows: NDArray[np.int64]
+    rows: NDArray[np.signedinteger[Any]]
 
     def __post_init__(self) -> None:
-        if self.rows.dtype != np.int64 or self.rows.shape[1:] != (5,):
+        if self.rows.dtype not in (np.int32, np.int64) or self.rows.shape[1:] != (5,):
             raise ValueError(f"rows of {self.rows.dtype}, {self.rows.shape}")
         if len(self.rows) and not BODY <= self.rows[:, 0].min() <= self.rows[:, 0].max() <= WAIT:
             raise ValueError("steps of no kind")
@@ -168,29 +168,38 @@ class WaitReason:
     conflicts: int
 
 
-HAZARDS = tuple(Hazard)
-
-
 @dataclass(frozen=True, eq=False)
 class WaitReasons(Sequence[WaitReason]):
-    """Those of millions of waits: each is made when somebody asks for it. `rows`: core, producer, count, sub-operator
-    and index of the wait, conflicts, then the witness: hazard (its place in `HAZARDS`), producer, consumer, and the
-    numbers of its place in `places` and of both its regions in `regions`, rows of start, length, stride, count. Raises
+    """Those of millions of waits, which are numbered in the order of cores and programs: each is made when somebody
+    asks for it. `rows`: the accesses of the witness by number, the earlier one, which belongs to the producer, and the
+    later one, then conflicts, then a region of each by number. `accesses`: task, core, sub-operator, count of the set
+    behind the task, place by number, and whether it is a write. `regions`: start, length, stride, count. Raises
     ValueError on rows that are none."""
 
     rows: NDArray[np.int32]
+    accesses: NDArray[np.int32]
     places: tuple[str, ...]
     regions: NDArray[np.int64]
 
     def __post_init__(self) -> None:
-        if self.rows.dtype != np.int32 or self.rows.shape[1:] != (12,):
-            raise ValueError(f"rows of {self.rows.dtype}, {self.rows.shape}")
-        if self.regions.dtype != np.int64 or self.regions.shape[1:] != (4,):
-            raise ValueError(f"regions of {self.regions.dtype}, {self.regions.shape}")
-        for column, count in ((6, HAZARDS), (9, self.places), (10, self.regions), (11, self.regions)):
-            numbers = self.rows[:, column]
-            if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(count):
-                raise ValueError(f"a number of column {column} that stands for nothing")
+        for name, table, kind, width in (
+            ("rows", self.rows, np.int32, 5),
+            ("accesses", self.accesses, np.int32, 6),
+            ("regions", self.regions, np.int64, 4),
+        ):
+            if table.dtype != kind or table.shape[1:] != (width,):
+                raise ValueError(f"{name} of {table.dtype}, {table.shape}")
+        self._check("rows", self.rows, (0, 1), len(self.accesses))
+        self._check("rows", self.rows, (3, 4), len(self.regions))
+        self._check("accesses", self.accesses, (4,), len(self.places))
+        self._check("accesses", self.accesses, (5,), 2)
+        if not self.accesses[self.rows[:, :2], 5].any(axis=1).all():
+            raise ValueError("two reads, which nobody orders")
+
+    def _check(self, name: str, table: NDArray[np.int32], columns: tuple[int, ...], count: int) -> None:
+        for numbers in (table[:, column] for column in columns if len(table)):
+            if not 0 <= numbers.min() <= numbers.max() < count:
+                raise ValueError(f"a number in {name} that stands for nothing")
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -200,18 +209,22 @@ class WaitReasons(Sequence[WaitReason]):
     @overload
     def __getitem__(self, at: slice) -> tuple[WaitReason, ...]: ...
     def __getitem__(self, at: int | slice) -> WaitReason | tuple[WaitReason, ...]:
-        if isinstance(at, slice):
-            return tuple(map(self._made, self.rows[at]))
-        return self._made(self.rows[at])
+        numbers = range(len(self))[at]
+        return self._made(numbers) if isinstance(numbers, int) else tuple(map(self._made, numbers))
 
     def __iter__(self) -> Iterator[WaitReason]:
-        return map(self._made, self.rows)
+        return map(self._made, range(len(self)))
 
-    def _made(self, row: NDArray[np.int32]) -> WaitReason:
-        core, producer, count, subop, index, conflicts, hazard, earlier, later, place, *regions = row.tolist()
-        left, right = (Region(*self.regions[number].tolist()) for number in regions)
-        witness = Witness(HAZARDS[hazard], earlier, later, self.places[place], left, right)
-        return WaitReason(core, Wait(producer, count, subop, index), witness, conflicts)
+    def _made(self, number: int) -> WaitReason:
+        earlier, later, conflicts, *regions = self.rows[number].tolist()
+        before, producer, _, count, _, wrote = self.accesses[earlier].tolist()
+        task, core, subop, _, place, writes = self.accesses[later].tolist()
+        left, right = (Region(*self.regions[region].tolist()) for region in regions)
+        witness = Witness(_HAZARDS[wrote, writes], before, task, self.places[place], left, right)
+        return WaitReason(core, Wait(producer, count, subop, number), witness, conflicts)
+
+
+_HAZARDS = {(1, 0): Hazard.RAW, (0, 1): Hazard.WAR, (1, 1): Hazard.WAW}
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +234,6 @@ class Boundary:
     subop: int
     form: SyncForm
     reason: str
-    waits: tuple[int, ...]  # indices of waits
     implied: int  # ordering constraints that earlier waits or program order already give
     cost_ns: float
     alternatives: tuple[tuple[SyncForm, float], ...]  # wider legal forms with their estimated cost
@@ -246,6 +258,13 @@ class Plan:
     def waits(self) -> int:
         """Number of waits, all cores."""
         return len(self.reasons)
+
+    def waits_ahead(self) -> dict[int, list[int]]:
+        """The indices of waits by the sub-operator of each boundary."""
+        found: dict[int, list[int]] = {boundary.subop: [] for boundary in self.boundaries}
+        for reason in self.reasons:
+            found[reason.wait.subop].append(reason.wait.index)
+        return found
 
     def __str__(self) -> str:
         lines = [f"plan cores {self.cores}", *map(str, self.tasks)]

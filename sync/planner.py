@@ -14,8 +14,8 @@ Architecture invariant: nothing here is trusted. `verify` proves the result with
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise, starmap
 from operator import attrgetter
 
 import numpy as np
@@ -27,7 +27,6 @@ from superkernel.scheduler.schedule import Schedule, Task
 from superkernel.sync.hazards import AccessColumns
 from superkernel.sync.plan import (
     BODY,
-    HAZARDS,
     SET,
     WAIT,
     Boundary,
@@ -57,86 +56,86 @@ class _Assembler:
 
     def __init__(self, schedule: Schedule, handover_ns: float) -> None:
         self.schedule, self.handover_ns = schedule, handover_ns
-        self.accesses = AccessColumns(schedule.tasks)
-        core_of = [task.core for task in schedule.tasks]
-        self.needs, self.implied_of_task = self.accesses.search().needs(core_of, schedule.cores)
-
-    def plan(self) -> Plan:
-        tasks = self.schedule.tasks
-        core_of, subop_of = (
+        tasks = schedule.tasks
+        self.core_of, self.subop_of = (
             np.fromiter(map(attrgetter(name), tasks), np.int32, len(tasks)) for name in ("core", "subop")
         )
+
+    def plan(self) -> Plan:
+        tasks, accesses = self.schedule.tasks, AccessColumns(self.schedule.tasks)
+        needs, implied = accesses.search().needs(self.core_of.tolist(), self.schedule.cores)
         awaited = np.zeros(len(tasks), np.bool_)
-        awaited[self.accesses.task[self.needs[:, 2]]] = True
+        awaited[accesses.task[needs[:, 0]]] = True
         count_of = np.zeros(len(tasks), np.int32)  # of the set behind a task
         sets = [0] * self.schedule.cores
         for number in np.flatnonzero(awaited).tolist():
             sets[tasks[number].core] += 1
             count_of[number] = sets[tasks[number].core]
-        reasons = self._reasons(core_of, subop_of, count_of)
-        programs = tuple(self._programs(core_of, count_of, reasons))
-        return Plan(tasks, programs, tuple(sets), reasons, tuple(self._boundaries(subop_of, reasons)))
+        reasons = _reasons(accesses, needs, count_of)
+        programs = tuple(self._programs(count_of, reasons))
+        return Plan(tasks, programs, tuple(sets), reasons, tuple(self._boundaries(reasons, implied)))
 
-    def _programs(
-        self, core_of: NDArray[np.int32], count_of: NDArray[np.int32], reasons: WaitReasons
-    ) -> Iterator[StepRows]:
-        """Per core: of each of its tasks the waits, which stand in this order in `reasons`, the body and the set."""
-        order = np.argsort(core_of, kind="stable")
-        sets = count_of[order] > 0
-        stop = np.cumsum(np.bincount(self.needs[:, 0], minlength=len(order))[order] + 1 + sets)  # of a task's steps
-        rows = np.zeros((stop[-1] if len(stop) else 0, 5), np.int64)
-        rows[:, 0] = WAIT
-        body = stop - 1 - sets
-        rows[body, 0], rows[body, 1] = BODY, order
-        rows[stop[sets] - 1, 0], rows[stop[sets] - 1, 1] = SET, count_of[order[sets]]
-        rows[rows[:, 0] == WAIT, 1:] = reasons.rows[:, 1:5]
-        ends = np.append(stop, 0)[np.searchsorted(core_of[order], np.arange(self.schedule.cores), "right") - 1]
-        at = 0
-        for end in ends.tolist():
-            yield StepRows(rows[at : max(at, end)])
-            at = max(at, end)
+    def _waits_of_cores(self, reasons: WaitReasons) -> Iterator[range]:
+        """Each core's waits, which stand together. What is computed of waits is computed core by core: there may be
+        millions."""
+        core = reasons.accesses[reasons.rows[:, 1], 1]
+        return starmap(range, pairwise(np.searchsorted(core, np.arange(self.schedule.cores + 1)).tolist()))
 
-    def _reasons(
-        self, core_of: NDArray[np.int32], subop_of: NDArray[np.int32], count_of: NDArray[np.int32]
-    ) -> WaitReasons:
-        """One per need, in the order of the waits: by core, task and producer."""
-        accesses = self.accesses
-        needs = self.needs[np.argsort(core_of[self.needs[:, 0]], kind="stable")]
-        consumer, producer, earlier, later, left, right, conflicts = needs.T
-        hazard = np.where(accesses.write[later], np.where(accesses.write[earlier], _WAW, _WAR), _RAW)
-        used, numbers = np.unique(np.stack((left, right)), return_inverse=True)
-        rows = np.empty((len(needs), 12), np.int32)
-        rows[:, 0], rows[:, 1], rows[:, 2] = core_of[consumer], producer, count_of[accesses.task[earlier]]
-        rows[:, 3], rows[:, 4], rows[:, 5] = subop_of[consumer], np.arange(len(needs)), conflicts
-        rows[:, 6], rows[:, 7], rows[:, 8] = hazard, accesses.task[earlier], consumer
-        rows[:, 9], rows[:, 10:] = accesses.place[later], numbers.reshape(2, -1).T
-        return WaitReasons(rows, accesses.places, accesses.regions[used])
+    def _programs(self, count_of: NDArray[np.int32], reasons: WaitReasons) -> Iterator[StepRows]:
+        """Per core: of each of its tasks the waits, the body and the set."""
+        for core, waits in enumerate(self._waits_of_cores(reasons)):
+            earlier, later = reasons.rows[waits.start : waits.stop, :2].T
+            tasks = np.flatnonzero(self.core_of == core)
+            sets = count_of[tasks] > 0
+            ahead = np.bincount(reasons.accesses[later, 0], minlength=len(self.core_of))[tasks]
+            stop = np.cumsum(ahead + 1 + sets)  # of a task's steps
+            body, last = stop - 1 - sets, stop[sets] - 1
+            rows = np.zeros((stop[-1] if len(stop) else 0, 5), np.int32)
+            rows[:, 0] = WAIT
+            rows[body, 0], rows[body, 1] = BODY, tasks
+            rows[last, 0], rows[last, 1] = SET, count_of[tasks[sets]]
+            at = np.flatnonzero(rows[:, 0] == WAIT)
+            rows[at, 1], rows[at, 2] = reasons.accesses[earlier][:, (1, 3)].T
+            rows[at, 3], rows[at, 4] = reasons.accesses[later, 2], waits
+            yield StepRows(rows)
 
-    def _boundaries(self, subop_of: NDArray[np.int32], reasons: WaitReasons) -> Iterator[Boundary]:
-        count = len(self.schedule.subops)
-        implied = np.zeros(count, np.int64)
-        np.add.at(implied, subop_of, self.implied_of_task)
-        order = np.argsort(reasons.rows[:, 3], kind="stable")
-        first = np.searchsorted(reasons.rows[order, 3], np.arange(count + 1)).tolist()
-        for sub, number in zip(self.schedule.subops, implied.tolist(), strict=True):
-            yield self._boundary(sub.index, order[first[sub.index] : first[sub.index + 1]], reasons, number)
+    def _boundaries(self, reasons: WaitReasons, implied: NDArray[np.int32]) -> Iterator[Boundary]:
+        cores, count = self.schedule.cores, len(self.schedule.subops)
+        first, conflicts = np.full(count, -1, np.int64), np.zeros(count, np.int64)
+        pairs, fan_in = np.zeros(count, np.int64), np.zeros(count, np.int64)  # of cores, each pair once
+        members = np.zeros((count, cores), np.bool_)  # who waits or is awaited
+        for core, waits in enumerate(self._waits_of_cores(reasons)):
+            earlier, later, of_wait = reasons.rows[waits.start : waits.stop, :3].T
+            subop = reasons.accesses[later, 2]
+            np.add.at(conflicts, subop, of_wait)
+            at = np.full(count, -1, np.int64)
+            at[subop[::-1]] = waits[::-1]
+            first = np.where(first < 0, at, first)
+            awaited = np.zeros((count, cores), np.bool_)
+            awaited[subop, reasons.accesses[earlier, 1]] = True
+            number = np.count_nonzero(awaited, axis=1)
+            pairs, fan_in, members = pairs + number, np.maximum(fan_in, number), members | awaited
+            members[:, core] |= number > 0
+        implied_of_subop = np.zeros(count, np.int64)
+        np.add.at(implied_of_subop, self.subop_of, implied)
+        sizes = np.count_nonzero(members, axis=1)
+        columns = (first, conflicts, pairs, sizes, fan_in, implied_of_subop)
+        for sub, figures in zip(self.schedule.subops, np.stack(columns, axis=1).tolist(), strict=True):
+            yield self._boundary(sub.index, reasons, *figures)
 
-    def _boundary(self, subop: int, waits: NDArray[np.int64], reasons: WaitReasons, implied: int) -> Boundary:
+    def _boundary(
+        self, subop: int, reasons: WaitReasons, first: int, conflicts: int, pairs: int, members: int, fan_in: int,
+        implied: int,
+    ) -> Boundary:  # fmt: skip
         cores = self.schedule.cores
-        rows = reasons.rows[waits]
-        pairs = set(zip(rows[:, 0].tolist(), rows[:, 1].tolist(), strict=True))
-        form = form_of(pairs, cores)
+        form = form_of(pairs, members, cores)
         full_cost = 0.0 if cores == 1 else self.handover_ns * (1 + 0.1 * (cores - 2))
-        cost = 0.0
-        if pairs:
-            fan_in = max(Counter(core for core, _ in pairs).values())
-            cost = self.handover_ns * (1 + 0.1 * (fan_in - 1))
+        cost = self.handover_ns * (1 + 0.1 * (fan_in - 1)) if pairs else 0.0
         wider = tuple((f, full_cost) for f in (SyncForm.FULL,) if f is not form)
         reason = self._without_wait(implied)
-        if len(waits):
-            more = int(rows[:, 5].sum()) - 1
-            reason = f"{reasons[int(waits[0])].witness}" + (f" and {more} more" if more else "")
-        return Boundary(subop, form, reason, tuple(waits.tolist()), implied, cost, wider)
+        if pairs:
+            reason = f"{reasons[first].witness}" + (f" and {conflicts - 1} more" if conflicts > 1 else "")
+        return Boundary(subop, form, reason, implied, cost, wider)
 
     def _without_wait(self, implied: int) -> str:
         """Why none is needed."""
@@ -147,16 +146,30 @@ class _Assembler:
         return "every core reads only what it wrote itself"
 
 
-_RAW, _WAR, _WAW = (HAZARDS.index(hazard) for hazard in (Hazard.RAW, Hazard.WAR, Hazard.WAW))
+def _reasons(accesses: AccessColumns, needs: NDArray[np.int32], count_of: NDArray[np.int32]) -> WaitReasons:
+    """One per need, which become its rows. Accesses and regions that none of them names are left out."""
+    columns = (accesses.task, accesses.core, accesses.subop, count_of[accesses.task], accesses.place, accesses.write)
+    used = _numbered_anew(needs[:, :2], len(accesses.task))
+    table = np.stack([column[used] for column in columns], axis=1, dtype=np.int32)
+    regions = accesses.regions[_numbered_anew(needs[:, 3:], len(accesses.regions))]
+    return WaitReasons(needs, table, accesses.places, regions)
 
 
-def form_of(pairs: set[tuple[int, int]], cores: int) -> SyncForm:
-    """The form of a set of (waiting core, producing core) pairs."""
+def _numbered_anew(numbers: NDArray[np.int32], count: int) -> NDArray[np.int64]:
+    """Those below `count` that occur, which are replaced by their places among them."""
+    occurs = np.zeros(count, np.bool_)
+    occurs[numbers] = True
+    place = np.cumsum(occurs, dtype=np.int32) - 1
+    numbers[:] = place[numbers]
+    return np.flatnonzero(occurs)
+
+
+def form_of(pairs: int, members: int, cores: int) -> SyncForm:
+    """The form of so many pairs of a waiting and an awaited core, of so many cores."""
     if not pairs:
         return SyncForm.NONE
-    members = {core for pair in pairs for core in pair}
-    if len(pairs) == len(members) * (len(members) - 1) and len(pairs) > 1:
-        return SyncForm.FULL if len(members) == cores else SyncForm.SUBSET
+    if pairs == members * (members - 1) and pairs > 1:
+        return SyncForm.FULL if members == cores else SyncForm.SUBSET
     return SyncForm.POINT_TO_POINT
 
 
@@ -171,8 +184,8 @@ def _full(schedule: Schedule, handover_ns: float) -> Plan:
         by_subop.setdefault(task.subop, []).append(task)
     order = list(by_subop)
     for number, subop in enumerate(order):
-        waits: list[int] = []
-        if number and cores > 1:
+        waits = bool(number) and cores > 1
+        if waits:
             witness = Witness(
                 Hazard.BARRIER,
                 by_subop[order[number - 1]][-1].index,
@@ -186,7 +199,6 @@ def _full(schedule: Schedule, handover_ns: float) -> Plan:
             for core in range(cores):
                 for producer in (p for p in range(cores) if p != core):
                     wait = Wait(producer, number, subop, len(reasons))
-                    waits.append(wait.index)
                     reasons.append(WaitReason(core, wait, witness, 0))
                     programs[core].append(wait)
         for task in by_subop[subop]:
@@ -195,7 +207,7 @@ def _full(schedule: Schedule, handover_ns: float) -> Plan:
         reason = (
             "asked for by sync='full'" if waits else "first sub-operator" if cores > 1 else "one core: program order"
         )
-        boundaries.append(Boundary(subop, form, reason, tuple(waits), 0, handover_ns if waits else 0.0, ()))
+        boundaries.append(Boundary(subop, form, reason, 0, handover_ns if waits else 0.0, ()))
     sets = max(0, len(order) - 1) if cores > 1 else 0
     boundaries.sort(key=lambda b: b.subop)
     return Plan(schedule.tasks, tuple(map(tuple, programs)), (sets,) * cores, tuple(reasons), tuple(boundaries))

@@ -198,7 +198,7 @@ Needs needs(Conflicts& conflicts, const std::vector<std::int32_t>& core_of, std:
   constexpr std::int32_t kNone = std::numeric_limits<std::int32_t>::max();
   const auto width = static_cast<std::size_t>(cores);
   const std::size_t tasks = core_of.size();
-  Needs result{{}, std::vector<std::int32_t>(tasks, 0)};
+  Needs result{std::vector<std::deque<Need>>(width), std::vector<std::int32_t>(tasks, 0)};
   std::vector<std::int32_t> position(tasks, 0);        // of a task within its core
   std::vector<std::int32_t> done(width, 0);            // tasks placed on each core so far
   std::vector<std::int32_t> clocks(width * width, 0);  // what each core knows so far
@@ -261,10 +261,8 @@ Needs needs(Conflicts& conflicts, const std::vector<std::int32_t>& core_of, std:
         implied += need.conflicts - 1;
         const std::int32_t* const known = finish_of(need);
         for (std::size_t other = 0; other < width; ++other) clock[other] = std::max(clock[other], known[other]);
-        need.consumer = static_cast<std::int32_t>(task);
-        need.producer = static_cast<std::int32_t>(producer);
         std::tie(need.left, need.right) = conflicts.regions_of({need.earlier, need.later});
-        result.kept.push_back(need);
+        result.kept[core].push_back(need);
       }
     }
     position[task] = done[core];

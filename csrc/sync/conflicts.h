@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <utility>
 #include <vector>
 
@@ -96,21 +97,21 @@ class Conflicts {
   std::vector<std::vector<std::int32_t>> seen_;  // by operand of the later task: who conflicted last with each task
 };
 
-// Task `consumer` must wait until core `producer` has completed the task of the access `earlier`, because of the access
-// `later`, whose region `right` meets `left` of the other; `conflicts`: how many ask for it.
+// The task of the access `later` must wait until the core of the access `earlier` has completed its task: the region
+// `right` of the one meets `left` of the other; `conflicts`: how many ask for it.
 struct Need {
-  std::int32_t consumer;
-  std::int32_t producer;
   std::int32_t earlier;
   std::int32_t later;
+  std::int32_t conflicts;
   std::int32_t left;
   std::int32_t right;
-  std::int32_t conflicts;
 };
 
+// `kept`: by core, in the order of its tasks, of each by the awaited core; there may be millions, which never move.
+// `implied`: by task, conflicts that need no wait of their own.
 struct Needs {
-  std::vector<Need> kept;
-  std::vector<std::int32_t> implied;  // by task: conflicts that need no wait of their own
+  std::vector<std::deque<Need>> kept;
+  std::vector<std::int32_t> implied;
 };
 
 // The least that orders all conflicts. Each task has a vector clock: for every core, how many of that core's tasks are

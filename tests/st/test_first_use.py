@@ -165,7 +165,7 @@ class Weights(dict):  # of MiniLM's shapes; what they hold does not decide where
 graph = runpy.run_path(sys.argv[1])["build_encoder"](Weights(), 16)
 kernel = sk.compile(graph, threads=2, target=sys.argv[2])
 plan = kernel._compiled.plan
-print(json.dumps([plan.waits, sum(bool(b.waits) for b in plan.boundaries), len(plan.boundaries)]))
+print(json.dumps([plan.waits, sum(map(bool, plan.waits_ahead().values())), len(plan.boundaries)]))
 """
 
 

@@ -266,7 +266,17 @@ def search(rows: list[list[int]], regions: list[list[int]]) -> _core.Conflicts:
 def test_columns_of_accesses_make_conflicts() -> None:
     assert [pairs.tolist() for pairs in search(ROWS, REGIONS)] == [[], [[0, 1]]]
     needs, implied = search(ROWS, REGIONS).needs([0, 1], 2)
-    assert (needs.tolist(), implied.tolist()) == ([[1, 0, 0, 1, 0, 1, 1]], [0, 0])
+    assert (needs.tolist(), implied.tolist()) == ([[0, 1, 1, 0, 1]], [0, 0])
+
+
+def test_needs_stand_by_core_then_task_then_awaited_core() -> None:
+    """Three cores write a part each; all of them read the whole, the last core first."""
+    rows = [[0, n, 0, -1, 1, 1] for n in range(3)] + [[1, 3 + n, 0, -1, 0, 1] for n in range(3)]
+    regions = [[8 * n, 8, 0, 1] for n in range(3)] + [[0, 24, 0, 1]] * 3
+    needs, implied = search(rows, regions).needs([0, 1, 2, 2, 1, 0], 3)
+    assert needs[:, :3].tolist() == [[1, 5, 1], [2, 5, 1], [0, 4, 1], [2, 4, 1], [0, 3, 1], [1, 3, 1]]
+    assert needs[:, 3:].tolist() == needs[:, :2].tolist(), "each access has one region"
+    assert implied.tolist() == [0] * 6
 
 
 @pytest.mark.parametrize(

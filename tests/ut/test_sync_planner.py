@@ -97,7 +97,28 @@ def test_an_exchange_of_all_cores_is_full_of_some_is_a_subset() -> None:
         tasks = [Task(c, 0, c, c, c + 1, (write(8 * c, 8),)) for c in range(2)]
         tasks += [Task(2 + c, 1, c, c, c + 1, (read(0, 16),)) for c in range(2)]
         assert minimal(schedule_of(cores, tasks)).boundaries[1].form is form
-    assert form_of({(0, 1), (0, 2)}, 3) is SyncForm.POINT_TO_POINT
+
+
+@pytest.mark.parametrize(
+    ("pairs", "members", "form"),
+    [(0, 0, "none"), (1, 2, "point-to-point"), (2, 2, "subset"), (2, 3, "point-to-point"), (6, 3, "subset"),
+     (11, 4, "point-to-point"), (12, 4, "full")],
+)  # fmt: skip
+def test_a_boundary_is_named_after_who_waits_for_whom(pairs: int, members: int, form: str) -> None:
+    assert form_of(pairs, members, 4) is SyncForm(form)
+
+
+def test_cores_that_wait_twice_for_one_another_count_once() -> None:
+    """Two tasks of a sub-operator on a core, each with a wait for the same other core."""
+    tasks = [Task(n, n, 1, 0, 1, (write(8 * n, 8),)) for n in range(2)]
+    tasks += [Task(2 + n, 2, 0, n, n + 1, (read(8 * n, 8),)) for n in range(2)]
+    tasks.append(Task(4, 2, 1, 2, 3, (write(64, 8),)))
+    plan = minimal(schedule_of(3, tasks))
+    assert waits_of(plan) == [(0, 1, 1), (0, 1, 2)]
+    ahead = plan.boundaries[2]
+    assert (ahead.form, ahead.cost_ns) == (SyncForm.POINT_TO_POINT, 100.0)
+    assert plan.waits_ahead() == {0: [], 1: [], 2: [0, 1]}
+    assert ahead.reason == f"{plan.reasons[0].witness} and 1 more"
 
 
 def test_retired_accesses_keep_order_through_the_new_ones() -> None:
@@ -192,24 +213,36 @@ def test_reasons_are_made_when_they_are_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "value"), [(6, -1), (6, 4), (9, -1), (9, 1), (10, -1), (10, 1), (11, -1), (11, 1), (None, 0)]
-)
-def test_reasons_of_numbers_that_stand_for_nothing_are_refused(column: int | None, value: int) -> None:
+    ("table", "column", "value"),
+    [(table, column, value) for table, columns in (("rows", (0, 1, 3, 4)), ("accesses", (4, 5))) for column in columns
+     for value in (-1, 2)],
+)  # fmt: skip
+def test_reasons_of_numbers_that_stand_for_nothing_are_refused(table: str, column: int, value: int) -> None:
     """As a damaged file may have them."""
-    rows: Any = np.zeros((2, 12), np.int32)
-    regions: Any = np.array([[0, 8, 0, 1]])
-    assert len(WaitReasons(rows, ("arena0",), regions)) == 2
-    if column is None:
-        for wrong in (rows[:, :11], rows.astype(np.int64), rows[0]):
-            with pytest.raises(ValueError, match="rows of"):
-                WaitReasons(wrong, ("arena0",), regions)
-        for wrong in (regions[:, :3], regions.astype(np.int32), regions[0]):
-            with pytest.raises(ValueError, match="regions of"):
-                WaitReasons(rows, ("arena0",), wrong)
-        return
-    rows[1, column] = value
-    with pytest.raises(ValueError, match=f"column {column}"):
-        WaitReasons(rows, ("arena0",), regions)
+    wrong = {"rows": np.zeros((2, 5), np.int32), "accesses": np.ones((2, 6), np.int32)}
+    regions: Any = np.array([[0, 8, 0, 1]] * 2)
+    assert len(WaitReasons(wrong["rows"], wrong["accesses"], ("arena0", "arena1"), regions)) == 2
+    wrong[table][1, column] = value
+    with pytest.raises(ValueError, match=f"a number in {table}"):
+        WaitReasons(wrong["rows"], wrong["accesses"], ("arena0", "arena1"), regions)
+
+
+def test_reasons_in_tables_of_other_shapes_are_refused() -> None:
+    tables: Any = (np.zeros((2, 5), np.int32), np.ones((1, 6), np.int32), np.array([[0, 8, 0, 1]]))
+
+    def made(*columns: Any) -> WaitReasons:
+        rows, accesses, regions = columns
+        return WaitReasons(rows, accesses, ("arena0", "arena1"), regions)
+
+    assert len(made(*tables)) == 2
+    for number, name in enumerate(("rows", "accesses", "regions")):
+        table = tables[number]
+        for wrong in (table[:, 1:], table.astype(np.int16), table[0]):
+            with pytest.raises(ValueError, match=f"{name} of"):
+                made(*tables[:number], wrong, *tables[number + 1 :])
+    tables[1][0, 5] = 0
+    with pytest.raises(ValueError, match="two reads"):
+        made(*tables)
 
 
 def test_steps_in_columns_are_the_steps() -> None:
@@ -229,9 +262,10 @@ def test_steps_in_columns_are_the_steps() -> None:
 def test_steps_of_no_kind_are_refused() -> None:
     """As a damaged file may have them."""
     rows: Any = StepRows.of((Wait(1, 2, 3, 4), TaskStep(7))).rows
-    for wrong in (rows[:, :4], rows.astype(np.int32), rows[0]):
+    for wrong in (rows[:, :4], rows.astype(np.float64), rows[0]):
         with pytest.raises(ValueError, match="rows of"):
             StepRows(wrong)
+    assert StepRows(rows.astype(np.int32)) == StepRows(rows)
     for kind in (-1, 3):
         wrong = rows.copy()
         wrong[1, 0] = kind

@@ -201,16 +201,17 @@ def report_of(
     run = MedianInterval.of(measured.plain[kept])
     compared = len(measured.single) > 0
     subops, words = compiled.schedule.subops, PlanWords(plan, compiled.schedule)
+    waits = plan.waits_ahead()
     boundaries = tuple(
         BoundaryReport(
             b.subop,
             subops[b.subop].name,
             b.form.value,
             b.reason,
-            len(b.waits),
-            float(sum(pure[w] for w in b.waits)),
-            float(sum(imbalance[w] for w in b.waits)),
-            words.why_waits(b.waits[0]) if b.waits else "",
+            len(waits[b.subop]),
+            float(sum(pure[w] for w in waits[b.subop])),
+            float(sum(imbalance[w] for w in waits[b.subop])),
+            words.why_waits(waits[b.subop][0]) if waits[b.subop] else "",
         )
         for b in plan.boundaries
     )
@@ -276,7 +277,7 @@ def _gains(
     now = replay.time_ns()
     found = [Gain("launching for free", 1 - now / whole)]
     costly = sorted(boundaries, key=lambda b: -b.pure_ns - b.imbalance_ns)[:GAINS_TRIED]
-    waits = {b.subop: b.waits for b in plan.boundaries}
+    waits = plan.waits_ahead()
     for boundary in costly:
         saved = now - replay.time_ns(free=waits[boundary.subop])
         found.append(Gain(f"no core waits ahead of sub-operator {boundary.subop} ({boundary.name})", saved / whole))
