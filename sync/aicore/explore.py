@@ -180,7 +180,7 @@ class _Interleaving:
         if event.mode is Mode.NOTIFY:
             return
         for other in self.cores:
-            if other.kind in event.receivers and core.number in self.plan.observed(event, other.number):
+            if other.kind in event.receivers:
                 count = self._count(event, other.number) - other.taken.get(event.flag, 0)
                 if count > self.plan.flag_count_max:
                     self.wrong = f"flag {event.flag} counts to {count} on core {other.number}"
@@ -296,4 +296,4 @@ def _left(kernel: _Kernel, wait: OperandWait | None) -> list[int | None]:
     if wait is None:
         return []
     events: list[int | None] = [e for e in dict.fromkeys(wait.events) if e not in kernel.executed]
-    return [*events, None] if wait.fence and kernel.task is not None else events
+    return [*events, None] if wait.fence else events

@@ -212,6 +212,14 @@ def test_random_runs_of_one_seed_are_the_same() -> None:
     assert len(numbers) > 1
 
 
+def test_random_runs_have_cores_and_queues_fall_far_behind() -> None:
+    """Behind hundreds of moves of all others: a core's only store, and a core whose turn comes late."""
+    reader = [*[Drain()] * 100, Run(1)]
+    assert wrong_of((0, 0, (write(0, 8),)), (1, 2, (read(0, 8),)), cube=[Run(0)], vector=reader) == reads(1, 2)
+    writer = [*[Drain()] * 100, Run(1)]
+    assert wrong_of((0, 2, (read(0, 8),)), (1, 0, (write(0, 8),)), cube=writer, vector=[Run(0)]) == reads(0, 2)
+
+
 @pytest.mark.parametrize(
     ("between", "wait", "right"),
     [

@@ -72,11 +72,18 @@ def test_checkers_and_the_tests_beside_them_are_there(file: str) -> None:
 
 def test_all_checkers_are_looked_at() -> None:
     paths = [*(mutants.ROOT / "sync").rglob("verify*.py"), *(mutants.ROOT / "sync").rglob("explore.py")]
+    paths += (mutants.ROOT / "scheduler").rglob("*_check.py")
     assert {path.relative_to(mutants.ROOT).as_posix() for path in paths} <= set(mutants.CHECKERS)
 
 
+def test_the_rest_has_no_checkers() -> None:
+    rest = mutants.rest(mutants.ROOT)
+    assert "scheduler/memory.py" in rest
+    assert not {*rest} & {*mutants.CHECKERS}
+
+
 def test_tests_of_other_files_are_those_that_import_them() -> None:
-    tests = mutants.tests_of(mutants.ROOT, "scheduler/memory_check.py")
+    tests = mutants.tests_of(mutants.ROOT, "scheduler/memory.py")
     assert "tests/ut/test_memory.py" in tests
     assert "tests/ut/test_verify.py" not in tests
 

@@ -16,7 +16,7 @@ from superkernel.ir.graph import Graph
 from superkernel.scheduler.grouping import Grouping, view_chain
 from superkernel.scheduler.hostcall import HostCallTiling
 from superkernel.scheduler.memory import ALIGN_BYTES, MemoryPlan, plan_memory, walks_alike
-from superkernel.scheduler.memory_check import ByteOwners, check_memory
+from superkernel.scheduler.memory_check import check_memory
 from superkernel.scheduler.schedule import MemoryAddress, Space
 
 
@@ -165,22 +165,6 @@ def test_a_reused_buffer_that_is_still_needed_is_named() -> None:
     flat = [[replace(p, offset=0) if p.space is Space.ARENA else p for p in row] for row in plan.addresses]
     with pytest.raises(VerificationError, match=r"operand 'v0'.*hold 'v"):
         check_memory(grouping.subops, flat, grouping.buffers)
-
-
-def test_owners_against_a_byte_array() -> None:
-    rng = np.random.default_rng(0)
-    owners, truth = ByteOwners(), np.zeros(64, np.int64)
-    for step in range(1, 400):
-        start, stop = sorted(int(v) for v in rng.choice(65, 2, replace=False))
-        if rng.random() < 0.6:
-            owners.claim(start, stop, str(step))
-            truth[start:stop] = step
-        name = int(rng.choice(truth))
-        found = np.zeros(64, bool)
-        for low, high, who in owners.strangers(start, stop, str(name) if name else ""):
-            assert set(truth[low:high]) == {int(who or 0)}
-            found[low:high] = True
-        assert np.array_equal(found[start:stop], truth[start:stop] != name)
 
 
 def test_outputs_and_states_have_their_own_spaces() -> None:
