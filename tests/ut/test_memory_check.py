@@ -260,6 +260,8 @@ def test_an_update_in_place_takes_the_version_before() -> None:
 def test_the_version_before_is_gone_where_it_was_overwritten() -> None:
     old = Use("s", IN, at(STATE), 8)
     assert wrong(STATES, [old, update("t")], [X, update("u"), RESULT]) == []
+    new = replace(old, value="t")
+    assert wrong(STATES, [old, update("t")], [new, update("u"), RESULT]) == []
     found = wrong(STATES, [X, update("t")], [old, update("u"), RESULT])
     assert found == [strange(1, "s", "s", "bytes 0..8 of state0 hold 't'")], "all of it, whatever was stored"
 
@@ -321,6 +323,7 @@ def test_runs_that_an_anchor_touches() -> None:
     anchored = replace(body, op="sum", anchor_inputs=(view, None, body.epilogue), epilogue=pointwise(1).epilogue)
     assert list(read_runs(anchored, 0)) == [(4, 12), (12, 16), (28, 32), (4, 12), (20, 28)]
     assert list(written_runs(anchored, 1)) == [(0, 8), (0, 8), (16, 24)]
+    assert list(read_runs(anchored, 1)) == list(written_runs(anchored, 0)) == []
 
 
 def test_very_many_runs_are_taken_by_their_bounds() -> None:
