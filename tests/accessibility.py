@@ -1,28 +1,25 @@
 """Whether a page can be used without a mouse and by ear: what WCAG 2.2 (levels A and AA) asks that a program can see.
 
-Names and roles are those that the browser itself computed (its accessibility tree), colours those that it computed
-(behind a text lie the grounds of all elements around it), the order of the focus is found by pressing Tab.
+axe-core judges first (`AXE_TAGS`); what it leaves to a reader counts too, but for the contrast of texts, which is
+computed here from the colours that the browser computed (behind a text lie the grounds of all elements around it).
 
-Checked: language and title; landmarks; one first heading, none left out; names of what can be operated and of pictures;
-heads of tables; references between elements, roles and attributes of ARIA, ids; contrast of texts (1.4.3: 4.5, large
+Checked beside it: one first heading; heads of tables; labels of something; ids; contrast of texts (1.4.3: 4.5, large
 ones 3) and of what can be operated against its ground (1.4.11: 3); regions that scroll can be reached; focus goes
-through everything that can be operated, in the order of the document, and is seen.
+through everything that can be operated, in the order of the document, and is seen (the order is found by pressing Tab).
 Not checked: whether names say the right thing, contrast of what a canvas draws (`test_page.py` does), text on pictures.
 """
 
 from __future__ import annotations
 
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from browser import Tab
 
-OPERATED = frozenset({
-    "button", "checkbox", "combobox", "link", "listbox", "menuitem", "option", "radio", "searchbox", "slider",
-    "spinbutton", "switch", "tab", "textbox",
-})  # fmt: skip
-PICTURES = frozenset({"img", "image", "graphics-document", "figure"})
+AXE_TAGS = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
 TABS_MAX = 400
 SCRIPT = Path(__file__).with_suffix(".js")
 
@@ -32,23 +29,23 @@ def violations(tab: Tab) -> list[str]:
     tab.run(
         f"(() => {{ {SCRIPT.read_text('utf-8')} Object.assign(window, {{ wrongWithPage, focused, focusable }}); }})()"
     )
-    return [*tab.run("wrongWithPage()"), *_unnamed(tab), *_focus(tab)]
+    return [*_axe(tab), *tab.run("wrongWithPage()"), *_focus(tab)]
 
 
-def _unnamed(tab: Tab) -> list[str]:
-    found = []
-    for node in tab.send("Accessibility.getFullAXTree")["nodes"]:
-        role = str(node.get("role", {}).get("value", "")).lower()
-        name = str(node.get("name", {}).get("value", "")).strip()
-        if not node.get("ignored") and not name and role in OPERATED | PICTURES:
-            found.append(f"no name: a {role}{_described(tab, node)}")
-    return found
+@cache
+def _axe_source() -> str:
+    return files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8")
 
 
-def _described(tab: Tab, node: dict[str, Any]) -> str:
-    if "backendDOMNodeId" not in node:
-        return ""
-    return ", " + str(tab.send("DOM.getOuterHTML", backendNodeId=node["backendDOMNodeId"])["outerHTML"])[:120]
+def _axe(tab: Tab) -> list[str]:
+    tab.run(f"(() => {{ {_axe_source()} }})()")
+    found = tab.run(f"axe.run(document, {{ runOnly: {list(AXE_TAGS)} }})")
+    open_ones = [rule for rule in found["incomplete"] if rule["id"] != "color-contrast"]
+    return [
+        f"{rule['id']}: {node['html'][:120]}, {node.get('failureSummary', rule['help'])}"
+        for rule in [*found["violations"], *open_ones]
+        for node in rule["nodes"]
+    ]
 
 
 def _focus(tab: Tab) -> list[str]:

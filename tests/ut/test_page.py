@@ -353,18 +353,18 @@ def test_a_page_is_drawn(width: int, dark: bool, tmp_path: Path, browser: Browse
 
 
 WRONG = {
-    "no language": "<!doctype html><title>t</title><main><h1>a</h1></main>",
-    "no title": '<!doctype html><html lang="en"><main><h1>a</h1></main>',
-    "not one main landmark": '<!doctype html><html lang="en"><title>t</title><h1>a</h1>',
+    "html-has-lang": "<!doctype html><title>t</title><main><h1>a</h1></main>",
+    "document-title": '<!doctype html><html lang="en"><main><h1>a</h1></main>',
+    "landmark-one-main": '<!doctype html><html lang="en"><title>t</title><h1>a</h1>',
     "not one first heading": PAGE_START + "<h2>b</h2><h1>a</h1><h1>b</h1>",
-    "a level of headings is left out": PAGE_START + "<h1>a</h1><h3>b</h3>",
+    "heading-order": PAGE_START + "<h1>a</h1><h3>b</h3>",
     "id twice": PAGE_START + '<h1>a</h1><p id="a">b</p><p id="a">b</p>',
-    "a place of its own in the order of focus": PAGE_START + '<h1>a</h1><p tabindex="2">b</p>',
-    "no such role": PAGE_START + '<h1>a</h1><p role="knob">b</p>',
-    "no such attribute aria-lable": PAGE_START + '<h1>a</h1><p aria-lable="x">b</p>',
-    "aria-labelledby leads nowhere": PAGE_START + '<h1>a</h1><section aria-labelledby="q">b</section>',
-    "role heading needs aria-level": PAGE_START + '<h1>a</h1><p role="heading">b</p>',
-    "two landmarks with one name": PAGE_START + "<h1>a</h1><aside>b</aside><aside>c</aside>",
+    "tabindex": PAGE_START + '<h1>a</h1><p tabindex="2">b</p>',
+    "aria-roles": PAGE_START + '<h1>a</h1><p role="knob">b</p>',
+    "aria-valid-attr": PAGE_START + '<h1>a</h1><p aria-lable="x">b</p>',
+    "aria-valid-attr-value": PAGE_START + '<h1>a</h1><section aria-labelledby="q">b</section>',
+    "aria-required-attr": PAGE_START + '<h1>a</h1><p role="heading">b</p>',
+    "landmark-unique": PAGE_START + "<h1>a</h1><aside>b</aside><aside>c</aside>",
     "a table without heads": PAGE_START + "<h1>a</h1><table><tr><td>1</td></tr></table>",
     "a label of nothing": PAGE_START + "<h1>a</h1><label>b</label>",
     "it scrolls, and cannot be reached": PAGE_START
@@ -373,9 +373,9 @@ WRONG = {
     "contrast of a text is 1.00": PAGE_START
     + '<h1>a</h1><div style="background:#000"><p style="color:#000">b</p></div>',
     "contrast of a border is 1.": PAGE_START + '<h1>a</h1><label>b <input style="border:1px solid #eee"></label>',
-    "no name: a button": PAGE_START + "<h1>a</h1><button></button>",
-    "no name: a textbox": PAGE_START + "<h1>a</h1><input>",
-    "no name: a image": PAGE_START + '<h1>a</h1><svg role="img" width="9" height="9"></svg>',
+    "button-name": PAGE_START + "<h1>a</h1><button></button>",
+    "label: ": PAGE_START + "<h1>a</h1><input>",
+    "svg-img-alt": PAGE_START + '<h1>a</h1><svg role="img" width="9" height="9"></svg>',
     "focus is not seen": PAGE_START + '<h1>a</h1><button style="outline:none">b</button>',
     "focus does not follow the document": PAGE_START
     + '<h1>a</h1><button tabindex="2">b</button><button tabindex="1">c</button>',
