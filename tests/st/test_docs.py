@@ -339,3 +339,16 @@ def test_no_merge_is_left_half_done(name: str) -> None:
     """Prose is the one kind of file in which no other check stumbles over the marks of a conflict."""
     lines = (ROOT / name).read_text().splitlines()
     assert not [line for line in lines if re.match(r"(<{7}|={7}|>{7})( |$)", line)]
+
+
+def test_the_speed_that_the_readme_claims_is_the_measured_one() -> None:
+    measured = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    found = re.search(r"Faster than the best f32 rival on (\d+ of \d+) .* ours ([\d.]+); least ([\d.]+)\.", measured)
+    assert found is not None
+    count, mean, least = found.groups()
+    most = max(
+        float(ratio)
+        for ratio in re.findall(r"^\| \S+ .*? us .*? ([\d.]+) \[[\d.]+, [\d.]+\] \|", measured, re.MULTILINE)
+    )
+    said = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"above 1 on {count} workloads: {least} to {most:.2f}, geometric mean {mean}" in said
