@@ -73,9 +73,12 @@ def _parts(kind: str, data: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
         if len(rows) == len({core for core, _ in rows}):  # one row per core: its spans do not overlap
             for figure in list(figures_of(kind, data, "").values())[1:]:
                 yield figure.name.partition(",")[0], figure.us
+    elif kind == SIMULATED:
+        yield from data.get("split", {}).items()
+        yield "NumPy", data.get("numpy_us", 0.0)
     elif "rows" in data:
         yield from data["rows"][-1].get("split", {}).items()
-    elif kind != SIMULATED and (data.get("conditions") or {}).get("trusted", True):
+    elif (data.get("conditions") or {}).get("trusted", True):
         yield from ((row["name"], row["ns"] / 1e3) for row in data["parts"])
 
 

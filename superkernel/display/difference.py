@@ -1,9 +1,10 @@
 """What changed between two measurements, as their JSON forms say it: `difference`.
 
 Model: a report, an ablation or a trace gives *figures*: the time of a launch, and what parts of it took, each with the
-95 % interval of its median; figures of a simulator and of a single recorded run are exact. A figure has *changed* where
-the intervals of both sides are disjoint and its change is at least `limit` of the whole time: a part that doubles and
-is a thousandth of the launch is no news. The two are *worse* where the whole time itself has changed upwards.
+95 % interval of its median; figures of a simulator and of a single recorded run are exact, but for what NumPy computed
+beside a simulator. A figure has *changed* where the intervals of both sides are disjoint and its change is at least
+`limit` of the whole time: a part that doubles and is a thousandth of the launch is no news. The two are *worse* where
+the whole time itself has changed upwards.
 
 It reads data alone, so that measurements of other machines and versions can be held against each other; it cannot know
 what either machine did beside.
@@ -22,6 +23,7 @@ from superkernel.core.files import file_name
 
 LIMIT = 0.02
 WHOLE = "a launch"
+NUMPY_WITHIN = 2.0  # times: what one measurement of a call of NumPy is believed to
 TRACE = "trace"
 SIMULATED = "superkernel.sim_report/2"
 
@@ -157,11 +159,18 @@ def _median(name: str, interval: Mapping[str, float]) -> Figure:
 
 def _of_simulator(data: Mapping[str, Any]) -> Iterator[Figure]:
     us = 1 / data["clock_mhz"]
-    yield _exact(WHOLE, data["cycles"] * us)
+    yield _with_numpy(WHOLE, data["cycles"] * us, data.get("numpy_us", 0.0))
     for row in data["subops"]:
         yield _exact(f"{row['name']} ({row['kernel']})", (row["last"] - row["first"]) * us)
-    yield _exact("pure sync", sum(row["pure"] for row in data["subops"]) * us)
-    yield _exact("imbalance", sum(row["imbalance"] for row in data["subops"]) * us)
+    for name, part_us in data.get("split", {}).items():
+        yield _exact(f"{name}, mean over cores", part_us)
+    if data.get("numpy_us"):
+        yield _with_numpy("NumPy", 0.0, data["numpy_us"])
+
+
+def _with_numpy(name: str, us: float, numpy_us: float) -> Figure:
+    """A simulated time and one that was measured once, on a machine of which nothing is known."""
+    return Figure(name, us + numpy_us, us + numpy_us / NUMPY_WITHIN, us + numpy_us * NUMPY_WITHIN)
 
 
 def _of_ablation(data: Mapping[str, Any]) -> Iterator[Figure]:

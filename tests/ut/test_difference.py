@@ -195,6 +195,28 @@ def test_two_reports_side_by_side(tmp_path: Path) -> None:
     assert "Nothing changed beyond noise" in compared(tmp_path, simulated(1000), simulated(1000), 0)
 
 
+def test_what_numpy_computes_is_part_of_an_accelerator_s_launch() -> None:
+    """A kernel that went to NumPy is slower, though the device does less; one measurement of NumPy is not another."""
+    whole, fallen = simulated(1000), {**simulated(800), "numpy_us": 5.0}
+    found = difference(whole, fallen)
+    assert found.worse
+    assert [change.name for change in found.changes][:2] == ["a launch", "NumPy"]
+    assert not difference(fallen, {**fallen, "numpy_us": 7.0}).changes
+
+
+def test_two_reports_of_an_accelerator_side_by_side(tmp_path: Path) -> None:
+    """Their bars have the parts that the reports name, which are all of their cycles."""
+    reports = [sk.compile(models.mlp((width, 32, 16), batch=4), target="mini").report() for width in (32, 512)]
+    for report in reports:
+        assert sum(report.split.values()) == pytest.approx(report.cycles / report.clock_mhz)
+        assert min(report.split.values()) >= 0
+        assert 0 < report.split["pure sync"] < report.split["rest"]
+    page = compared(tmp_path, reports[0].to_json(), reports[1].to_json(), 1)
+    for letter, report in zip("AB", reports, strict=True):
+        (said,) = re.findall(f'aria-label="({letter}: [^"]*)"', page)
+        assert all(name in said for name, us in report.split.items() if us > 0), said
+
+
 def test_two_traces_side_by_side(tmp_path: Path) -> None:
     """Both timelines on one axis: the cores of A, then those of B; spans, flows and their places are those of each."""
     kernel = sk.compile(models.transformer(layers=1), target="mini")

@@ -157,6 +157,18 @@ class SimReport:
         """Pure synchronisation cost, summed over the boundaries."""
         return sum(row.pure for row in self.subops)
 
+    @property
+    def split(self) -> dict[str, float]:
+        """us of the run's cycles by what became of them, mean over the cores; `rest`: work, and cores without any."""
+        cores = [row for row in self.cores if row.kind in CORE_KINDS]
+        of_cores = 1 / (self.clock_mhz * (len(cores) or 1))
+        found = {
+            "pure sync": sum(row.pure * row.waiting for row in self.subops) * of_cores,
+            "imbalance": sum(row.imbalance * row.waiting for row in self.subops) * of_cores,
+            "misses": sum(row.stalls.get(cause, 0) for row in cores for cause in FETCH_STALLS) * of_cores,
+        }
+        return {**found, "rest": self.cycles / self.clock_mhz - sum(found.values())}
+
     def engine_share(self, kind: str, engine: str) -> float:
         """Part of the run that an engine is busy, mean over the cores of a type ("cube", "vector") that work."""
         rows = [r for r in self.cores if r.kind == kind and r.busy.get(engine)]
@@ -166,7 +178,7 @@ class SimReport:
         """Plain data, stable keys."""
         found = asdict(replace(self, source=None))
         del found["source"]
-        return {"schema": "superkernel.sim_report/2", **found, "speedup": self.speedup}
+        return {"schema": "superkernel.sim_report/2", **found, "speedup": self.speedup, "split": self.split}
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what makes the page, which holds the kernel: copies and pickles have figures and texts."""
@@ -254,8 +266,7 @@ def _headlines(report: SimReport) -> list[str]:
     if report.selections:
         lines.append(no_bound(report.selections))
     lines += _part_lines(report)
-    cores = sum(core.kind in CORE_KINDS for core in report.cores) or 1
-    pure, imbalance = (sum(getattr(r, n) * r.waiting for r in report.subops) / cores for n in ("pure", "imbalance"))
+    pure, imbalance = (report.split[part] * report.clock_mhz for part in ("pure sync", "imbalance"))
     lines.append(
         f"waits between sub-operators, mean over all cores: {pure + imbalance:.0f} cycles, {pure:.0f} of them pure "
         f"synchronisation, {imbalance:.0f} imbalance"
