@@ -75,20 +75,21 @@ def make_inputs(graph: Graph, seed: int = 1) -> dict[str, Array]:
 
 
 class _Net:
-    """A graph builder with seeded weights, scaled so that activations neither vanish nor explode."""
+    """A graph builder with seeded weights of `dtype`, scaled so that activations neither vanish nor explode."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, dtype: type[np.floating[Any]] = np.float32) -> None:
         self.b = GraphBuilder(name)
         self.rng = np.random.default_rng(0)
+        self.dtype = dtype
 
     def noise(self, *shape: int) -> Array:
-        return self.rng.standard_normal(shape, np.float32)
+        return self.rng.standard_normal(shape, np.float32).astype(self.dtype, copy=False)
 
     def weight(self, *shape: int) -> Tensor:
-        return self.b.constant(self.noise(*shape) / np.float32(np.sqrt(shape[0])))
+        return self.b.constant(self.noise(*shape) / self.dtype(np.sqrt(shape[0])))
 
     def vector(self, width: int, around: float = 0.0) -> Tensor:
-        return self.b.constant(np.float32(around) + np.float32(0.1) * self.noise(width))
+        return self.b.constant(self.dtype(around) + self.dtype(0.1) * self.noise(width))
 
     def dense(self, x: Tensor, outputs: int) -> Tensor:
         return x @ self.weight(x.shape[-1], outputs) + self.vector(outputs)
@@ -143,14 +144,16 @@ def mlp(width: int, layers: int) -> Graph:
 
 
 def decode_step(
-    layers: int, width: int, heads: int, kv_heads: int, inner: int, vocabulary: int, positions: int
-) -> Graph:
-    """One step of a Llama-style decoder: token [1], position [1] -> logits [1, vocabulary]; caches are states."""
-    net = _Net("decode")
+    layers: int, width: int, heads: int, kv_heads: int, inner: int, vocabulary: int, positions: int,
+    dtype: type[np.floating[Any]] = np.float32,
+) -> Graph:  # fmt: skip
+    """One step of a Llama-style decoder: token [1], position [1] -> logits [1, vocabulary]; caches are states. `dtype`:
+    of weights and activations."""
+    net = _Net("decode", dtype)
     b, size = net.b, width // heads
     token, position = b.input("token", (1,), "i64"), b.input("position", (1,), "i64")
     angles = np.arange(positions)[:, None] / 10000.0 ** (np.arange(size // 2) / (size // 2))
-    cos, sin = (b.constant(f(angles).astype(np.float32)) for f in (np.cos, np.sin))
+    cos, sin = (b.constant(f(angles).astype(dtype)) for f in (np.cos, np.sin))
     visible = position + 1
     x = b.gather(b.constant(net.noise(vocabulary, width)), token, axis=0)
     for i in range(layers):

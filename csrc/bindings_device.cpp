@@ -136,6 +136,8 @@ class DeviceObject {
                  {static_cast<const std::uint8_t*>(info.ptr), static_cast<std::size_t>(info.size * info.itemsize)});
   }
 
+  void reserve(std::uint64_t address, std::uint64_t count) { idle().reserve(address, count); }
+
   std::uint64_t first_unwritten(std::uint64_t address, std::uint64_t count) {
     return idle().first_unwritten(address, count);
   }
@@ -193,7 +195,8 @@ class DeviceObject {
     py::list cores;
     for (const auto& core : device.cores()) cores.append(core_of(*core));
     return py::dict("cycles"_a = device.exit_cycle(), "cores"_a = cores, "sdma"_a = engine_of(device.sdma()->stats),
-                    "memory"_a = memory_of(device.memory_stats()), "console"_a = py::bytes(device.console()));
+                    "memory"_a = memory_of(device.memory_stats()), "console"_a = py::bytes(device.console()),
+                    "data_dependent"_a = device.data_dependent());
   }
 
   py::bytes trace() {
@@ -215,6 +218,7 @@ void register_device(py::module_& m) {
            py::arg("target"), py::arg("entry"), py::arg("private_address"), py::arg("segments"), py::arg("options"),
            py::arg("delays") = 0)
       .def("write", &DeviceObject::write, py::arg("address"), py::arg("data"))
+      .def("reserve", &DeviceObject::reserve, py::arg("address"), py::arg("count"))
       .def("read", &DeviceObject::read, py::arg("address"), py::arg("count"))
       .def("first_unwritten", &DeviceObject::first_unwritten, py::arg("address"), py::arg("count"))
       .def(

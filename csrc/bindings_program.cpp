@@ -39,10 +39,13 @@ class RecorderObject {
 
   void write(std::uint64_t address, const py::buffer& data) { recorder_.write(address, span_of(data.request())); }
 
-  // The buffer must stay as long as this object: it keeps it.
-  void view(std::uint64_t address, const py::buffer& data) {
-    kept_.push_back(std::make_unique<py::buffer_info>(data.request()));
-    recorder_.view(address, span_of(*kept_.back()));
+  // The buffer that `make` gives must stay as long as this object: it keeps it.
+  void view(std::uint64_t address, std::uint64_t bytes, const py::function& make) {
+    recorder_.view(address, bytes, [this, make, bytes] {
+      kept_.push_back(std::make_unique<py::buffer_info>(make().cast<py::buffer>().request()));
+      if (span_of(*kept_.back()).size() != bytes) throw py::value_error("not as many bytes as were announced");
+      return span_of(*kept_.back());
+    });
   }
 
   // Per hart: steps (rows of 6 words), arguments by call, uses (rows of 4 words).
@@ -100,7 +103,7 @@ void register_program(py::module_& m) {
            py::arg("target"), py::arg("entry"), py::arg("private_address"), py::arg("segments"), py::arg("functions"),
            py::arg("instructions_max"))
       .def("write", &RecorderObject::write, py::arg("address"), py::arg("data"))
-      .def("view", &RecorderObject::view, py::arg("address"), py::arg("data"))
+      .def("view", &RecorderObject::view, py::arg("address"), py::arg("bytes"), py::arg("make"))
       .def("launch", &RecorderObject::launch, py::arg("number"), py::arg("on_call"))
       .def_property_readonly("wrong", &RecorderObject::wrong)
       .def_property_readonly("executed", [](const RecorderObject& self) { return self.recorder().executed(); })

@@ -268,8 +268,8 @@ class ProgramRecorder:
     ) -> None: ...
     def write(self, address: int, data: Buffer) -> None:
         """Bytes of global memory. The range is not checked."""
-    def view(self, address: int, data: Buffer) -> None:
-        """The same without a copy, for loads."""
+    def view(self, address: int, bytes: int, make: Callable[[], Buffer]) -> None:
+        """The same without a copy, for loads; `make` is called at the first one."""
     def launch(
         self,
         number: int,
@@ -527,6 +527,7 @@ class SimDeviceResults(TypedDict):
     sdma: dict[str, int]
     memory: dict[str, int]
     console: bytes
+    data_dependent: set[int]
 
 class SimDevice:
     """The timed accelerator; superkernel.sim.device.Device is the public face, which checks the arguments.
@@ -544,6 +545,7 @@ class SimDevice:
         delays: int = 0,
     ) -> None: ...
     def write(self, address: int, data: Buffer) -> None: ...
+    def reserve(self, address: int, count: int) -> None: ...
     def read(self, address: int, count: int) -> bytes: ...
     def first_unwritten(self, address: int, count: int) -> int: ...
     def declare(self, sub_operator: int, core: int, writes: bool, ranges: list[tuple[int, int]]) -> None: ...

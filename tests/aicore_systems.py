@@ -21,7 +21,7 @@ from superkernel.backends.aicore.compiled import AicoreCompiled
 from superkernel.backends.aicore.executable import SimExecutable, SimRun
 from superkernel.builder import GraphBuilder, Tensor
 from superkernel.codegen.aicore.code_choice import CodeOptions
-from superkernel.codegen.aicore.image import AicoreImage, AicoreImageBuilder
+from superkernel.codegen.aicore.image import AicoreImage, AicoreImageBuilder, Contents
 from superkernel.codegen.aicore.program_spec import ProgramSpec, ranges_of
 from superkernel.codegen.cache import ObjectCache
 from superkernel.ir.graph import Graph
@@ -171,10 +171,10 @@ class Workbench:
         """The program with other data in its memory: `change(address, bytes)` edits what is written at the start."""
         image = self.compiled.image
         data = []
-        for address, old in image.data:
-            new = bytearray(old.tobytes())
-            change(address, new)
-            data.append((address, np.frombuffer(new, np.uint8)))
+        for part in image.data:
+            new = bytearray(part.data.tobytes())
+            change(part.address, new)
+            data.append(Contents(part.address, np.frombuffer(new, np.uint8), len(new)))
         return self.executable(replace(image, data=tuple(data)))
 
     def run(self, executable: SimExecutable | None = None, **options: Any) -> SimRun:

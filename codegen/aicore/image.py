@@ -35,7 +35,7 @@ from superkernel.scheduler.aicore.schedule import AicoreSchedule
 from superkernel.scheduler.families.aicore.base import AicoreTiling, CoreRole
 from superkernel.scheduler.schedule import Space
 from superkernel.scheduler.symbols import made_from, symbol_of
-from superkernel.scheduler.tiling import pack_bytes
+from superkernel.scheduler.tiling import Pack, pack_bytes
 from superkernel.sync.aicore.plan import AicorePlan, CoreKind
 from superkernel.target import certificate_note, launch_note, note
 from superkernel.target.aicore import AicoreTarget
@@ -43,14 +43,30 @@ from superkernel.target.aicore import AicoreTarget
 Progress = Callable[[str, int, int], None]
 
 
+@dataclass(frozen=True, eq=False)
+class Contents:
+    """What memory holds at an address at the start: `value`, C-ordered, or, of `nbytes`, what `pack` makes of it, which
+    engines alone read."""
+
+    address: int
+    value: NDArray[Any]
+    nbytes: int
+    pack: Pack | None = None
+
+    @cached_property
+    def data(self) -> NDArray[np.uint8]:
+        """The bytes. Packed when somebody asks, and kept: packed constants are as large as the model."""
+        return pack_bytes(self.pack, self.value)
+
+
 @dataclass(frozen=True)
 class AicoreImage:
-    """A linked program with everything that its memory must hold at the start. `data`: constants and unit ranges, by
-    address. `symbols[i]`: the kernel functions of sub-operator i by role."""
+    """A linked program with everything that its memory must hold at the start. `data`: constants and unit ranges.
+    `symbols[i]`: the kernel functions of sub-operator i by role."""
 
     image: Image
     addresses: SpaceAddresses
-    data: tuple[tuple[int, NDArray[np.uint8]], ...]
+    data: tuple[Contents, ...]
     symbols: tuple[dict[CoreRole, str], ...]
     calls: tuple[KernelCall | None, ...]
     host_calls: tuple[int, ...]
@@ -66,7 +82,7 @@ class AicoreImage:
     def whole_elf(self, certificate: bytes) -> bytes:
         """The program and its data (constants, unit ranges) in one file, sealed with the note of its certificate.
         Inputs, outputs, arena are not in it."""
-        extra = tuple(ElfSegment(address, data.tobytes(), "rw-", len(data)) for address, data in self.data if len(data))
+        extra = tuple(ElfSegment(p.address, p.data.tobytes(), "rw-", p.nbytes) for p in self.data if p.nbytes)
         notes = (*self.image.notes, (certificate_note.SECTION, certificate))
         return certificate_note.sealed(replace(self.image, segments=(*self.image.segments, *extra), notes=notes).elf())
 
@@ -213,11 +229,11 @@ class AicoreImageBuilder:
 
     # Data -------------------------------------------------------------------------------------------------------------
 
-    def _constants(self, values: Mapping[str, NDArray[Any]]) -> list[tuple[int, NDArray[np.uint8]]]:
+    def _constants(self, values: Mapping[str, NDArray[Any]]) -> list[Contents]:
         base = self.addresses.start(Space.CONSTANT)
-        return [(base + c.offset, pack_bytes(c.pack, values[c.value])) for c in self.schedule.constants]
+        return [Contents(base + c.offset, values[c.value], c.nbytes, c.pack) for c in self.schedule.constants]
 
-    def _parameters(self, calls: tuple[KernelCall | None, ...]) -> list[tuple[int, NDArray[np.uint8]]]:
+    def _parameters(self, calls: tuple[KernelCall | None, ...]) -> list[Contents]:
         """Each core's unit ranges, as they stand in its private memory."""
         memory = MemoryMap.of(self.target)
         tables = ranges_of(self.plan, calls)
@@ -240,5 +256,6 @@ class AicoreImageBuilder:
         for core, row in rows.items():
             packed = b"".join(struct.pack("<II", *pair) for pair in row)
             if packed:
-                found.append((memory.private(core) + PARAMETERS_BYTE, np.frombuffer(packed, np.uint8)))
+                place = memory.private(core) + PARAMETERS_BYTE
+                found.append(Contents(place, np.frombuffer(packed, np.uint8), len(packed)))
         return found

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from superkernel.core.errors import InputError
-from superkernel.core.options import SIMULATION_LIMIT_S
+from superkernel.core.options import OPTIONS, SIMULATION_LIMIT_S
 
 if TYPE_CHECKING:
     from superkernel.sim.accelerator import AcceleratorResult
@@ -42,6 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser, parser_class: type[argparse.A
     verb.add_argument("--time-limit", type=float, default=SIMULATION_LIMIT_S, metavar="SECONDS", help=text)
     text = "on an accelerator: engines and signals are late at random; the seed repeats a run"
     verb.add_argument("--delays", type=int, default=0, metavar="SEED", help=text)
+    simulation = OPTIONS["simulation"]
+    text = f"on an accelerator: {simulation.effect.lower()} (default {simulation.default}); docs/simulator.md, Modes"
+    verb.add_argument(f"--{simulation.name}", choices=simulation.choices, default=simulation.default, help=text)
     verb.add_argument(
         "--memory", dest="memory_bytes", type=int, metavar="BYTES", help="default: the program's and 16 MiB more"
     )
@@ -79,6 +82,14 @@ def run(args: argparse.Namespace, program: str) -> ProgramResult | AcceleratorRe
         raise InputError("out of range", location="--time-limit", expected="seconds above 0", found=args.time_limit)
     if args.delays and (target is None or ends_through_tohost(data)):
         raise InputError("only an accelerator has engines that may be late", location="--delays", found=args.delays)
+    if args.simulation != OPTIONS["simulation"].default and (target is None or ends_through_tohost(data)):
+        hint = "a plain program has no engines: it is run as it is, without their cycles"
+        raise InputError(
+            "only an accelerator's program is simulated in part",
+            location="--simulation",
+            found=args.simulation,
+            hint=hint,
+        )
     limits = {"max_instructions": args.max_instructions, "limit_s": args.time_limit}
     if target is not None and ends_through_tohost(data):
         return run_on_one_core(data, target, harts=plain.get("harts", 1), **limits)
@@ -89,7 +100,7 @@ def run(args: argparse.Namespace, program: str) -> ProgramResult | AcceleratorRe
         table = launches_of(data, program)
         if table.names:  # what a kernel saved
             checked_certificate(data, program)
-        return run_launches(data, target, table, delays=args.delays, **limits)
+        return run_launches(data, target, table, delays=args.delays, mode=args.simulation, **limits)
     if "icache" in plain:
         plain["icache"] = CacheGeometry.parse(plain["icache"])
     return run_program(program, **limits, **plain)

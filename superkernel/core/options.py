@@ -191,6 +191,14 @@ class Options:
         high=1e12,  # about 30 years; the runtime counts ns in 64 bits
         unit="milliseconds",
     )
+    simulation: Literal["both", "timing", "functional"] = option(
+        "both", "run",
+        "What a run on the simulator computes. `both`: outputs and cycles, with races checked; `timing`: cycles alone: "
+        "reports, times and traces, the same as with data wherever they do not depend on it, and they say where they "
+        "may; calls and `run` are errors; `functional`: outputs alone, the same bits; reports, times and traces are "
+        "errors ([modes](simulator.md#modes)).",
+        idle={HOST: "nothing is simulated"},
+    )
     cache: bool = option(
         True, "run", "Keep compiled code and plans on disk. [SK_CACHE_DIR](command-line.md#environment) says where."
     )

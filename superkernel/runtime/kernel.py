@@ -95,6 +95,9 @@ class Kernel(_core.DirectCall):
             raise InputError("nothing can be late", location="argument 'delays'", found=f"executor {executor!r}")
         return self._reference(arrays)
 
+    def _require_times(self) -> None:
+        """Raises UnsupportedError where runs have no times, so that there are no reports."""
+
     def _reconstructor(self) -> Reconstructor:
         """What makes the kernel again in another process: a function of a module and its arguments."""
         raise self._unsupported("pickled kernels")
@@ -197,7 +200,8 @@ class Kernel(_core.DirectCall):
         """Run once and return outputs by name. Inputs: a mapping, a list, or by keyword (not what an argument here is
         called). `executor`: the kernel's own ("host", or "sim" for an accelerator; default), "qemu" (an accelerator's
         program on an emulator of its harts: outputs only) or "reference" (the NumPy reference; states as the kernel's).
-        `profile=True` adds a report of this kernel's synchronisation; a run on the simulator has one anyway.
+        `profile=True` adds a report of this kernel's synchronisation; a run on the simulator has one anyway, but for
+        one of the function only, which has no cycles (option `simulation`).
         `delays`: a seed, 0 to 2^32 - 1; but for 0, cores, engines and signals are late where the seed says so, which
         changes no bit of what a right program computes (docs/reliability.md)."""
         name = executor or self.executor
@@ -209,6 +213,8 @@ class Kernel(_core.DirectCall):
                 found=repr(executor),
             )
         seed = checked_count("delays", delays, 0, DELAYS_MAX)
+        if profile:
+            self._require_times()
         arrays = self._arrays(inputs_given(inputs, named))
         if name != self.executor:
             return RunResult(self._run_on(name, arrays, seed), self._profile(arrays, rounds=0) if profile else None)
@@ -267,12 +273,14 @@ class Kernel(_core.DirectCall):
         alternating pairs, on the simulator one run of each. States are put back afterwards. Inputs as for `run`;
         without any, random ones of seed 0. `warm`: on the simulator the second of two runs, with L2 as the first one
         left it (the host's runs are warm anyway)."""
+        self._require_times()
         return self._profile(self._arrays_or_random(inputs, named), checked_count("rounds", rounds, 0), warm)
 
     def trace(self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, **named: Any) -> Trace:
         """One run as a timeline: what each core did when, on an accelerator each engine of it. `save` it as .html for a
         browser or as .json for Perfetto. On the host a warm launch, on the simulator a cold one; states are put back
         afterwards. Inputs as for `run`; without any, random ones of seed 0."""
+        self._require_times()
         arrays = self._arrays_or_random(inputs, named)
         with self._kept_states():
             return self._traced(self._io(list(arrays.values())))
@@ -290,6 +298,7 @@ class Kernel(_core.DirectCall):
         """ns of each of `rounds` launches back to back, without Python in between; simulated ns, all the same, on an
         accelerator. States are put back afterwards."""
         count = checked_count("rounds", rounds, 1)
+        self._require_times()
         arrays = self._arrays_or_random(inputs, named)
         with self._kept_states():
             return self._times(self._io(list(arrays.values())), count)

@@ -19,7 +19,7 @@ from superkernel.core.counted import counted
 from superkernel.core.errors import SimulationError
 from superkernel.core.files import ELF_MAGIC
 from superkernel.sim.counters import PHASES
-from superkernel.sim.device import INSTRUCTIONS_MAX, Device
+from superkernel.sim.device import INSTRUCTIONS_MAX, Device, Mode
 from superkernel.sim.machine import CacheGeometry
 from superkernel.sim.program import ProgramResult, run_program
 
@@ -36,11 +36,15 @@ FAILED_STATUS = 15
 
 @dataclass(frozen=True, slots=True)
 class AcceleratorResult:
-    """How an accelerator program ended: the counters of its launches, and why it was stopped where it was."""
+    """How an accelerator program ended: the counters of its launches, and why it was stopped where it was; `mode`: what
+    was simulated. In mode "functional" there are no cycles. `data_dependent`: names of sub-operators whose cycles may
+    depend on data that mode "timing" does not compute."""
 
     launches: tuple[LaunchResult, ...]
     names: tuple[str, ...]  # of the launches: what runs in them
     problem: str = ""
+    mode: Mode = "both"
+    data_dependent: tuple[str, ...] = ()
 
     @property
     def succeeded(self) -> bool:
@@ -60,12 +64,16 @@ class AcceleratorResult:
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
         if self.problem:
-            return {"succeeded": False, "problem": self.problem}
+            return {"succeeded": False, "simulation": self.mode, "problem": self.problem}
+        counts = {"simulation": self.mode, "instructions": self.instructions}
+        if self.mode == "functional":
+            return {"succeeded": True, **counts}
         return {
             "succeeded": True,
+            **counts,
             **{name: sum(getattr(each, name) for each in self.launches) for name in ("cycles", "time_ns")},
-            "instructions": self.instructions,
-            "launches": [dataclasses.asdict(dataclasses.replace(each, trace=b"")) for each in self.launches],
+            "data_dependent": list(self.data_dependent),
+            "launches": [_plain(each) for each in self.launches],
         }
 
     def head(self) -> str:
@@ -75,13 +83,19 @@ class AcceleratorResult:
         number = len(self.launches)
         head = f"{counted(number, 'launch')}, " if number > 1 else ""
         cycles, time_ns = sum(each.cycles for each in self.launches), sum(each.time_ns for each in self.launches)
-        return f"PASS: {head}{cycles} cycles, {time_ns / 1000:.2f} us, {self.instructions} instructions"
+        times = "" if self.mode == "functional" else f"{cycles} cycles, {time_ns / 1000:.2f} us, "
+        only = "" if self.mode == "both" else f" ({self.mode} only)"
+        return f"PASS: {head}{times}{self.instructions} instructions{only}"
 
     def text(self) -> str:
         """For a terminal."""
         if self.problem:
             return f"FAIL: {self.problem}"
         lines = [self.head()]
+        if self.data_dependent:
+            lines.append(f"no data was computed, on which cycles may depend in: {', '.join(self.data_dependent)}")
+        if self.mode == "functional":
+            return "\n".join(lines)
         if len(self.launches) > 1:
             lines += [
                 f"launch {number} ({name}): {each.cycles} cycles, {each.instructions} instructions"
@@ -98,6 +112,14 @@ class AcceleratorResult:
                 + (f", busy cycles {busy}" if busy else "")
             )
         return "\n".join(lines)
+
+
+def _plain(launch: LaunchResult) -> dict[str, Any]:
+    """A launch's counters as plain data, without the split by marker and without its trace."""
+    found = dataclasses.asdict(dataclasses.replace(launch, trace=b""))
+    for core in found["cores"]:
+        del core["table"]
+    return found
 
 
 def is_accelerator_program(data: bytes) -> bool:
@@ -139,11 +161,15 @@ def run_launches(
     max_instructions: int | None = None,
     limit_s: float = math.inf,
     delays: int = 0,
+    mode: Mode = "both",
 ) -> AcceleratorResult:
-    """Run the launches of a program; each may execute `max_instructions`, all together take `limit_s`; `delays` as in
-    `Device`. Raises FileFormatError, InputError."""
+    """Run the launches of a program; each may execute `max_instructions`, all together take `limit_s`; `delays` and
+    `mode` as in `Device`; for timing only races are not checked. Raises FileFormatError, InputError."""
     limit, end_s = max_instructions or INSTRUCTIONS_MAX, time.monotonic() + limit_s
-    device = Device(target, data, unwritten=False, max_instructions=limit, delays=delays, names=table.names)
+    device = Device(
+        target, data, mode=mode, races=mode != "timing", unwritten=False, max_instructions=limit, delays=delays,
+        names=table.names,
+    )  # fmt: skip
     names = tuple(", ".join(table.names[n] for n in row) for row in table.launches)
     done: list[LaunchResult] = []
     for number, row in enumerate(table.launches):
@@ -157,5 +183,7 @@ def run_launches(
             problem = f"the launch ended, and no core ran {', '.join(map(repr, left_out))}" if left_out else ""
         if problem:
             where = f"launch {number} of {len(table.launches)}: " if len(table.launches) > 1 else ""
-            return AcceleratorResult(tuple(done), names, where + problem)
-    return AcceleratorResult(tuple(done), names)
+            return AcceleratorResult(tuple(done), names, where + problem, mode)
+    dependent = sorted({index for launch in done for index in launch.data_dependent})
+    named = tuple(table.names[n] if n < len(table.names) else f"sub-operator {n}" for n in dependent)
+    return AcceleratorResult(tuple(done), names, "", mode, named)

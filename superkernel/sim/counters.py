@@ -202,7 +202,8 @@ class MemoryCounts:
 
 @dataclass(frozen=True, slots=True)
 class LaunchResult:
-    """One launch, from cycle 0 at the entry to the store to the exit address."""
+    """One launch, from cycle 0 at the entry to the store to the exit address. `data_dependent`: sub-operators whose
+    control units read what no engine computed, in mode "timing": with data their cycles may be others."""
 
     cycles: int
     time_ns: float
@@ -211,6 +212,7 @@ class LaunchResult:
     memory: MemoryCounts
     console: str
     trace: bytes = b""
+    data_dependent: tuple[int, ...] = ()
 
     @property
     def instructions(self) -> int:
@@ -241,6 +243,7 @@ def launch_result(raw: SimDeviceResults, clock_mhz: int, trace: bytes) -> Launch
         MemoryCounts(**raw["memory"]),
         raw["console"].decode("utf-8", "replace"),
         trace,
+        tuple(sorted(raw["data_dependent"])),
     )
 
 

@@ -17,7 +17,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
     from superkernel.target.aicore import AicoreTarget
 
-Mode = Literal["functional", "timing", "both"]
+Mode = Literal["both", "timing", "functional"]
+MODES: tuple[Mode, ...] = get_args(Mode)
 Range = tuple[int, int]
 
 FAILURE_KINDS: dict[str, str] = {
@@ -92,8 +93,9 @@ class _Image:
 class Device:
     """An accelerator with a program in it.
 
-    `program` is a static RV64 ELF executable. `mode`: "both"; "timing": engines compute no data, control units do;
-    "functional": data in a legal order, cycles mean nothing. `races` switches race detection, `unwritten` the check of
+    `program` is a static RV64 ELF executable. `mode`: "both"; "timing": engines compute no data, control units do, and
+    a result says where these read what engines did not compute (`LaunchResult.data_dependent`); "functional": data in a
+    legal order, cycles mean nothing. `races` switches race detection, `unwritten` the check of
     reads of global memory that nobody wrote, `flags` the check that no flag is set at the end; `trace` keeps an event
     trace (`trace.py`). `step` is how many instructions a core may run ahead at a time; results do not depend on it.
     `time_control` measures the simulator itself: `control_ns`. `names` are the sub-operators', for messages.
@@ -119,8 +121,8 @@ class Device:
         delays: int = 0,
         names: Sequence[str] = (),
     ) -> None:
-        if mode not in ("functional", "timing", "both"):
-            raise InputError("no such mode", location="mode", expected="functional, timing or both", found=repr(mode))
+        if mode not in MODES:
+            raise InputError("no such mode", location="mode", expected=", ".join(MODES), found=repr(mode))
         if not 0 <= delays < 2**32:
             raise InputError("out of range", location="delays", expected="0 to 2^32 - 1", found=delays)
         if not 1 <= step < 2**31 or not 1 <= max_instructions < 2**62:
@@ -130,7 +132,7 @@ class Device:
                 expected="at least 1",
                 found=f"{step}, {max_instructions}",
             )
-        self.target, self._names = target, names
+        self.target, self.mode, self._names = target, mode, names
         self.harts = target.cores + target.device.aicpu_harts
         self._image = read_program(program)
         raise_all(InputError, _misplaced(self._image, target, self.harts))
@@ -167,6 +169,12 @@ class Device:
         view = memoryview(data).cast("B")
         self._check(address, len(view))
         self._device.write(address, view)
+
+    def reserve(self, address: int, count: int) -> None:
+        """Counts bytes of global memory as written whose data nobody says, in mode "timing": what a control unit reads
+        of them is `LaunchResult.data_dependent`. Raises InputError for a range outside."""
+        self._check(address, count)
+        self._device.reserve(address, count)
 
     def read(self, address: int, count: int) -> bytes:
         """Bytes of global memory. Raises InputError for a range outside."""

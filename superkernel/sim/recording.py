@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,22 @@ NOTHING = 2**64 - 1
 
 DeclaredRow = tuple[int, bool, int, int, int, int]
 """An operand that a call may touch: number, whether it is written, address, bytes of a run, stride, count of runs."""
+
+
+class InitialData(Protocol):
+    """Bytes of memory at the start."""
+
+    @property
+    def address(self) -> int:
+        """Where they begin."""
+
+    @property
+    def nbytes(self) -> int:
+        """How many."""
+
+    @property
+    def data(self) -> NDArray[np.uint8]:
+        """The bytes, one-dimensional."""
 
 
 class StepKind(IntEnum):
@@ -45,12 +62,13 @@ class RecordedHart:
 class ProgramRecording:
     """A program in a device's memory, of which launches can be recorded one after the other.
 
-    `program`: an ELF file. `functions`: address and number of arguments of those whose calls are kept. Raises
+    `program`: an ELF file. `functions`: address and number of arguments of those whose calls are kept. `data`: what
+    memory holds beside the program; outside private memory asked for its bytes when they are loaded. Raises
     MachineError where there is not enough memory."""
 
     def __init__(
         self, target: AicoreTarget, program: bytes, functions: Sequence[tuple[int, int]],
-        data: Iterable[tuple[int, NDArray[np.uint8]]] = (),
+        data: Iterable[InitialData] = (),
     ) -> None:  # fmt: skip
         image = read_program(program)
         assert image.private_address is not None
@@ -62,11 +80,11 @@ class ProgramRecording:
         except MemoryError as error:
             raise MachineError("not enough memory for the device's global memory", location="map.ram_bytes") from error
         private_end = image.private_address + target.control.private_bytes * (target.cores + target.device.aicpu_harts)
-        for address, array in data:
-            if image.private_address <= address < private_end:
-                self._recorder.write(address, array.data)
-            elif len(array):
-                self._recorder.view(address, array.data)
+        for part in data:
+            if image.private_address <= part.address < private_end:
+                self._recorder.write(part.address, part.data.data)
+            elif part.nbytes:
+                self._recorder.view(part.address, part.nbytes, lambda part=part: part.data.data)
 
     def launch(
         self, number: int, on_call: Callable[[int, int, tuple[int, ...]], Iterable[DeclaredRow]]

@@ -110,7 +110,7 @@ def test_functional_mode_too_notices_what_did_not_run() -> None:
     executable = sk.compile(graph, target="mini", options=OPTIONS)._compiled.executable
     io = [*random_inputs(graph.inputs, 0).values(), *(np.empty((6, 2048), np.float16) for _ in graph.outputs)]
     executable.simulate(io, mode="functional")
-    idle = [(address, np.zeros_like(data)) for address, data in executable.image.data]  # no core has units
+    idle = [dataclasses.replace(p, value=np.zeros_like(p.value)) for p in executable.image.data]  # no core has units
     assert idle
     executable.image = dataclasses.replace(executable.image, data=idle)  # type: ignore[arg-type]
     with pytest.raises(SimulationError) as caught:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import superkernel as sk
 from superkernel.backends.aicore.backend import AicoreBackend
@@ -17,7 +16,7 @@ from superkernel.backends.aicore.compiled import AicorePlanned
 from superkernel.backends.aicore.planner import AicorePlanner
 from superkernel.codegen.aicore import launch as launches
 from superkernel.codegen.aicore import program
-from superkernel.codegen.aicore.image import AicoreImageBuilder
+from superkernel.codegen.aicore.image import AicoreImageBuilder, Contents
 from superkernel.codegen.aicore.launch import Launch
 from superkernel.codegen.aicore.layer import KernelBuilder
 from superkernel.codegen.aicore.memory_events import MemoryEvents
@@ -212,12 +211,12 @@ def units(patch: Patch, begin: int, end: int) -> None:
     """Each core's ranges begin and end so much later."""
     honest = AicoreImageBuilder._parameters
 
-    def faulty(self: AicoreImageBuilder, made: tuple[KernelCall | None, ...]) -> list[tuple[int, NDArray[np.uint8]]]:
+    def faulty(self: AicoreImageBuilder, made: tuple[KernelCall | None, ...]) -> list[Contents]:
         found = []
-        for address, data in honest(self, made):
-            pairs = data.view(np.uint32).reshape(-1, 2).astype(np.int64)
+        for part in honest(self, made):
+            pairs = part.data.view(np.uint32).reshape(-1, 2).astype(np.int64)
             pairs += np.array([begin, end]) * (pairs[:, :1] < pairs[:, 1:])
-            found.append((address, np.maximum(pairs, 0).astype(np.uint32).reshape(-1).view(np.uint8)))
+            found.append(replace(part, value=np.maximum(pairs, 0).astype(np.uint32)))
         return found
 
     patch.setattr(AicoreImageBuilder, "_parameters", faulty)

@@ -41,6 +41,7 @@ bool Device::create(DeviceConfig config) {
   const Target& target = config_.target;
   const std::uint64_t ram_bytes = target.map.ram_bytes;
   if (!ram_.allocate(ram_bytes) || !written_.allocate(ram_bytes)) return false;
+  if (!config_.data && !absent_.allocate(ram_bytes)) return false;
   global_ = {ram_.data(), target.map.ram_address, ram_bytes};
   place_code();
   const std::uint64_t harts = target.cores() + target.device.aicpu_harts;
@@ -149,7 +150,14 @@ void Device::write(std::uint64_t address, std::span<const std::uint8_t> bytes) {
   const std::uint64_t offset = address - global_.base;
   std::memcpy(ram_.data() + offset, bytes.data(), bytes.size());
   written_.set(offset, offset + bytes.size());
+  if (!config_.data) absent_.clear(offset, offset + bytes.size());
   if (executable_.meets(address, address + bytes.size())) flush_decoded();
+}
+
+void Device::reserve(std::uint64_t address, std::uint64_t count) {
+  const std::uint64_t offset = address - global_.base;
+  written_.set(offset, offset + count);
+  if (!config_.data) absent_.set(offset, offset + count);
 }
 
 std::span<const std::uint8_t> Device::read(std::uint64_t address, std::uint64_t count) const {
@@ -185,6 +193,7 @@ void Device::begin_launch(std::uint64_t number, bool cold) {
   failure_ = {};
   exit_code_ = exit_cycle_ = 0;
   console_.clear();
+  data_dependent_.clear();
   memory_.restart();
   shadow_.clear();
   const auto restart = [&](EngineQueue& queue) {

@@ -27,6 +27,7 @@
 #include <memory>
 #include <optional>
 #include <queue>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -118,6 +119,8 @@ class Device final : public ControlSpace {
 
   bool holds(std::uint64_t address, std::uint64_t count) const;
   void write(std::uint64_t address, std::span<const std::uint8_t> bytes);
+  // What lies there is written, but nobody says what it is: for engines, where they compute no data.
+  void reserve(std::uint64_t address, std::uint64_t count);
   std::span<const std::uint8_t> read(std::uint64_t address, std::uint64_t count) const;
   // The first byte of a range that nobody wrote; its end where there is none.
   std::uint64_t first_unwritten(std::uint64_t address, std::uint64_t count) const;
@@ -141,6 +144,9 @@ class Device final : public ControlSpace {
   const EngineQueue* sdma() const { return sdma_.get(); }
   const MemoryStats& memory_stats() const { return memory_.stats; }
   const std::string& console() const { return console_; }
+  // Where engines compute no data: sub-operators whose control units read what has none, so that they may have taken
+  // another way than with data.
+  const std::set<std::uint32_t>& data_dependent() const { return data_dependent_; }
   // All records, track by track.
   std::vector<TraceRecord> trace() const;
   const DeviceConfig& config() const { return config_; }
@@ -286,6 +292,7 @@ class Device final : public ControlSpace {
   bool check_global(const Accessor& by, std::uint64_t begin, std::uint64_t end, bool writes);
   bool check_word(const Accessor& by, std::uint64_t address);
   bool check_declared(const Accessor& by, std::uint64_t begin, std::uint64_t end, bool writes);
+  void follow_absent(const Accessor& by, std::uint64_t begin, std::uint64_t end, bool writes);
   bool check_race(Shadow& shadow, Space space, std::uint64_t base, const Accessor& by, std::uint64_t begin,
                   std::uint64_t end, bool writes);
   bool check_touches(Core& core, const Accessor& by, const Command& command);
@@ -314,6 +321,8 @@ class Device final : public ControlSpace {
   DeviceConfig config_;
   Pages ram_;
   ByteMap written_;
+  ByteMap absent_;  // where engines compute no data: bytes that are not there
+  std::set<std::uint32_t> data_dependent_;
   GlobalMemory global_;
   MemorySystem memory_;
   Shadow shadow_;

@@ -77,7 +77,20 @@ bool Device::check_global(const Accessor& by, std::uint64_t begin, std::uint64_t
                   "first at " + hex(global_.base + first) + ", of " + range(begin, end));
     }
   }
+  if (!config_.data) follow_absent(by, offset, stop, writes);
   return check_race(shadow_, Space::gm, global_.base, by, begin, end, writes);
+}
+
+// Engines leave bytes without data; a control unit that reads such goes by what is not there, and so does what it
+// stores from then on.
+void Device::follow_absent(const Accessor& by, std::uint64_t begin, std::uint64_t end, bool writes) {
+  if (!writes) {
+    if (by.command == nullptr && absent_.meets(begin, end)) data_dependent_.insert(by.marker / 4);
+  } else if (by.command != nullptr || data_dependent_.contains(by.marker / 4)) {
+    absent_.set(begin, end);
+  } else {
+    absent_.clear(begin, end);
+  }
 }
 
 // A word that control units and engines synchronise over.

@@ -259,8 +259,10 @@ bool ProgramRecorder::load() {
   }
   std::uint64_t value = 0;
   const std::uint8_t* from = ram_.data() + (begin - ram_base_);
-  for (const auto& [address, bytes] : views_) {
-    if (begin - address < bytes.size() && end - address <= bytes.size()) from = bytes.data() + (begin - address);
+  for (View& view : views_) {
+    if (begin - view.address >= view.size || end - view.address > view.size) continue;
+    if (view.bytes.empty()) view.bytes = view.make();
+    from = view.bytes.data() + (begin - view.address);
   }
   std::memcpy(&value, from, request.bytes);
   if (request.to_float) {

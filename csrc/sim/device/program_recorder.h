@@ -101,10 +101,14 @@ class ProgramRecorder final : public ControlSpace {
 
   // False where the system has not the memory.
   bool create(ProgramConfig config);
-  // Global memory as a launch finds it; `view` without copying, for loads only.
+  // Bytes that are made when somebody asks.
+  using Make = std::function<std::span<const std::uint8_t>()>;
+  // Global memory as a launch finds it; `view` without copying, for loads only, made at the first one.
   bool holds(std::uint64_t address, std::uint64_t count) const;
   void write(std::uint64_t address, std::span<const std::uint8_t> bytes);
-  void view(std::uint64_t address, std::span<const std::uint8_t> bytes) { views_.emplace_back(address, bytes); }
+  void view(std::uint64_t address, std::uint64_t bytes, Make make) {
+    views_.push_back({address, bytes, std::move(make), {}});
+  }
 
   // Runs all harts of a launch, one after the other, on what the launches before left.
   std::vector<RecordedHart> launch(std::uint64_t number, const OnCall& on_call);
@@ -131,6 +135,12 @@ class ProgramRecorder final : public ControlSpace {
   struct Mark {
     std::uint64_t call;
     std::uint32_t number;
+  };
+  struct View {
+    std::uint64_t address;
+    std::uint64_t size;
+    Make make;
+    std::span<const std::uint8_t> bytes;  // none: not made yet
   };
   struct EngineState {
     std::deque<Queued> queue;
@@ -175,7 +185,7 @@ class ProgramRecorder final : public ControlSpace {
   ProgramConfig config_;
   Pages ram_;
   std::uint64_t ram_base_ = 0;
-  std::vector<std::pair<std::uint64_t, std::span<const std::uint8_t>>> views_;
+  std::vector<View> views_;
   RangeSet program_, constant_;
   std::map<std::uint64_t, std::size_t> functions_;  // by address
   std::vector<Record> entries_;                     // the records in whose place something stops

@@ -51,6 +51,26 @@ void ByteMap::set(std::uint64_t begin, std::uint64_t end) {
   }
 }
 
+void ByteMap::clear(std::uint64_t begin, std::uint64_t end) {
+  while (begin < end) {
+    const std::uint64_t first = begin % kWordBits;
+    const std::uint64_t count = std::min(end - begin, kWordBits - first);
+    std::uint64_t& word = words()[begin / kWordBits];
+    if (word != 0) word &= ~mask_of(first, count);  // pages of zeros stay without memory
+    begin += count;
+  }
+}
+
+bool ByteMap::meets(std::uint64_t begin, std::uint64_t end) const {
+  while (begin < end) {
+    const std::uint64_t first = begin % kWordBits;
+    const std::uint64_t count = std::min(end - begin, kWordBits - first);
+    if ((words()[begin / kWordBits] & mask_of(first, count)) != 0) return true;
+    begin += count;
+  }
+  return false;
+}
+
 std::uint64_t ByteMap::first_clear(std::uint64_t begin, std::uint64_t end) const {
   while (begin < end) {
     const std::uint64_t first = begin % kWordBits;

@@ -1,4 +1,4 @@
-// Sets of addresses: declared regions, and which bytes of global memory were ever written.
+// Sets of addresses: declared regions, and which bytes of global memory were ever written, or hold no data.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,11 @@ class ByteMap {
  public:
   bool allocate(std::uint64_t bytes);
   void set(std::uint64_t begin, std::uint64_t end);
+  void clear(std::uint64_t begin, std::uint64_t end);
   // The first byte of the range without its bit; `end` where there is none.
   std::uint64_t first_clear(std::uint64_t begin, std::uint64_t end) const;
+  // Whether a byte of the range has its bit.
+  bool meets(std::uint64_t begin, std::uint64_t end) const;
 
  private:
   std::uint64_t* words() const { return reinterpret_cast<std::uint64_t*>(pages_.data()); }

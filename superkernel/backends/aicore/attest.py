@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from superkernel.backends.aicore.compiled import AicorePlanned
 from superkernel.backends.attested import digest, wrong_constants
 from superkernel.backends.fallback import compute
-from superkernel.codegen.aicore.image import AicoreImage
+from superkernel.codegen.aicore.image import AicoreImage, Contents
 from superkernel.codegen.aicore.wait_entries import ENTRIES, ENTRY_BITS, ENTRY_FLAG, KIND_BITS
 from superkernel.core.errors import VerificationError, Violation, raise_all
 from superkernel.core.tensor import Region
@@ -131,7 +131,7 @@ class _Program:
                 found[symbol_of(sub, tiling, role.value)] = _LEADING + waits + len(sub.body.operands)
         return found
 
-    def _samples(self) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+    def _samples(self) -> Iterator[Contents]:
         """Data that tilings depend on, shared evenly, and the tables that it makes, where they will be: so every core
         has its share."""
         for sub, addresses in zip(self.schedule.subops, self.schedule.addresses, strict=True):
@@ -140,7 +140,7 @@ class _Program:
                 _fill_evenly(sub.body, buffers)
                 compute(sub.body, buffers, sub.name)
                 for address, buffer in zip(addresses, buffers, strict=True):
-                    yield self.image.addresses.of(address), buffer.view(np.uint8)
+                    yield Contents(self.image.addresses.of(address), buffer, buffer.nbytes)
 
     def _tasks_of_cores(self) -> list[list[Task]]:
         """What each hart is to call, in order."""

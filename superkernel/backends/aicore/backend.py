@@ -93,7 +93,7 @@ class AicoreBackend(Backend[AicoreTarget, AicorePlanned, AicoreCertificate, Aico
     def bind(self, job: Job[AicoreTarget], planned: AicorePlanned, image: AicoreImage) -> SimExecutable:
         inputs, outputs = len(planned.graph.inputs), len(planned.graph.outputs)
         limit_s = job.options.watchdog_ms / 1000 or SIMULATION_LIMIT_S
-        return SimExecutable(image, planned.schedule, job.target, inputs, outputs, limit_s)
+        return SimExecutable(image, planned.schedule, job.target, inputs, outputs, limit_s, job.options.simulation)
 
 
 BACKEND = AicoreBackend()

@@ -81,7 +81,8 @@ class CriticalReport:
         parts = ", ".join(f"{name} {cycles / self.cycles:.1%}" for name, cycles in self.path.items() if cycles)
         numpy = f", {self.numpy_us:.2f} us of them NumPy between launches" if self.numpy_us else ""
         lines = [
-            f"{self.graph} on {self.target} (simulated): {self.cycles} cycles, {self.time_us:.2f} us{numpy}",
+            f"{self.graph} on {self.target} (simulated, timing only): {self.cycles} cycles, "
+            f"{self.time_us:.2f} us{numpy}",
             f"critical path: {parts}",
             "longest on it: " + ", ".join(f"{name} {c / self.cycles:.1%}" for _, name, c in self.by_subop[:6]),
             "",

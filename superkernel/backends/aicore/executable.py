@@ -24,7 +24,7 @@ from superkernel.backends.fallback import compute
 from superkernel.codegen.aicore.boot import DONE, FIRMWARE
 from superkernel.codegen.aicore.image import AicoreImage
 from superkernel.codegen.aicore.program_spec import SINGLE
-from superkernel.core.errors import DataError, SimulationError, Violation
+from superkernel.core.errors import DataError, SimulationError, UnsupportedError, Violation
 from superkernel.core.options import SIMULATION_LIMIT_S
 from superkernel.core.tensor import Region
 from superkernel.ir.body import Role
@@ -40,7 +40,7 @@ Array = NDArray[Any]
 class GlobalMemory(Protocol):
     """What has the device's memory: a simulated device, or an emulated machine."""
 
-    def write(self, address: int, data: bytes, /) -> None:
+    def write(self, address: int, data: bytes | memoryview, /) -> None:
         """Bytes to an absolute address; they count as written from then on."""
 
     def read(self, address: int, count: int, /) -> bytes:
@@ -61,11 +61,18 @@ class NumPyCall:
 
 @dataclass(frozen=True)
 class SimRun:
-    """The launches of one run; `device` for whoever wants its trace; `between`: what NumPy computed."""
+    """The launches of one run; `device` for whoever wants its trace; `between`: what NumPy computed. `needed_data`:
+    sub-operators for which a run for timing had to compute data, as tilings depend on it."""
 
     launches: tuple[LaunchResult, ...]
     device: Device
     between: tuple[NumPyCall, ...] = ()
+    needed_data: tuple[int, ...] = ()
+
+    @property
+    def data_dependent(self) -> tuple[int, ...]:
+        """Sub-operators whose time may depend on data that the run did not compute."""
+        return tuple(sorted({index for launch in self.launches for index in launch.data_dependent}))
 
     @property
     def numpy_us(self) -> float:
@@ -75,7 +82,7 @@ class SimRun:
 
 class SimExecutable:
     """One compiled program, to be run on simulated devices, each time for `limit_s` at most. `io` tables are inputs,
-    outputs, states, as on the host."""
+    outputs, states, as on the host. `mode`: what kernels' own runs simulate, the option `simulation`."""
 
     def __init__(
         self,
@@ -85,15 +92,40 @@ class SimExecutable:
         inputs: int,
         outputs: int,
         limit_s: float = SIMULATION_LIMIT_S,
+        mode: Mode = "both",
     ) -> None:
-        self.limit_s = limit_s
+        self.limit_s, self.mode = limit_s, mode
         self.clock_ns: Callable[[], int] = time.perf_counter_ns
         self.image, self.schedule, self.target = image, schedule, target
         self.slots = {Space.INPUT: 0, Space.OUTPUT: inputs, Space.STATE: inputs + outputs}
 
     def run(self, io: Sequence[Array]) -> None:
-        """One fused run: outputs and states are written in place."""
-        self.simulate(io)
+        """One fused run: outputs and states are written in place. Raises UnsupportedError where the mode computes
+        none."""
+        self.require_data()
+        self.simulate(io, mode=self.mode)
+
+    def require_data(self) -> None:
+        """Raises UnsupportedError where runs compute no outputs."""
+        if self.mode == "timing":
+            raise UnsupportedError(
+                "a simulation for timing only computes no outputs",
+                location="option 'simulation'",
+                expected="'both' or 'functional'",
+                found=repr(self.mode),
+                hint="report(), time(), trace() and critical() say how long it takes",
+            )
+
+    def require_times(self) -> None:
+        """Raises UnsupportedError where runs have no cycles."""
+        if self.mode == "functional":
+            raise UnsupportedError(
+                "a simulation of the function only has no cycles",
+                location="option 'simulation'",
+                expected="'both' or 'timing'",
+                found=repr(self.mode),
+                hint="calls and run() compute outputs",
+            )
 
     def simulate(
         self,
@@ -106,10 +138,12 @@ class SimExecutable:
         **options: Any,
     ) -> SimRun:
         """A run: fused, or with `single` one launch per sub-operator; with `warm` the second of two on one device, so
-        that L2 holds what the first one left (instruction caches are cold at every launch). Where tilings depend on
-        data, mode `timing` computes it. Raises DataError where such data is out of range, SimulationError, of kind
+        that L2 holds what the first one left (instruction caches are cold at every launch). Mode `timing` computes data
+        where tilings depend on it (`SimRun.needed_data`), and else packs and writes no constants that engines alone
+        read. Raises DataError where such data is out of range, SimulationError, of kind
         `time_limit` where all of it takes longer than `limit_s`."""
-        if mode == "timing" and self._tilings():
+        needed_data = tuple(self._tilings()) if mode == "timing" else ()
+        if needed_data:
             mode = "both"
             options = {"races": False, **options}
         names = [sub.name for sub in self.schedule.subops]
@@ -117,12 +151,12 @@ class SimExecutable:
         self._declare(device)
         end_s = time.monotonic() + self.limit_s
         for _ in range(2 if warm else 1):
-            self.fill(device, io)
+            self.fill(device, io, device.reserve if mode == "timing" else None)
             launches, between = self._launches(device, single, end_s)
         check_finished(self.schedule, launches, counted=mode != "functional")
         if mode != "timing":
             self.collect(device, io)
-        return SimRun(tuple(launches), device, tuple(between))
+        return SimRun(tuple(launches), device, tuple(between), needed_data)
 
     def _launches(self, device: Device, single: bool, end_s: float) -> tuple[list[LaunchResult], list[NumPyCall]]:
         """One run on a filled device."""
@@ -132,14 +166,14 @@ class SimExecutable:
         if single:
             for sub in self.schedule.subops:
                 if sub.index in calls:
-                    between.append(NumPyCall(len(launches) - 1, sub.index, self.host_call(device, sub.index)))
+                    between.append(NumPyCall(len(launches) - 1, sub.index, self._host_call(device, sub.index)))
                 elif self.image.calls[sub.index] is not None:
                     launches.append(self._launch(device, SINGLE + sub.index, end_s))
         else:
             for number in range(self.image.launches):
                 launches.append(self._launch(device, number, end_s))
                 if number < len(self.image.between) and (call := self.image.between[number]) is not None:
-                    between.append(NumPyCall(number, call, self.host_call(device, call)))
+                    between.append(NumPyCall(number, call, self._host_call(device, call)))
         return launches, between
 
     def _launch(self, device: Device, number: int, end_s: float) -> LaunchResult:
@@ -168,10 +202,16 @@ class SimExecutable:
 
     # Memory -----------------------------------------------------------------------------------------------------------
 
-    def fill(self, device: GlobalMemory, io: Sequence[Array]) -> None:
-        """Constants, unit ranges, inputs and states into a device's memory."""
-        for address, data in self.image.data:
-            device.write(address, data.tobytes())
+    def fill(
+        self, device: GlobalMemory, io: Sequence[Array], reserve: Callable[[int, int], None] | None = None
+    ) -> None:
+        """Constants, unit ranges, inputs and states into a device's memory. `reserve`: told, in place of writing, of
+        addresses and sizes of what engines alone read."""
+        for part in self.image.data:
+            if reserve is not None and part.pack is not None:
+                reserve(part.address, part.nbytes)
+            else:
+                device.write(part.address, part.data.data)
         for space in (Space.INPUT, Space.STATE):
             for slot, array in self._arrays(io, space):
                 device.write(self.image.addresses.start(space, slot), np.ascontiguousarray(array).tobytes())
@@ -208,6 +248,17 @@ class SimExecutable:
         device.declare_scratch([(word, word + 8) for word in words])
 
     # Sub-operators on the reference -----------------------------------------------------------------------------------
+
+    def _host_call(self, device: Device, index: int) -> float:
+        """The same between launches of a run: where engines compute no data, what follows from data is none."""
+        us = self.host_call(device, index)
+        if device.mode == "timing":
+            for address, operand in zip(
+                self.schedule.addresses[index], self.schedule.subops[index].body.operands, strict=True
+            ):
+                if operand.role in (Role.OUTPUT, Role.INOUT):
+                    device.reserve(self.image.addresses.of(address), operand.type.nbytes)
+        return us
 
     def host_call(self, device: GlobalMemory, index: int) -> float:
         """Compute one sub-operator with NumPy on the device's memory: the us that it took on this machine, without the

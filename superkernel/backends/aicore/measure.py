@@ -24,13 +24,22 @@ def measure(
     compiled: AicoreCompiled, io: Sequence[NDArray[Any]], *, baseline: bool, warm: bool = False, delays: int = 0
 ) -> SimReport:
     """Run on the simulator and account for it. Outputs and states are those of the fused run. `warm`: as in
-    `SimExecutable.simulate`; `delays`, of the fused run: as in `Device`."""
+    `SimExecutable.simulate`; `delays`, of the fused run: as in `Device`. In the executable's mode, which must have
+    times; for timing only, outputs and states stay."""
     executable, kept = compiled.executable, None
     states = io[len(compiled.graph.inputs) + len(compiled.graph.outputs) :]
     if baseline:
         kept = [state.copy() for state in states]
-    run = executable.simulate(io, warm=warm, delays=delays)
-    report = replace(report_of(compiled, run.launches), warm=warm)
+    mode = executable.mode
+    run = executable.simulate(io, mode=mode, warm=warm, delays=delays, races=mode == "both")
+    names = [sub.name for sub in compiled.schedule.subops]
+    report = replace(
+        report_of(compiled, run.launches),
+        warm=warm,
+        simulation=mode,
+        needed_data=tuple(names[index] for index in run.needed_data),
+        data_dependent=tuple(names[index] for index in run.data_dependent),
+    )
     report = replace(report, numpy_us=run.numpy_us, time_us=report.time_us + run.numpy_us)
     if not baseline:
         return report
@@ -38,7 +47,7 @@ def measure(
     spare = [*io[: len(compiled.graph.inputs)], *(a.copy() for a in io[len(compiled.graph.inputs) :])]
     for state, old in zip(spare[len(spare) - len(kept) :], kept, strict=True):
         state[...] = old
-    single = executable.simulate(spare, single=True, warm=warm)
+    single = executable.simulate(spare, mode=mode, single=True, warm=warm, races=mode == "both")
     return _with_baseline(compiled, report, single.launches)
 
 

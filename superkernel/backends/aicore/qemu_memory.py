@@ -81,7 +81,7 @@ class EmulatedMemory:
         self._map.close()
         os.close(self._file)
 
-    def write(self, address: int, data: bytes) -> None:
+    def write(self, address: int, data: bytes | memoryview) -> None:
         """Replace bytes of memory."""
         at = address - self.places.memory.ram_address
         assert 0 <= at <= len(self._map) - len(data), hex(address)

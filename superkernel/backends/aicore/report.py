@@ -121,7 +121,9 @@ class Baseline:
 class SimReport:
     """See the module docstring. `memory`: bytes and events of L2 and HBM over the run. `prefetched`: lines of code, all
     cores; `copies` of the code. `error_bound`: what outputs may be off by, relative to their largest value, because
-    values are narrow; None: no bound can be given, because of the `selections`."""
+    values are narrow; None: no bound can be given, because of the `selections`. `simulation`: the mode that the figures
+    are from, the option. For timing only: `needed_data`, sub-operators for whose tilings data was computed all the
+    same; `data_dependent`, those whose cycles may depend on data that was not."""
 
     graph: str
     target: str
@@ -144,6 +146,9 @@ class SimReport:
     selections: tuple[str, ...] = ()
     warm: bool = False
     numpy_us: float = 0.0
+    simulation: str = "both"
+    needed_data: tuple[str, ...] = ()
+    data_dependent: tuple[str, ...] = ()
     kernels: tuple[KernelUse, ...] = ()
     source: PageMaker | None = field(default=None, compare=False, repr=False)
 
@@ -239,7 +244,7 @@ def _text(report: SimReport) -> list[str]:
 def _headlines(report: SimReport) -> list[str]:
     """What is said of the whole run."""
     lines = [
-        f"{report.graph} on {report.target} ({report.clock_mhz} MHz, simulated): {report.cycles} cycles, "
+        f"{report.graph} on {report.target} ({report.clock_mhz} MHz, {_simulated(report)}): {report.cycles} cycles, "
         f"{report.time_us:.2f} us" + (" with its launch" if report.baseline else ""),
         f"{counted(len(report.subops), 'sub-operator')}, {report.code_bytes} bytes of code, "
         f"{report.instructions} instructions",
@@ -256,6 +261,10 @@ def _headlines(report: SimReport) -> list[str]:
             f"with launches of {steady / 1000:.2f} us (steady stream) {least:.2f}x, "
             f"of {first / 1000:.2f} us (first one) {most:.2f}x"
         )
+    if report.needed_data:
+        lines.append(f"data was computed, as tilings depend on it: {', '.join(report.needed_data)}")
+    if report.data_dependent:
+        lines.append(f"no data was computed, on which cycles may depend in: {', '.join(report.data_dependent)}")
     if report.warm:
         lines.append("the second of two runs: L2 is as the first one left it")
     if report.fallbacks:
@@ -285,6 +294,10 @@ def _headlines(report: SimReport) -> list[str]:
     )
     lines.append(_weights_line(report))
     return lines
+
+
+def _simulated(report: SimReport) -> str:
+    return "simulated" if report.simulation == "both" else f"simulated, {report.simulation} only"
 
 
 def _speedup_with(report: SimReport, base: Baseline, launch_ns: float) -> float:
