@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -41,6 +42,10 @@ class InitialData(Protocol):
     @property
     def data(self) -> NDArray[np.uint8]:
         """The bytes, one-dimensional."""
+
+
+def _bytes_of(part: InitialData) -> memoryview:
+    return part.data.data
 
 
 class StepKind(IntEnum):
@@ -84,7 +89,7 @@ class ProgramRecording:
             if image.private_address <= part.address < private_end:
                 self._recorder.write(part.address, part.data.data)
             elif part.nbytes:
-                self._recorder.view(part.address, part.nbytes, lambda part=part: part.data.data)
+                self._recorder.view(part.address, part.nbytes, partial(_bytes_of, part))
 
     def launch(
         self, number: int, on_call: Callable[[int, int, tuple[int, ...]], Iterable[DeclaredRow]]

@@ -46,3 +46,20 @@ def test_a_thousand_sub_operators(tmp_path: Path, widths: int, distinct_max: int
     warm = min((_compile(widths, tmp_path) for _ in range(5)), key=_seconds)
     assert warm["from_cache"]
     assert _seconds(warm) <= 1
+
+
+def test_the_benchmark_of_a_decode_step() -> None:
+    """Of a small model: simulated in every mode, with the same cycles."""
+    program = (
+        f"import json, sys; sys.path.insert(0, {str(BENCH.parent)!r}); import compile_time as bench; "
+        "bench.STEP.update(width=128, heads=2, kv_heads=1, inner=256, vocabulary=256, positions=64); "
+        "print(json.dumps(bench.measure_step(1)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=200)
+    rows = {row["what"]: row for row in json.loads(done.stdout)}
+    assert list(rows) == ["graph", "compile", "timing", "both", "functional"]
+    assert rows["compile"]["sub_operators"] > 10
+    assert rows["timing"]["cycles"] == rows["both"]["cycles"] > 10_000
+    assert rows["functional"]["cycles"] is None
+    assert rows["functional"]["instructions"] == rows["both"]["instructions"]
+    assert all(row["cpu_seconds"] >= 0 for row in rows.values())
