@@ -8,8 +8,9 @@ CPU time; a mutant that they pass is *alive*. Those that no test can see stand i
 reason. Any other one that is alive, and any entry that fits no mutant or one that tests kill, is an error: the exit
 status is 1. Without `--sample` all mutants run, those of the list included; a sample leaves them out.
 
-`--rest` draws from the rest of scheduler/ and codegen/ instead, where tests are those that import the module, and only
-the score counts: below `REST_SCORE` the exit status is 1. Runs of one seed draw the same mutants.
+`--rest` draws from the rest of scheduler/ and codegen/ instead, as far as tests import it, and only the score counts:
+below `REST_SCORE` the exit status is 1. There, tests are those that import the file, or where none does itself, those
+whose helpers do. Runs of one seed draw the same mutants.
 """
 
 from __future__ import annotations
@@ -243,16 +244,18 @@ def equivalent() -> dict[tuple[str, str, str, str, int], str]:
 
 
 def tests_of(root: Path, file: str) -> list[str]:
-    """The tests that are near a file: those beside a checker, else those whose module imports it."""
+    """The tests that are near a file: those beside a checker, else those whose module imports it, else those whose
+    helpers do."""
     if file in CHECKERS:
         return [f"tests/ut/{name}.py" for name in CHECKERS[file]]
     module = "superkernel." + file.removesuffix(".py").replace("/", ".")
-    return sorted(test for test, modules in _imports(root).items() if module in modules)
+    near = (sorted(test for test, modules in imports.items() if module in modules) for imports in _imports(root))
+    return next(filter(None, near), [])
 
 
 @cache
-def _imports(root: Path) -> dict[str, set[str]]:
-    """By test module of tests/ut, what it imports, its helpers' imports included."""
+def _imports(root: Path) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+    """By test module of tests/ut, what it imports; the same with its helpers' imports."""
     direct: dict[str, set[str]] = {}
     for path in [*(root / "tests").glob("*.py"), *(root / "tests/ut").glob("*.py")]:
         found = direct.setdefault(path.stem, set())
@@ -268,7 +271,8 @@ def _imports(root: Path) -> dict[str, set[str]]:
         helpers = [m for m in direct[name] if m in direct and m not in seen]
         return direct[name].union(*(all_of(helper, seen) for helper in helpers))
 
-    return {f"tests/ut/{p.name}": all_of(p.stem, set()) for p in (root / "tests/ut").glob("test_*.py")}
+    names = {f"tests/ut/{path.name}": path.stem for path in (root / "tests/ut").glob("test_*.py")}
+    return {test: direct[n] for test, n in names.items()}, {test: all_of(n, set()) for test, n in names.items()}
 
 
 def rest(root: Path) -> list[str]:

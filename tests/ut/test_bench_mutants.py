@@ -88,6 +88,19 @@ def test_tests_of_other_files_are_those_that_import_them() -> None:
     assert "tests/ut/test_verify.py" not in tests
 
 
+def test_tests_that_import_a_file_come_ahead_of_those_whose_helpers_do(tmp_path: Path) -> None:
+    (tmp_path / "tests/ut").mkdir(parents=True)
+    for name, imported in (("helper", "sync.one"), ("test_one", "sync.one"), ("test_other", "sync.two")):
+        text = f"import helper\nfrom superkernel.{imported} import name\n"
+        (tmp_path / f"tests/ut/{name}.py").write_text(text)
+    assert mutants.tests_of(tmp_path, "sync/one.py") == ["tests/ut/test_one.py"]
+    assert mutants.tests_of(tmp_path, "sync/two.py") == ["tests/ut/test_other.py"]
+    (tmp_path / "tests/ut/test_one.py").write_text("import helper\n")
+    mutants._imports.cache_clear()
+    assert mutants.tests_of(tmp_path, "sync/one.py") == ["tests/ut/test_one.py", "tests/ut/test_other.py"]
+    assert mutants.tests_of(tmp_path, "sync/three.py") == []
+
+
 def test_equivalent_mutants_have_reasons_and_are_of_checkers() -> None:
     entries = mutants.equivalent()
     assert all(reason for reason in entries.values())
