@@ -12,6 +12,7 @@ from superkernel.core.errors import VerificationError
 from superkernel.scheduler.schedule import Copies
 from superkernel.sync.aicore.plan import AicorePlan, Await, AwaitCount, Run, Signal
 from superkernel.sync.aicore.verify import check_aicore_plan, verify_aicore
+from superkernel.sync.verify import Emitted
 from superkernel.sync.verify_pairs import Accesses
 
 TASKS = tasks_of(
@@ -37,6 +38,19 @@ def test_the_certificate_counts() -> None:
         "certificate: 4 tasks on 6 cores, 1 event, 1 await; 3 pairs of accesses whose address ranges meet (3 across "
         "cores): none races; no deadlock; no flag above its limit"
     )
+
+
+def test_the_certificate_says_which_program_it_covers() -> None:
+    """Each digest is told by its first 16 characters."""
+    digests = [letter + "0123456789abcdef" for letter in "wxyz"]
+    calls, addresses, accesses, objects = (digest[:16] for digest in digests)
+    found = replace(verify_aicore(plan()), emitted=Emitted(*digests))
+    assert str(found).splitlines()[1:] == [
+        f"covers the program as linked: calls, signals and waits {calls}, addresses {addresses}, accesses {accesses}, "
+        f"ELF file {objects}",
+        "does not cover: paths that only data take, the order of commands within a kernel and its workspace, the "
+        "processor (docs/reliability.md)",
+    ]
 
 
 def test_pairs_of_one_sub_operator_are_not_counted_and_those_of_one_core_are_no_others() -> None:
