@@ -6,9 +6,10 @@ accesses what plans and people read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
-from itertools import chain
+from itertools import chain, islice
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
@@ -20,12 +21,12 @@ from superkernel.core.tensor import Region, any_overlap
 from superkernel.scheduler.schedule import MemoryAccess, Space, Task
 from superkernel.sync.plan import Hazard, Witness
 
+_RUNS = 256  # of tasks of one sub-operator, whose pairs are looked at together
 READ_ONLY = (Space.CONSTANT, Space.INPUT)
 
 Key = tuple[Space, int]
 Pairs: TypeAlias = NDArray[np.int32]
 """Rows (earlier, later) of numbers of accesses."""
-NO_PAIRS: Pairs = np.zeros((0, 2), np.int32)
 
 
 class Conflict(NamedTuple):
@@ -90,21 +91,53 @@ class AccessColumns:
             *tasks, _HAZARDS[before.write, access.write], (access.space, access.slot), *pair, access.operand
         )
 
+    def witness(self, earlier: int, later: int) -> Witness:
+        """Of two accesses that conflict."""
+        return self.conflict(earlier, later).witness
 
-FoundConflicts: TypeAlias = tuple[AccessColumns, Mapping[int, Pairs]]
-"""Accesses, and by sub-operator its tasks' conflicts with those of other sub-operators, where there are any."""
+
+@dataclass(frozen=True)
+class FoundConflicts:
+    """Of tasks of different sub-operators: within one, its kernel keeps order. Those of later tasks of sub-operator n
+    are `pairs[begin[n] : begin[n + 1]]`, in the order of these tasks."""
+
+    accesses: AccessColumns
+    pairs: Pairs
+    begin: Sequence[int]
+
+    def of(self, subop: int) -> slice:
+        """Where those of a sub-operator's tasks stand."""
+        end = len(self.pairs)
+        return slice(*self.begin[subop : subop + 2]) if subop + 1 < len(self.begin) else slice(end, end)
 
 
 def find_all(tasks: Sequence[Task]) -> FoundConflicts:
-    """Conflicts of all tasks with those of other sub-operators: within one, its kernel keeps order."""
+    """The conflicts of all tasks."""
     accesses = AccessColumns(tasks)
-    of_subop: dict[int, list[Pairs]] = {}
-    for pairs in accesses.search():
-        subop = accesses.subop[pairs]
-        outside = subop[:, 0] != subop[:, 1]
-        if outside.any():
-            of_subop.setdefault(int(subop[0, 1]), []).append(pairs if outside.all() else pairs[outside])
-    return accesses, {subop: np.concatenate(rows) for subop, rows in of_subop.items()}
+    number = np.zeros(accesses.subop.max(initial=-1) + 1, np.int64)  # by sub-operator of the later task
+    parts: list[Pairs] = []
+    search = iter(accesses.search())
+    while some := list(islice(search, _RUNS)):
+        part = np.concatenate(some)
+        earlier, later = accesses.subop[part].T
+        parts.append(part[earlier != later])
+        number += np.bincount(later[earlier != later], minlength=len(number))
+    pairs = _joined(parts)
+    if (np.diff(accesses.subop) < 0).any():  # sub-operators come in another order than their numbers, or in turns
+        pairs = pairs[np.argsort(accesses.subop[pairs[:, 1]], kind="stable")]
+    return FoundConflicts(accesses, pairs, [0, *np.cumsum(number).tolist()])
+
+
+def _joined(parts: list[Pairs]) -> Pairs:
+    """All of them, which are taken out of the list one by one: there may be millions of pairs, never all of them
+    twice."""
+    pairs, at = np.empty((sum(map(len, parts)), 2), np.int32), 0
+    parts.reverse()
+    while parts:
+        part = parts.pop()
+        pairs[at : at + len(part)] = part
+        at += len(part)
+    return pairs
 
 
 def find_conflicts(tasks: Sequence[Task]) -> Iterator[list[Conflict]]:

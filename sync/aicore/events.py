@@ -13,6 +13,8 @@ Invariants: awaits of one flag come in the order of its signals; a count never e
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from itertools import chain
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +32,7 @@ MODES = (*NARROW, Mode.ACROSS)
 Family = tuple[Mode, HartKind | None]
 NOWHERE: Mapping[HartKind, Collection[Event]] = {}
 Known = NDArray[np.int32]
+_INDEX = attrgetter("index")
 
 
 def flags_of(schedule: Schedule, target: AicoreTarget) -> int:
@@ -80,17 +83,18 @@ class Events:
     ) -> Event | None:
         """A pending event of the family that tells enough, if all who need it still have it before them, or take it
         at another operand of the same kernel (`here`). `latest`: the last sub-operator that it may be set behind."""
-        rows = [{**self.pending[kind], **{e.index: e for e in here.get(kind, ())}} for kind in receivers]
-        for number in sorted(set.intersection(*map(set, rows))):
-            event = rows[0][number]
-            if event.family == family and event.after >= last and (latest is None or event.after <= latest):
+        first, *others = receivers
+        found = (e for e in chain(self.pending[first].values(), here.get(first, ())) if e.after >= last)
+        for event in sorted((e for e in found if e.family == family), key=_INDEX):
+            known = all(event.index in self.pending[kind] or event in here.get(kind, ()) for kind in others)
+            if known and (latest is None or event.after <= latest):
                 return event
         return None
 
     def ahead(self, event: Event, kind: HartKind, here: Collection[Event] = ()) -> list[Event]:
         """The event and what of its family the receiver must take before it, `here` included."""
-        same = [e for e in (*self.pending[kind].values(), *here) if e.family == event.family]
-        return sorted((e for e in same if e.index <= event.index), key=lambda e: e.index)
+        before = (e for e in (*self.pending[kind].values(), *here) if e.index <= event.index)
+        return sorted((e for e in before if e.family == event.family), key=_INDEX)
 
     def make(self, family: Family, after: int) -> Event:
         """One more event of the family, set behind a sub-operator."""
@@ -123,23 +127,19 @@ class Events:
         """A type's cores take an event ahead of a sub-operator: they learn what its setters knew."""
         del self.pending[kind][event.index]
         self.taken[event.index, kind] = subop
-        harts = np.arange(self.harts.total)[self.harts.of(kind)]
-        learnt = self._learnt(event, harts)
-        own = self.returned.setdefault(event.index, np.full(self.harts.total, -1, np.int32))
-        own[harts] = learnt[np.arange(len(harts)), harts]
-        self.known[harts] = np.maximum(self.known[harts], learnt)
-        self.fenced[harts] = np.maximum(self.fenced[harts], own[harts])  # others saw its stores: they are done
-
-    def _learnt(self, event: Event, harts: NDArray[np.int64]) -> Known:
-        """What an event's setters knew, as far as each of its receivers observes them."""
+        mine = self.harts.of(kind)
         setters = slice(self.harts.cores.total) if event.setters is None else self.harts.of(event.setters)
         knew = self.after[event.after][setters]
-        if event.mode is Mode.GROUP:
+        own = self.returned.setdefault(event.index, np.full(self.harts.total, -1, np.int32))
+        if event.mode is Mode.GROUP:  # what the setters knew, as far as each receiver observes them
             of_group = knew.reshape(self.harts.cores.groups, -1, self.harts.total).max(axis=1)
-            learnt: Known = of_group[self.harts.group[harts]]
+            learnt = of_group[self.harts.group[mine]]
+            own[mine] = learnt[:, mine].diagonal()
         else:
-            learnt = np.broadcast_to(knew.max(axis=0), (len(harts), self.harts.total))
-        return learnt
+            learnt = knew.max(axis=0)
+            own[mine] = learnt[mine]
+        np.maximum(self.known[mine], learnt, out=self.known[mine])
+        np.maximum(self.fenced[mine], own[mine], out=self.fenced[mine])  # others saw its stores: they are done
 
     def has_flags(self, more: int) -> bool:
         """Whether so many more events of any family take no count above its limit."""

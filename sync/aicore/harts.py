@@ -10,7 +10,7 @@ from superkernel.sync.aicore.plan import AICPU, CoreKind, HartKind, Mode
 
 class Harts:
     """`types`: those that a plan has programs for; `total`: their number; of each hart, `group`, -1 where in none,
-    and `type`, by its place in `types`."""
+    `kinds`, and `type`, by its place in `types`."""
 
     def __init__(self, cores: Cores, tiled: bool) -> None:
         self.cores, self.total = cores, cores.total + tiled
@@ -19,7 +19,8 @@ class Harts:
         self.group = np.array(
             [*(c // cubes for c in range(cores.cube)), *(v // vectors for v in range(cores.vector)), -1]
         )
-        self.type = np.array([self.types.index(self.kind(hart)) for hart in range(self.total)])
+        self.kinds = [self.kind(hart) for hart in range(self.total)]
+        self.type = np.array([self.types.index(kind) for kind in self.kinds])
 
     def kind(self, core: int) -> HartKind:
         """The type of a hart."""

@@ -7,11 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from superkernel.core.counted import counted
 from superkernel.sync.aicore.plan import AICPU, AicoreBoundary, Event, Form, HartKind, Mode
-from superkernel.sync.hazards import Conflict
+from superkernel.sync.plan import Witness
 from superkernel.target.aicore import AicoreTarget
+
+_FORMS = {
+    Mode.GROUP: Form.GROUP,
+    Mode.TYPE: Form.TYPE,
+    Mode.ACROSS: Form.ACROSS,
+    Mode.ALL: Form.ALL,
+    Mode.NOTIFY: Form.NOTIFY,
+}
+_ORDER = (Form.GROUP, Form.TYPE, Form.ACROSS, Form.ALL)  # narrowest first
 
 
 @dataclass(frozen=True)
@@ -30,7 +40,7 @@ class Notes:
         subop: int,
         events: Sequence[Event],
         fences: tuple[HartKind, ...],
-        witnesses: Sequence[Conflict],
+        witnesses: Sequence[Witness],
         implied: int,
         *,
         begins: bool,
@@ -38,20 +48,12 @@ class Notes:
         """Ahead of a sub-operator. `events`: those awaited there; `fences`: types whose cores wait for their own
         stores; `witnesses`: examples of what forbids less; `implied`: conflicts that earlier events order; `begins`:
         another launch, but not the first."""
-        forms = {
-            Mode.GROUP: Form.GROUP,
-            Mode.TYPE: Form.TYPE,
-            Mode.ACROSS: Form.ACROSS,
-            Mode.ALL: Form.ALL,
-            Mode.NOTIFY: Form.NOTIFY,
-        }
-        used = list(dict.fromkeys(forms[e.mode] for e in events))
+        used = list(dict.fromkeys(_FORMS[e.mode] for e in events))
         form = used[0] if len(used) == 1 else Form.SEVERAL if used else Form.FENCE if fences else Form.NONE
         if not witnesses and events:
             reason = f"the level of synchronisation is {self.sync!r}"
         elif witnesses:
-            first = witnesses[0].witness
-            reason = f"{counted(len(events), 'event')}: {first}"
+            reason = f"{counted(len(events), 'event')}: {witnesses[0]}"
         elif begins:
             reason = "another launch: all before it is complete"
         elif fences:
@@ -59,23 +61,16 @@ class Notes:
         else:
             reason = "nothing is read or overwritten that earlier synchronisation does not order"
         reason += self._shortage(events)
-        order = (Form.GROUP, Form.TYPE, Form.ACROSS, Form.ALL)
-        wider = tuple(
-            (f, self._cost_ns(f))
-            for f in order
-            if Form.NOTIFY not in used and order.index(f) > max((order.index(u) for u in used), default=-1)
-        )
-        cost = max((self._cost_ns(f) for f in used), default=0.0)
+        widest = max((_ORDER.index(u) for u in used if u is not Form.NOTIFY), default=-1)
+        wider = () if Form.NOTIFY in used else tuple((f, self._costs_ns[f]) for f in _ORDER[widest + 1 :])
+        cost = max((self._costs_ns[f] for f in used), default=0.0)
         numbers = tuple(e.index for e in events)
-        return AicoreBoundary(
-            subop, form, reason, numbers, fences, tuple(c.witness for c in witnesses), implied, cost, wider
-        )
+        return AicoreBoundary(subop, form, reason, numbers, fences, tuple(witnesses), implied, cost, wider)
 
-    def _cost_ns(self, form: Form) -> float:
-        """Where nothing hides it."""
-        if form in (Form.NONE, Form.FENCE):
-            return 0.0
-        return self.target.nanoseconds(self.target.flag_cycles(form.value))
+    @cached_property
+    def _costs_ns(self) -> dict[Form, float]:
+        """Where nothing hides them."""
+        return {f: self.target.nanoseconds(self.target.flag_cycles(f.value)) for f in (*_ORDER, Form.NOTIFY)}
 
     def _shortage(self, events: Sequence[Event]) -> str:
         """What a lack of flags has done to a boundary."""

@@ -49,6 +49,8 @@ class CoreKind(Enum):
     CUBE = "cube"
     VECTOR = "vector"
 
+    __hash__ = object.__hash__
+
     @property
     def other(self) -> CoreKind:
         """The type that it shares a group with."""
@@ -60,6 +62,8 @@ class AicpuKind(Enum):
     in their numbering."""
 
     AICPU = "aicpu"
+
+    __hash__ = object.__hash__
 
 
 HartKind = CoreKind | AicpuKind
@@ -81,6 +85,8 @@ class Mode(Enum):
     PAIR = "pair"  # a group's cube core and its first vector core: inside kernels alone
     NOTIFY = "notify"
 
+    __hash__ = object.__hash__
+
 
 def receiver_of(mode: Mode, setters: HartKind) -> HartKind:
     """The type that takes events of a mode with setters of one type."""
@@ -98,6 +104,8 @@ class Form(Enum):
     ALL = "all"  # all cores
     NOTIFY = "notify"  # words in memory: to or from an aicpu hart, or where no flag is free
     SEVERAL = "several"  # more than one of these
+
+    __hash__ = object.__hash__
 
 
 @dataclass(frozen=True, slots=True)

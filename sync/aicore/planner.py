@@ -25,13 +25,10 @@ Here is the walk over the schedule and the choice of events; `events` keeps the 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
-
-import numpy as np
 
 from superkernel.scheduler.aicore.cores import Cores
 from superkernel.scheduler.aicore.schedule import AicoreSchedule
-from superkernel.scheduler.families.aicore.base import AicoreTiling
+from superkernel.scheduler.families.aicore.base import AicoreKernelType, AicoreTiling
 from superkernel.sync.aicore.events import NARROW, Events, Family, Known, flags_of
 from superkernel.sync.aicore.harts import Harts
 from superkernel.sync.aicore.notes import Notes
@@ -54,10 +51,11 @@ from superkernel.sync.aicore.plan import (
     receiver_of,
 )
 from superkernel.sync.aicore.unsatisfied import Conflicts, Unsatisfied
-from superkernel.sync.hazards import NO_PAIRS, FoundConflicts, Pairs, find_all
+from superkernel.sync.hazards import FoundConflicts, find_all
 from superkernel.target.aicore import AicoreTarget
 
 _WITNESSES = 4  # kept per boundary
+_AT_ONCE = 1 << 16  # conflicts
 
 
 def plan_aicore(
@@ -86,10 +84,11 @@ class _Planner:
         conflicts: FoundConflicts,
     ) -> None:
         self.schedule, self.sync, self.early_start, self.cuts = schedule, sync, early_start, cuts
-        self.accesses, self.pairs = conflicts
+        self.found = conflicts
         self.cores = Cores(target)
         tiled = any(isinstance(t, AicoreTiling) and t.kernel_type.on_aicpu for t in schedule.tilings)
         self.harts = Harts(self.cores, tiled)
+        self.block, self.conflicts = slice(0, 0), Conflicts.of(conflicts.accesses, conflicts.pairs[:0], self.harts)
         flags, count_max = flags_of(schedule, target), int(target.sync.flag_count_max)
         self.events = Events(self.harts, flags, count_max)
         self.notes = Notes(target, sync, flags, count_max, len(self.events.modes) >= len(NARROW))
@@ -99,13 +98,11 @@ class _Planner:
         self.start = 0  # of the launch
         tilings = enumerate(schedule.tilings)
         self.barriers = {i: t.barriers for i, t in tilings if isinstance(t, AicoreTiling) and t.barriers}
+        of_type = {kernel: self._types_of(kernel) for kernel in AicoreKernelType}
+        # The types of cores that a sub-operator runs on.
+        self.kinds = [of_type[t.kernel_type] if isinstance(t, AicoreTiling) else () for t in schedule.tilings]
 
-    def kinds(self, subop: int) -> tuple[HartKind, ...]:
-        """The types of cores that a sub-operator runs on."""
-        tiling = self.schedule.tilings[subop]
-        if not isinstance(tiling, AicoreTiling):
-            return ()
-        kernel = tiling.kernel_type
+    def _types_of(self, kernel: AicoreKernelType) -> tuple[HartKind, ...]:
         uses = {CoreKind.CUBE: kernel.uses_cube, CoreKind.VECTOR: kernel.uses_vector, AICPU: kernel.on_aicpu}
         return tuple(kind for kind in self.harts.types if uses[kind])
 
@@ -123,10 +120,10 @@ class _Planner:
                 if sub.index in self.cuts and sub.index > self.start:
                     self._end_launch(sub.index, LaunchEnd(sub.index), sub.index - 1)
                 self._boundary(sub.index)
-                for kind in self.kinds(sub.index):
+                for kind in self.kinds[sub.index]:
                     if not self.early_start:
                         self.steps[kind][-1].append(Drain())
-            np.fill_diagonal(self.events.known, sub.index)
+            self.events.known.flat[:: self.harts.total + 1] = sub.index
             self.events.after.append(self.events.known.copy())
         self._open()
         self._flush_all(len(self.schedule.subops))
@@ -175,17 +172,17 @@ class _Planner:
                 for earlier in self.events.ahead(event, kind):
                     before[kind].append(earlier.index)
                     self.events.take(earlier, kind, subop)
-        here = Conflicts(self.accesses, self.harts, self.pairs.get(subop, NO_PAIRS))
-        needs, shown, implied = here.unsatisfied(self.events.known)
-        witnesses = [self.accesses.conflict(*pair) for pair in shown[:_WITNESSES].tolist()]
+        here = self._conflicts(subop)
+        needs, missing, implied = here.unsatisfied(self.events.known)
+        witnesses = [self.found.accesses.witness(*pair) for pair in missing[:_WITNESSES].accesses]
         for event in self._notified(needs):
             before[event.receivers[0]].append(event.index)
             self.events.take(event, event.receivers[0], subop)
         if any(before.values()):  # the hart has told what it knew of others
-            needs, shown, _ = here.unsatisfied(self.events.known)
+            needs, missing, _ = here.unsatisfied(self.events.known)
         fenced = self.events.fenced.copy()  # what events at operands bring counts for these operands only
         waits: dict[HartKind, dict[int, list[int]]] = {kind: {} for kind in self.harts.types}
-        for part in self._rounds(here, needs, shown):
+        for part in self._rounds(needs, missing):
             self._add_events(subop, part, waits, max(row.last for row in needs.values()))
         fences = self._fences(subop, here, waits, fenced)
         for kind in self.harts.types:
@@ -194,7 +191,7 @@ class _Planner:
             drained = self._drain_pending(subop, kind)
             row += [Await(e.index, subop) for e in drained if e.family not in taking]
             row += [Await(e, subop) for e in before[kind]]
-            if kind in self.kinds(subop):
+            if kind in self.kinds[subop]:
                 self._add_run(row, subop, kind, waits[kind], fences.get(kind, set()))
             else:
                 assert not waits[kind]
@@ -207,11 +204,20 @@ class _Planner:
         begins = subop > 0 and subop == self.start
         self.boundaries.append(self.notes.boundary(subop, made, tuple(fences), witnesses, implied, begins=begins))
 
+    def _conflicts(self, subop: int) -> Conflicts:
+        """Those of its tasks. Columns are made for as many sub-operators at once as have `_AT_ONCE` of them."""
+        mine = self.found.of(subop)
+        if mine.stop > self.block.stop:
+            self.block = slice(mine.start, max(mine.stop, mine.start + _AT_ONCE))
+            self.conflicts = Conflicts.of(self.found.accesses, self.found.pairs[self.block], self.harts)
+        return self.conflicts[mine.start - self.block.start : mine.stop - self.block.start]
+
     def _add_run(
         self, row: list[Step], subop: int, kind: HartKind, waits: dict[int, list[int]], fences: set[int]
     ) -> None:
-        idle = any(core not in self.busy[subop] for core in range(self.harts.total)[self.harts.of(kind)])
-        joined = self.barriers.get(subop, 0) if idle else 0
+        joined = self.barriers.get(subop, 0)
+        if joined and self.busy[subop].issuperset(range(self.harts.total)[self.harts.of(kind)]):
+            joined = 0
         if self.early_start:
             operands = sorted({*waits, *fences})
             entries = tuple(OperandWait(o, tuple(waits.get(o, ())), o in fences) for o in operands)
@@ -220,14 +226,13 @@ class _Planner:
         row += [Await(e, subop) for e in sorted({e for es in waits.values() for e in es})]
         row.append(Run(subop, barriers=joined))
 
-    def _rounds(self, here: Conflicts, needs: Unsatisfied, shown: Pairs) -> list[Unsatisfied]:
+    def _rounds(self, needs: Unsatisfied, missing: Conflicts) -> list[Unsatisfied]:
         """What is missing, in the rounds in which it is propagated: one where all waits stand ahead of the kernel, or
         where flags are short."""
-        rounds = here.rounds(shown) if self.early_start else []
+        rounds = missing.rounds() if self.early_start and needs else []
         if len(rounds) < 2 or not self.events.has_flags(len(rounds)):
             return [needs] if needs else []
-        missing, known = replace(here, found=shown), self.events.known.copy()
-        return [missing.unsatisfied(known, uses)[0] for uses in rounds]
+        return [missing.unsatisfied(self.events.known, uses)[0] for uses in rounds]
 
     def _add_events(
         self, subop: int, needs: Unsatisfied, waits: dict[HartKind, dict[int, list[int]]], latest: int
@@ -300,7 +305,7 @@ class _Planner:
         last (an event of all cores propagates everything)."""
         if (Mode.ALL, None) in families:
             return {(Mode.ALL, None): list(needs)}
-        pairs = {tuple(pair) for row in needs.values() for pair in row.pairs.tolist()} if len(families) > 1 else ()
+        pairs = set().union(*(row.conflicts.needs for row in needs.values())) if len(families) > 1 else ()
         for family in sorted(families, key=lambda f: f[0] is not Mode.TYPE):
             others = {f: max(needs[k].last for k in keys) for f, keys in families.items() if f != family}
             if others and all(self.events.propagated(others, *pair) for pair in pairs):
@@ -314,8 +319,10 @@ class _Planner:
         """Take pending events before their counts come near the limit: those that all setters have passed."""
         limit = max(1, self.events.width * self.events.count_max // 2)
         drained: list[Event] = []
+        if len(self.events.pending[kind]) < limit:
+            return drained
         pending = list(self.events.pending[kind].values())
-        for family in dict.fromkeys(e.family for e in pending) if len(pending) >= limit else ():
+        for family in dict.fromkeys(e.family for e in pending):
             waiting = [e for e in pending if e.family == family]
             if len(waiting) >= limit:
                 drained += waiting[: max(1, len(waiting) // 2)]
@@ -336,18 +343,12 @@ class _Planner:
     ) -> dict[HartKind, set[int]]:
         """Operands by type that a core reads after having written them itself, its stores not fenced since."""
         found: dict[HartKind, set[int]] = {}
-        accesses = self.accesses
-        earlier, later = here.found.T
-        core, behind = accesses.core[later], accesses.subop[earlier]
-        own = (accesses.core[earlier] == core) & accesses.write[earlier] & ~accesses.write[later]
-        own &= (fenced[core] < behind) & self.early_start
-        operand = accesses.operand[later]
-        for hart, wanted, at in zip(core[own].tolist(), behind[own].tolist(), operand[own].tolist(), strict=True):
-            kind = self.harts.kind(hart)
+        for hart, wanted, at in here.unfenced(fenced) if self.early_start else ():
+            kind = self.harts.kinds[hart]
             if all(self.events.returned[e][hart] < wanted for e in waits[kind].get(at, ())):
                 found.setdefault(kind, set()).add(at)
-        for core in self.busy[subop]:  # a core without units passes no fence
-            if self.harts.kind(core) in found:
+        for core in self.busy[subop] if found else ():  # a core without units passes no fence
+            if self.harts.kinds[core] in found:
                 self.events.fenced[core] = subop - 1
         return found
 
@@ -356,9 +357,9 @@ class _Planner:
     def _by_rule(self, subop: int) -> list[tuple[Event, HartKind]]:
         """The events between a sub-operator and the one before it, by the level, and who waits for them here. At level
         `type-range` that is who runs the sub-operator: the others take the event when their counts ask for it."""
-        if AICPU in (*self.kinds(subop), *self.kinds(subop - 1)):
+        if AICPU in (*self.kinds[subop], *self.kinds[subop - 1]):
             return self._by_rule_with_aicpu(subop)
-        here, there = self.kinds(subop), self.kinds(subop - 1)
+        here, there = self.kinds[subop], self.kinds[subop - 1]
         if self.sync == "full":
             family: Family = (Mode.ALL, None)
             who: tuple[HartKind, ...] = tuple(CoreKind)
@@ -376,8 +377,8 @@ class _Planner:
 
     def _by_rule_with_aicpu(self, subop: int) -> list[tuple[Event, HartKind]]:
         """All cores -> aicpu hart -> all cores, whatever the level: nothing narrower is a rule of types."""
-        if self.kinds(subop) == self.kinds(subop - 1):
+        if self.kinds[subop] == self.kinds[subop - 1]:
             return []
-        if AICPU in self.kinds(subop):
+        if AICPU in self.kinds[subop]:
             return [(self.events.make_word(kind, AICPU, subop - 1), AICPU) for kind in CoreKind]
         return [(self.events.make_word(AICPU, kind, subop - 1), kind) for kind in CoreKind]

@@ -8,7 +8,7 @@ made first while the others, or the flags behind them, are still on their way.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,80 +20,96 @@ from superkernel.sync.aicore.plan import HartKind
 from superkernel.sync.hazards import AccessColumns, Pairs
 
 ROUNDS_MAX = 3  # a kernel has four wait entries; one may be a fence
-Use = tuple[HartKind, int]  # a type of cores, and the operand that they come to
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Dependence:
-    """What lacks between harts of two types: `pairs` are rows (receiver, setter, sub-operator); `last` is the
-    sub-operator needed."""
+    """What lacks between harts of two types: its conflicts, the last sub-operator that must be known, whether all are
+    between harts of one group, and the operands."""
 
+    conflicts: Conflicts
     last: int
     own_group: bool
     operands: frozenset[int]
-    pairs: NDArray[np.int32]
 
 
 Unsatisfied = dict[tuple[HartKind, HartKind], Dependence]
 """By (type of the setter, type of the receiver)."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Conflicts:
-    """Of one sub-operator's tasks."""
+    """Between tasks of different sub-operators. `columns`, from first to last: the accesses by number, the earlier one
+    and the later one; the hart of the earlier one's task, `setter`, and of the later one's, `receiver`; `behind`: the
+    earlier one's sub-operator, what must be `known` to be complete, and what must be `fenced`, -1 where nothing must;
+    the later one's operand, and its use; the place of the two harts in `Known`; their types; whether they are of one
+    group. A boundary of two cores has few of them, of which there are tens of thousands: nothing is computed there that
+    can be computed of all at once."""
 
-    accesses: AccessColumns
     harts: Harts
-    found: Pairs
+    columns: NDArray[np.int32]
 
-    def unsatisfied(self, known: Known, uses: Collection[Use] | None = None) -> tuple[Unsatisfied, Pairs, int]:
+    @staticmethod
+    def of(accesses: AccessColumns, pairs: Pairs, harts: Harts) -> Conflicts:
+        """Between so many pairs of accesses."""
+        types = len(harts.types)
+        earlier, later = pairs.T
+        setter, receiver = accesses.core[earlier], accesses.core[later]
+        behind, operand = accesses.subop[earlier], accesses.operand[later]
+        own = (setter == receiver) & accesses.write[earlier] & ~accesses.write[later]
+        columns = (
+            earlier, later, setter, receiver, behind, np.where(setter != receiver, behind, -1),
+            np.where(own, behind, -1), operand, (operand + 1) * types + harts.type[receiver],
+            receiver * harts.total + setter, harts.type[setter] * types + harts.type[receiver],
+            harts.group[setter] == harts.group[receiver],
+        )  # fmt: skip
+        return Conflicts(harts, np.stack(columns, dtype=np.int32, casting="same_kind"))
+
+    def __getitem__(self, some: slice | NDArray[np.int64]) -> Conflicts:
+        return Conflicts(self.harts, self.columns[:, some])
+
+    @property
+    def accesses(self) -> list[list[int]]:
+        """Pairs by number."""
+        pairs: list[list[int]] = self.columns[:2].T.tolist()
+        return pairs
+
+    @property
+    def needs(self) -> set[tuple[int, int, int]]:
+        """Receiver, setter and the sub-operator that it must know."""
+        return set(zip(*self.columns[[3, 2, 4]].tolist(), strict=True))
+
+    def unfenced(self, fenced: NDArray[np.int32]) -> Iterator[tuple[int, int, int]]:
+        """Hart, sub-operator and operand where a hart reads what it wrote itself and is not known to have fenced."""
+        receiver, written, operand = self.columns[3], self.columns[6], self.columns[7]
+        at = np.flatnonzero(fenced.take(receiver) < written)
+        return zip(receiver[at].tolist(), written[at].tolist(), operand[at].tolist(), strict=True)
+
+    def unsatisfied(self, known: Known, uses: NDArray[np.int64] | None = None) -> tuple[Unsatisfied, Conflicts, int]:
         """What is missing at some uses, or at all; the conflicts that show it; the number of those implied."""
-        earlier, later = self.found.T
-        setter, receiver = self.accesses.core[earlier], self.accesses.core[later]
-        behind = self.accesses.subop[earlier]
-        between = setter != receiver
-        missing = between & (known[receiver, setter] < behind)
-        implied = int(np.count_nonzero(between) - np.count_nonzero(missing))
+        needed = self.columns[5]
+        at = np.flatnonzero(known.take(self.columns[9]) < needed)
+        implied = int(np.count_nonzero(needed >= 0)) - len(at)
         if uses is not None:
-            types = self.harts.types
-            wanted = [types.index(kind) + len(types) * operand for kind, operand in uses]
-            missing &= np.isin(self._uses(self.found), wanted)
-        at = np.flatnonzero(missing)
+            at = at[np.isin(self.columns[8, at], uses)]
         rows: Unsatisfied = {}
-        if len(at):
-            pairs = np.stack((receiver[at], setter[at], behind[at]), axis=1)
-            operands = self._operands(self.found[at])
-            own = self.harts.group[pairs[:, 0]] == self.harts.group[pairs[:, 1]]
-            receivers, setters = self.harts.type[pairs[:, 0]], self.harts.type[pairs[:, 1]]
-            types_of = setters * len(self.harts.types) + receivers
-            found, first = np.unique(types_of, return_index=True)
-            for number in found[np.argsort(first)].tolist():
-                mine = types_of == number
-                one, other = divmod(number, len(self.harts.types))
-                rows[self.harts.types[one], self.harts.types[other]] = Dependence(
-                    int(pairs[mine, 2].max()), bool(own[mine].all()), frozenset(operands[mine].tolist()), pairs[mine]
-                )
-        return rows, self.found[at], implied
+        missing = self[at]
+        types = missing.columns[10]
+        for number in dict.fromkeys(types.tolist()):
+            one, other = divmod(number, len(self.harts.types))
+            mine = missing[np.flatnonzero(types == number)]
+            rows[self.harts.types[one], self.harts.types[other]] = Dependence(
+                mine, int(mine.columns[4].max()), bool(mine.columns[11].all()), frozenset(mine.columns[7].tolist())
+            )
+        return rows, missing, implied
 
-    def rounds(self, shown: Pairs) -> list[set[Use]]:
+    def rounds(self) -> list[NDArray[np.int64]]:
         """The uses by the sub-operator that they need, the first one first; of more than `ROUNDS_MAX`, the first ones
-        together."""
-        uses, which = np.unique(self._uses(shown), return_inverse=True)
-        last = np.full(len(uses), -1, np.int32)
-        np.maximum.at(last, which, self.accesses.subop[shown[:, 0]])
-        levels = np.unique(last)[-ROUNDS_MAX:].tolist()
-        rounds: list[set[Use]] = [set() for _ in levels]
-        for use, number in zip(uses.tolist(), np.searchsorted(levels, last).tolist(), strict=True):
-            operand, kind = divmod(use, len(self.harts.types))
-            rounds[number].add((self.harts.types[kind], operand))
-        return rounds
-
-    def _operands(self, found: Pairs) -> NDArray[np.int32]:
-        """Of the later accesses."""
-        operands: NDArray[np.int32] = self.accesses.operand[found[:, 1]]
-        return operands
-
-    def _uses(self, found: Pairs) -> NDArray[np.int64]:
-        """A number for each: operand, then type of core."""
-        types: NDArray[np.int64] = self.harts.type[self.accesses.core[found[:, 1]]]
-        return self._operands(found) * len(self.harts.types) + types
+        together. A use is a type of cores and the operand that they come to, by number."""
+        behind, use = self.columns[4], self.columns[8]
+        last = np.full(use.max(initial=-1) + 1, -1, np.int32)
+        np.maximum.at(last, use, behind)
+        uses = np.flatnonzero(last >= 0)
+        levels = sorted({*last[uses].tolist()})[-ROUNDS_MAX:]
+        number = np.searchsorted(levels, last[uses])
+        return [uses[number == n] for n in range(len(levels))]

@@ -16,9 +16,10 @@ from superkernel.analysis.random_plans import random_accesses, random_schedule, 
 from superkernel.core.errors import InputError
 from superkernel.core.tensor import Region
 from superkernel.scheduler.schedule import MemoryAccess, Space, Task
+from superkernel.sync import hazards
 from superkernel.sync.aicore.plan import Form
 from superkernel.sync.aicore.planner import plan_aicore
-from superkernel.sync.hazards import AccessColumns, Conflict, find_conflicts
+from superkernel.sync.hazards import AccessColumns, Conflict, find_all, find_conflicts
 from superkernel.sync.plan import Hazard
 
 
@@ -254,6 +255,26 @@ def test_any_bytes(seed: int) -> None:
     """Even of tilings that nobody makes, each conflict is one."""
     for conflict in conflicts(list(random_accesses(seed).tasks)):
         assert conflict.earlier < conflict.later
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (1, 0, 3, 2), (0, 2, 0, 2)])
+@pytest.mark.parametrize("runs", [1, 3, 256])
+def test_all_conflicts_by_sub_operator(order: tuple[int, ...], runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the order of sub-operators; within one there are none, though two of its tasks write the same bytes."""
+    monkeypatch.setattr(hazards, "_RUNS", runs)
+    regions = [(write(0, 8), write(64, 8)), (read(0, 8),), (write(4, 8), read(64, 8)), (write(0, 16),)]
+    tasks = [task for at, subop in enumerate(order) for task in (Task(2 * at, subop, 0, 0, 1, regions[at]),
+             Task(2 * at + 1, subop, 1, 1, 2, regions[at]))]  # fmt: skip
+    found = find_all(tasks)
+    accesses = found.accesses
+    for subop in range(5):
+        pairs = [(int(accesses.task[a]), int(accesses.task[b])) for a, b in found.pairs[found.of(subop)].tolist()]
+        outside = [c for c in conflicts(tasks) if tasks[c.later].subop == subop != tasks[c.earlier].subop]
+        assert pairs == [(c.earlier, c.later) for c in outside]
+        assert [accesses.witness(*pair) for pair in found.pairs[found.of(subop)].tolist()] == [
+            c.witness for c in outside
+        ]
+    assert len(found.pairs) == found.begin[-1] > 0
 
 
 ROWS, REGIONS = [[0, 0, 0, -1, 1, 1], [1, 1, 0, -1, 0, 1]], [[0, 8, 0, 1], [4, 8, 0, 1]]
