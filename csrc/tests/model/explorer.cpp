@@ -1,12 +1,12 @@
 #include "tests/model/explorer.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <memory>
 #include <random>
-#include <set>
 #include <tuple>
 #include <utility>
 
@@ -51,9 +51,18 @@ enum class Kind : std::uint8_t {
 
 constexpr int kFenceLocation = kMostLocations;  // seq_cst fences meet there
 
+// A set of threads or of locations. Sets of small numbers are what the search spends its time on.
+using Set = std::uint64_t;
+static_assert(kFenceLocation < 64 && kMostThreads < 64);
+
+constexpr Set only(int i) { return Set{1} << i; }
+constexpr bool contains(Set set, int i) { return (set & only(i)) != 0; }
+constexpr int least(Set set) { return std::countr_zero(set); }
+constexpr Set without_least(Set set) { return set & (set - 1); }
+
 struct Op {
   Kind kind = Kind::kBegin;
-  std::vector<int> locations;
+  Set locations = 0;
   bool writes = false;
   bool all = false;  // depends on every step of every thread
   int other = -1;    // thread joined
@@ -63,10 +72,19 @@ struct Op {
 bool dependent(const Op& a, const Op& b) {
   if (a.all || b.all) return true;
   if (!a.writes && !b.writes) return false;
-  return std::any_of(a.locations.begin(), a.locations.end(), [&](int location) {
-    return std::find(b.locations.begin(), b.locations.end(), location) != b.locations.end();
-  });
+  return (a.locations & b.locations) != 0;
 }
+
+// Messages, at most one of each location.
+struct Stamps {
+  Set locations = 0;
+  std::array<std::uint16_t, kMostLocations> of{};  // of these locations; others hold anything
+
+  void set(int location, std::uint16_t stamp) {
+    locations |= only(location);
+    of[static_cast<std::size_t>(location)] = stamp;
+  }
+};
 
 struct Thread {
   std::function<void()> body;
@@ -78,14 +96,14 @@ struct Thread {
   std::uint32_t bits = 0;
   int word = -1;
   Op next;
-  View view;                             // may see, happened before
-  View acquired;                         // joined by an acquire fence
-  View released;                         // attached by relaxed stores: as of the last release fence
-  std::map<int, std::uint16_t> taken;    // by location: the last message taken
-  std::map<int, std::uint16_t> read;     // the same, of loads since the last pause
-  std::map<int, std::uint16_t> awaited;  // news of one of these end the pause
-  bool advanced = true;                  // since the last pause a load took news
-  int only_news = -1;                    // the one location that ended the last pause
+  View view;             // may see, happened before
+  View acquired;         // joined by an acquire fence
+  View released;         // attached by relaxed stores: as of the last release fence
+  Stamps taken;          // the last messages taken
+  Stamps read;           // the same, of loads since the last pause
+  Stamps awaited;        // news of one of these end the pause
+  bool advanced = true;  // since the last pause a load took news
+  int only_news = -1;    // the one location that ended the last pause
   Context context;
   std::array<std::uint32_t, kMostThreads> order{};  // steps that come before the next one in every equivalent order
 };
@@ -97,7 +115,7 @@ struct Step {  // what was done, and what else may be tried there
   Op op;
   std::array<std::uint32_t, kMostThreads> order{};  // clock of dependence at this step
   std::uint32_t index = 0;                          // of the thread's steps
-  std::set<int> enabled, backtrack, done, sleep;
+  Set enabled = 0, backtrack = 0, done = 0, sleep = 0;
   // data
   int taken = 0;
   int count = 0;
@@ -109,17 +127,20 @@ class Explorer {
   bool running() const { return running_; }
 
   // -- steps of fibers
-  void step(Op op);
+  void step(const Op& op);
   int choose(int count);
   int start(std::function<void()> body, bool daemon);
   [[noreturn]] void fail(Fault fault, const std::string& what, const std::source_location& where);
   [[noreturn]] void prune();
 
-  // How many of these locations have newer messages.
-  int news(const std::map<int, std::uint16_t>& taken) const {
-    return static_cast<int>(std::count_if(taken.begin(), taken.end(), [&](const auto& entry) {
-      return locations_[static_cast<std::size_t>(entry.first)].history.size() > entry.second + 1u;
-    }));
+  // Those of these locations that have newer messages.
+  Set news(const Stamps& taken) const {
+    Set found = 0;
+    for (Set left = taken.locations; left != 0; left = without_least(left)) {
+      const auto location = static_cast<std::size_t>(least(left));
+      if (locations_[location].history.size() > taken.of[location] + 1u) found |= left & -left;
+    }
+    return found;
   }
 
   Thread& self() { return threads_[static_cast<std::size_t>(current_)]; }
@@ -163,6 +184,7 @@ std::uint32_t executions = 0;
 
 std::vector<std::string> all_sites;
 std::map<std::tuple<std::string, unsigned, unsigned, int>, int> site_numbers;
+std::map<std::tuple<const char*, unsigned, unsigned, int>, int> site_numbers_by_address;  // the same, found faster
 int weak_site = -1;
 
 const char* name(Kind kind) {
@@ -179,9 +201,14 @@ std::string place(const std::source_location& where) {
 
 // Whether this use of an ordering site acts as the weaker one.
 bool weak(const std::source_location& where, int part, const char* what) {
+  const auto fast = std::make_tuple(where.file_name(), where.line(), where.column(), part);
+  if (const auto known = site_numbers_by_address.find(fast); known != site_numbers_by_address.end()) {
+    return known->second == weak_site;
+  }
   const auto key = std::make_tuple(std::string(where.file_name()), where.line(), where.column(), part);
   const auto [entry, fresh] = site_numbers.try_emplace(key, static_cast<int>(all_sites.size()));
   if (fresh) all_sites.push_back(place(where) + " " + what);
+  site_numbers_by_address.emplace(fast, entry->second);
   return entry->second == weak_site;
 }
 
@@ -191,8 +218,8 @@ void join_order(std::array<std::uint32_t, kMostThreads>& a, const std::array<std
 
 std::string Explorer::describe(int thread, const Op& op) const {
   std::string text = "thread " + std::to_string(thread) + ": " + name(op.kind);
-  for (int location : op.locations) {
-    if (location != kFenceLocation) text += " #" + std::to_string(location);
+  for (Set left = op.locations & ~only(kFenceLocation); left != 0; left = without_least(left)) {
+    text += " #" + std::to_string(least(left));
   }
   return op.kind == Kind::kBegin ? text : text + " at " + place(op.where);
 }
@@ -202,7 +229,7 @@ bool Explorer::enabled(const Thread& thread) const {
   const Op& op = thread.next;
   switch (op.kind) {
     case Kind::kLock:
-      return locations_[static_cast<std::size_t>(op.locations[0])].holder < 0;
+      return locations_[static_cast<std::size_t>(least(op.locations))].holder < 0;
     case Kind::kFutexSleep:
       return !thread.asleep;
     case Kind::kJoin:
@@ -225,25 +252,26 @@ void Explorer::find_races(int thread) {
     // What a load would have found before that store it may take now, as an older message.
     if ((t.next.kind == Kind::kLoad || t.next.kind == Kind::kPause) && !before.op.all) continue;
     if (before.index <= t.order[static_cast<std::size_t>(before.thread)]) continue;
-    if (before.enabled.contains(thread)) {
-      before.backtrack.insert(thread);
-    } else {
-      before.backtrack = before.enabled;
-    }
+    before.backtrack = contains(before.enabled, thread) ? before.backtrack | only(thread) : before.enabled;
     return;
   }
 }
 
-// The step of the thread joins the order of all before it that it depends on.
+// The step of the thread joins the order of all before it that it depends on. Where the trail goes on, that is known
+// from the execution before.
 void Explorer::note(int thread) {
   Thread& t = threads_[static_cast<std::size_t>(thread)];
-  const Step& step = trail_[scheduling_.back()];
+  Step& step = trail_[scheduling_.back()];
+  if (depth_ < trail_.size()) {
+    t.order = step.order;
+    return;
+  }
   for (std::size_t i = 0; i + 1 < scheduling_.size(); ++i) {
     const Step& before = trail_[scheduling_[i]];
     if (before.thread != thread && dependent(before.op, step.op)) join_order(t.order, before.order);
   }
   t.order[static_cast<std::size_t>(thread)] = step.index;
-  trail_[scheduling_.back()].order = t.order;
+  step.order = t.order;
 }
 
 void Explorer::fiber_main() {
@@ -259,9 +287,9 @@ void Explorer::resume(int thread) {
   switch_to(main_, threads_[static_cast<std::size_t>(thread)].context);
 }
 
-void Explorer::step(Op op) {
+void Explorer::step(const Op& op) {
   Thread& t = self();
-  t.next = std::move(op);
+  t.next = op;
   switch_to(t.context, main_);
   Thread& again = self();  // threads may have been added meanwhile
   ++again.view.clock[static_cast<std::size_t>(current_)];
@@ -332,19 +360,20 @@ Explorer::End Explorer::execute(const std::function<void()>& setup) {
   log_.clear();
   current_ = 0;
   start(setup, false);
-  std::set<int> sleep;
+  Set sleep = 0;
   for (;;) {
     const int count = static_cast<int>(threads_.size());
-    for (int i = 0; i < count && !limits_.walks; ++i) find_races(i);
+    // Where the trail goes on, this was done in the execution before, up to here the same.
+    for (int i = 0; i < count && !limits_.walks && depth_ == trail_.size(); ++i) find_races(i);
     if (std::all_of(threads_.begin(), threads_.end(),
                     [](const Thread& t) { return t.daemon || t.finished || t.gone; })) {
       return End::kComplete;
     }
-    std::set<int> able;
+    Set able = 0;
     for (int i = 0; i < count; ++i) {
-      if (enabled(threads_[static_cast<std::size_t>(i)])) able.insert(i);
+      if (enabled(threads_[static_cast<std::size_t>(i)])) able |= only(i);
     }
-    if (able.empty()) {
+    if (able == 0) {
       for (int i = 0; i < count; ++i) {
         const Thread& t = threads_[static_cast<std::size_t>(i)];
         if (t.finished || t.gone || t.daemon) continue;
@@ -360,11 +389,13 @@ Explorer::End Explorer::execute(const std::function<void()>& setup) {
       return End::kFault;
     }
     if (limits_.walks) {
-      auto chosen = std::next(able.begin(), random(static_cast<int>(able.size())));
+      Set left = able;
+      for (int skipped = random(std::popcount(able)); skipped > 0; --skipped) left = without_least(left);
+      int chosen = least(left);
       // Mostly on with the same thread, so that some walk leaves another far behind.
-      if (able.contains(current_) && random(4) != 0) chosen = able.find(current_);
-      log_.emplace_back(*chosen, threads_[static_cast<std::size_t>(*chosen)].next);
-      resume(*chosen);
+      if (contains(able, current_) && random(4) != 0) chosen = current_;
+      log_.emplace_back(chosen, threads_[static_cast<std::size_t>(chosen)].next);
+      resume(chosen);
       if (faulty_) return End::kFault;
       if (std::exchange(pruning_, false)) return End::kPruned;
       continue;
@@ -374,15 +405,10 @@ Explorer::End Explorer::execute(const std::function<void()>& setup) {
       fresh.scheduling = true;
       fresh.enabled = able;
       fresh.sleep = sleep;
-      for (int i : able) {
-        if (!sleep.contains(i)) {
-          fresh.thread = i;
-          break;
-        }
-      }
-      if (fresh.thread < 0) return End::kPruned;
-      fresh.backtrack.insert(fresh.thread);
-      trail_.push_back(std::move(fresh));
+      if ((able & ~sleep) == 0) return End::kPruned;
+      fresh.thread = least(able & ~sleep);
+      fresh.backtrack = only(fresh.thread);
+      trail_.push_back(fresh);
     }
     Step& here = trail_[depth_];
     if (!here.scheduling || here.enabled != able) {
@@ -394,11 +420,9 @@ Explorer::End Explorer::execute(const std::function<void()>& setup) {
     here.op = threads_[static_cast<std::size_t>(chosen)].next;
     here.index = ++taken_[static_cast<std::size_t>(chosen)];
     // Who was tried here before, or slept already, sleeps on until a step that it depends on.
-    sleep.clear();
-    for (const std::set<int>* group : {&here.sleep, &here.done}) {
-      for (int i : *group) {
-        if (i != chosen && !dependent(threads_[static_cast<std::size_t>(i)].next, here.op)) sleep.insert(i);
-      }
+    sleep = 0;
+    for (Set left = (here.sleep | here.done) & ~only(chosen); left != 0; left = without_least(left)) {
+      if (!dependent(threads_[static_cast<std::size_t>(least(left))].next, here.op)) sleep |= only(least(left));
     }
     note(chosen);
     log_.emplace_back(chosen, here.op);
@@ -415,10 +439,9 @@ bool Explorer::backtrack() {
     if (!last.scheduling) {
       if (++last.taken < last.count) return true;
     } else {
-      last.done.insert(last.thread);
-      for (int i : last.backtrack) {
-        if (last.done.contains(i) || last.sleep.contains(i)) continue;
-        last.thread = i;
+      last.done |= only(last.thread);
+      if (const Set left = last.backtrack & ~last.done & ~last.sleep; left != 0) {
+        last.thread = least(left);
         return true;
       }
     }
@@ -477,9 +500,10 @@ void take(int location, std::size_t stamp, bool acquire) {
   Thread& t = explorer->self();
   Location& l = explorer->at(location);
   const auto index = static_cast<std::size_t>(location);
-  if (const auto old = t.taken.find(location); old == t.taken.end() || old->second < stamp) t.advanced = true;
+  if (!contains(t.taken.locations, location) || t.taken.of[index] < stamp) t.advanced = true;
   t.view.seen[index] = static_cast<std::uint16_t>(stamp);
-  t.taken[location] = t.read[location] = static_cast<std::uint16_t>(stamp);
+  t.taken.set(location, static_cast<std::uint16_t>(stamp));
+  t.read.set(location, static_cast<std::uint16_t>(stamp));
   (acquire ? t.view : t.acquired).join(l.history[stamp].view);
 }
 
@@ -524,13 +548,13 @@ int new_location(std::uint64_t initial) {
 
 std::uint64_t load(int location, Order order, std::source_location where) {
   const bool acquire = acquires(order) && !weak(where, 0, "acquire");
-  explorer->step(Op{.kind = Kind::kLoad, .locations = {location}, .where = where});
+  explorer->step(Op{.kind = Kind::kLoad, .locations = only(location), .where = where});
   Thread& t = explorer->self();
   const Location& l = explorer->at(location);
   const std::size_t newest = l.history.size() - 1;
   std::size_t oldest = t.view.seen[static_cast<std::size_t>(location)];
   if (t.only_news == location) {  // the pause ended for this
-    oldest = std::max<std::size_t>(oldest, t.taken[location] + 1u);
+    oldest = std::max<std::size_t>(oldest, t.taken.of[static_cast<std::size_t>(location)] + 1u);
     t.only_news = -1;
   }
   const auto back = explorer->choose(static_cast<int>(newest - oldest) + 1);
@@ -541,7 +565,7 @@ std::uint64_t load(int location, Order order, std::source_location where) {
 
 void store(int location, std::uint64_t value, Order order, std::source_location where) {
   const bool release = releases(order) && !weak(where, 1, "release");
-  explorer->step(Op{.kind = Kind::kStore, .locations = {location}, .writes = true, .where = where});
+  explorer->step(Op{.kind = Kind::kStore, .locations = only(location), .writes = true, .where = where});
   const Location& l = explorer->at(location);
   if (l.writer >= 0 && l.writer_clock > clock_of(l.writer) && l.history.back().value != value) {
     explorer->fail(Fault::kUnordered, "two stores to one location, neither before the other", where);
@@ -553,7 +577,7 @@ std::uint64_t update(int location, const std::function<std::uint64_t(std::uint64
                      std::source_location where) {
   const bool acquire = acquires(order) && !weak(where, 0, "acquire");
   const bool release = releases(order) && !weak(where, 1, "release");
-  explorer->step(Op{.kind = Kind::kUpdate, .locations = {location}, .writes = true, .where = where});
+  explorer->step(Op{.kind = Kind::kUpdate, .locations = only(location), .writes = true, .where = where});
   const std::size_t newest = explorer->at(location).history.size() - 1;
   take(location, newest, acquire);
   const Message old = explorer->at(location).history[newest];
@@ -565,7 +589,7 @@ bool exchange_if(int location, std::uint64_t& expected, std::uint64_t desired, O
                  std::source_location where) {
   const bool acquire = acquires(order) && !weak(where, 0, "acquire");
   const bool release = releases(order) && !weak(where, 1, "release");
-  explorer->step(Op{.kind = Kind::kUpdate, .locations = {location}, .writes = true, .where = where});
+  explorer->step(Op{.kind = Kind::kUpdate, .locations = only(location), .writes = true, .where = where});
   const std::size_t newest = explorer->at(location).history.size() - 1;
   const Message old = explorer->at(location).history[newest];
   take(location, newest, acquire);
@@ -579,14 +603,14 @@ bool exchange_if(int location, std::uint64_t& expected, std::uint64_t desired, O
 
 void fence_seq_cst(std::source_location where) {
   if (weak(where, 2, "fence")) return;
-  explorer->step(Op{.kind = Kind::kFence, .locations = {kFenceLocation}, .writes = true, .where = where});
+  explorer->step(Op{.kind = Kind::kFence, .locations = only(kFenceLocation), .writes = true, .where = where});
   fence_of(explorer->self());
   tick();
 }
 
 void fence_all_threads(std::source_location where) {
   if (weak(where, 3, "barrier of all threads")) return;
-  explorer->step(Op{.kind = Kind::kFenceAll, .locations = {}, .writes = true, .all = true, .where = where});
+  explorer->step(Op{.kind = Kind::kFenceAll, .writes = true, .all = true, .where = where});
   fence_of(explorer->self());
   for (Thread& t : explorer->threads_) fence_of(t);
   fence_of(explorer->self());
@@ -615,14 +639,14 @@ void write_plain(int location, std::source_location where) {
 }
 
 void lock(int mutex, std::source_location where) {
-  explorer->step(Op{.kind = Kind::kLock, .locations = {mutex}, .writes = true, .where = where});
+  explorer->step(Op{.kind = Kind::kLock, .locations = only(mutex), .writes = true, .where = where});
   Location& l = explorer->at(mutex);
   l.holder = explorer->current_;
   explorer->self().view.join(l.released);
 }
 
 bool try_lock(int mutex, std::source_location where) {
-  explorer->step(Op{.kind = Kind::kTryLock, .locations = {mutex}, .writes = true, .where = where});
+  explorer->step(Op{.kind = Kind::kTryLock, .locations = only(mutex), .writes = true, .where = where});
   Location& l = explorer->at(mutex);
   if (l.holder >= 0) return false;
   l.holder = explorer->current_;
@@ -631,7 +655,7 @@ bool try_lock(int mutex, std::source_location where) {
 }
 
 void unlock(int mutex, std::source_location where) {
-  explorer->step(Op{.kind = Kind::kUnlock, .locations = {mutex}, .writes = true, .where = where});
+  explorer->step(Op{.kind = Kind::kUnlock, .locations = only(mutex), .writes = true, .where = where});
   Location& l = explorer->at(mutex);
   if (l.holder != explorer->current_)
     explorer->fail(Fault::kWrong, "a mutex is unlocked by who does not hold it", where);
@@ -641,7 +665,7 @@ void unlock(int mutex, std::source_location where) {
 }
 
 void futex_wait(int location, std::uint32_t expected, std::uint32_t bits, std::source_location where) {
-  explorer->step(Op{.kind = Kind::kFutexWait, .locations = {location}, .writes = true, .where = where});
+  explorer->step(Op{.kind = Kind::kFutexWait, .locations = only(location), .writes = true, .where = where});
   Thread& t = explorer->self();
   const auto& history = explorer->at(location).history;
   if (static_cast<std::uint32_t>(history.back().value) != expected) {
@@ -655,11 +679,11 @@ void futex_wait(int location, std::uint32_t expected, std::uint32_t bits, std::s
   t.asleep = true;
   t.word = location;
   t.bits = bits;
-  explorer->step(Op{.kind = Kind::kFutexSleep, .locations = {}, .where = where});
+  explorer->step(Op{.kind = Kind::kFutexSleep, .where = where});
 }
 
 void futex_wake(int location, std::uint32_t bits, std::source_location where) {
-  explorer->step(Op{.kind = Kind::kFutexWake, .locations = {location}, .writes = true, .where = where});
+  explorer->step(Op{.kind = Kind::kFutexWake, .locations = only(location), .writes = true, .where = where});
   for (Thread& t : explorer->threads_) {
     if (!t.asleep || t.word != location || (t.bits & bits) == 0) continue;
     t.asleep = false;
@@ -670,22 +694,17 @@ void futex_wake(int location, std::uint32_t bits, std::source_location where) {
 void pause(std::source_location where) {
   Thread& t = explorer->self();
   if (std::exchange(t.advanced, false)) {  // another round may tell what this one made of it
-    t.read.clear();
+    t.read.locations = 0;
     t.only_news = -1;
     return;
   }
   if (explorer->news(t.read) != 0) explorer->prune();  // the round before, once more
-  t.awaited = std::move(t.read);
-  t.read.clear();
-  Op op{.kind = Kind::kPause, .locations = {}, .where = where};
-  for (const auto& [location, stamp] : t.awaited) op.locations.push_back(location);
-  explorer->step(std::move(op));
+  t.awaited = t.read;
+  t.read.locations = 0;
+  explorer->step(Op{.kind = Kind::kPause, .locations = t.awaited.locations, .where = where});
   Thread& again = explorer->self();
-  again.only_news = -1;
-  if (explorer->news(again.awaited) != 1) return;
-  for (const auto& [location, stamp] : again.awaited) {
-    if (explorer->at(location).history.size() > stamp + 1u) again.only_news = location;
-  }
+  const Set news = explorer->news(again.awaited);
+  again.only_news = std::popcount(news) == 1 ? least(news) : -1;
 }
 
 int choose(int count) { return explorer->choose(count); }
@@ -704,7 +723,7 @@ void join(int thread, std::source_location where) {
 }
 
 void become_forked_child(std::source_location where) {
-  explorer->step(Op{.kind = Kind::kFork, .locations = {}, .writes = true, .all = true, .where = where});
+  explorer->step(Op{.kind = Kind::kFork, .writes = true, .all = true, .where = where});
   Thread& me = explorer->self();
   for (Thread& t : explorer->threads_) {
     if (&t == &me) continue;
