@@ -34,6 +34,8 @@ SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 .PHONY: build demo docs quick test coverage soak test-torch emulator browser check format bench tsan clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
+# Tests start hundreds of interpreters: none of them compiles what another has, whatever the shell asks for.
+unexport PYTHONDONTWRITEBYTECODE
 
 build: $(VENV)/.built
 
