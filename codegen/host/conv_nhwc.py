@@ -288,6 +288,7 @@ class NhwcEmitter:
         at = self._line_start(kb.div(tap, form.kernel[1]))
         at = kb.add(at, kb.mul(kb.rem(tap, form.kernel[1]), walk.column * form.dilations[1]))
         here = kb.at(source, kb.add(at, kb.mul(part, depth * walk.channel)), self.item)
+        kb.forget_vectors()
         start = [
             kb.load(sums, at, DType.F32, lanes)
             for at, lanes in zip(self._sum_places(tile), tile.widths * tile.rows, strict=True)
@@ -367,6 +368,7 @@ class NhwcEmitter:
     ) -> list[Values]:
         """The sums of one register tile whose first input is so many items from `start`."""
         kb, t, form, walk = self.kb, self.t, self.form, self.walk
+        kb.forget_vectors()
         if t.format.scales_rows:
             return self._sums_of_rows(tile, start, item, weights)
         source, position = kb.at(start, item, self.item), walk.column * form.strides[1]

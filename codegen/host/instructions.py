@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from superkernel.codegen.host import vecmath
 from superkernel.codegen.host.builder import KernelBuilder, compute_dtype
 from superkernel.codegen.host.convert import convert, float_to_integer, integer_range
-from superkernel.codegen.host.requantise import requantise
+from superkernel.codegen.host.requantise import dequantised, requantise
 from superkernel.codegen.host.vecexpr import Expr, rounded
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError
@@ -53,6 +53,13 @@ class Context:
     def math(self, name: str, *args: Expr) -> Expr:
         """A function of `vecmath`, element by element."""
         return Expr(self.kb, vecmath.apply(self.kb, name, *(a.v for a in args)))
+
+    def scale_and_zero(self) -> tuple[float, int] | None:
+        """Those of a quantisation, where they are constants."""
+        known = [n for n in self.constants[1:] if isinstance(n, (int, float))]
+        if not known or len(known) < len(self.constants) - 1:
+            return None
+        return float(known[0]), int(known[1]) if len(known) > 1 else 0
 
     def fused(self) -> bool:
         """Whether multiply-adds round once."""
@@ -280,10 +287,9 @@ def _shrink(c: Context, x: Expr) -> Expr:
 
 def _quantize(c: Context, x: Expr, scale: Expr, zero: Expr | None = None) -> Expr:
     first, second, third = (*c.dtypes, None, None)[:3]
-    known = c.constants[1:]
-    if first is DType.F32 and second is DType.F32 and all(isinstance(n, (int, float)) for n in known) and c.fused():
-        step, point = (*(float(n) for n in known if isinstance(n, (int, float))), 0.0)[:2]
-        codes = requantise(x, step, int(point), c.dtype)
+    known = c.scale_and_zero()
+    if first is DType.F32 and second is DType.F32 and known is not None and c.fused():
+        codes = requantise(x, *known, c.dtype)
         if codes is not None:
             return codes
     double = c.dtype.itemsize == 4
@@ -298,6 +304,11 @@ def _quantize(c: Context, x: Expr, scale: Expr, zero: Expr | None = None) -> Exp
 
 def _dequantize(c: Context, x: Expr, scale: Expr, zero: Expr | None = None) -> Expr:
     first, second, third = (*c.dtypes, None, None)[:3]
+    known = c.scale_and_zero()
+    if c.dtype is DType.F32 and second is DType.F32 and known is not None:
+        value = dequantised(x, *known)
+        if value is not None:
+            return value
     work = DType.F64 if c.dtype is DType.F64 else DType.F32
     if zero is not None and first is not None and first.is_integer:
         wide = DType.I32 if first.itemsize < 4 else DType.I64

@@ -63,5 +63,17 @@ def requantise(x: Expr, scale: float, zero_point: int, dtype: DType) -> Expr | N
     x = (x > float(np.float32(low) * s)).choose(x, x.const(float(np.float32(low) * s)))
     x = (x < float(np.float32(high) * s)).choose(x, x.const(float(np.float32(high) * s)))
     quotient = x * reciprocal
-    quotient = (-quotient).fma(float(s), x).fma(reciprocal, quotient)
-    return ((quotient + MAGIC).bits() + zero_point).to_int(8)
+    shifted = (-quotient).fma(float(s), x).fma(reciprocal, quotient) + MAGIC
+    codes = (shifted.bits() + zero_point).to_int(8)
+    codes.whole = shifted, zero_point
+    return codes
+
+
+def dequantised(codes: Expr, scale: float, zero_point: int) -> Expr | None:
+    """(code - zero point) * scale in f32 of codes that `requantise` has just left: without a way through bytes. None of
+    others."""
+    if codes.whole is None:
+        return None
+    shifted, added = codes.whole
+    steps = shifted - MAGIC
+    return (steps if added == zero_point else steps + float(added - zero_point)) * float(np.float32(scale))

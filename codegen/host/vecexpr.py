@@ -39,10 +39,12 @@ def _comparison(op: str) -> Callable[[Expr, Expr | Number], Expr]:
 
 @dataclass(slots=True, eq=False)
 class Expr:
-    """One value in a formula."""
+    """One value in a formula. `whole`: of codes that were rounded from f32, the same numbers as f32 and what is to be
+    added to them (see `requantise`)."""
 
     kb: KernelBuilder
     v: ir.Value
+    whole: tuple[Expr, int] | None = None
 
     @property
     def lanes(self) -> int:

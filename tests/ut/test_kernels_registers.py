@@ -22,8 +22,8 @@ EPILOGUES: dict[str, Callable[[sk.GraphBuilder, Tensor], Tensor]] = {
 }
 
 
-def depth_loop(code: bytes, folder: Path) -> list[str]:
-    """Of all loops without a branch inside, the one with most multiply-adds: its instructions."""
+def depth_loop(code: bytes, folder: Path, operation: str = "vfmadd") -> list[str]:
+    """Of all loops without a branch inside, the one with most multiply-adds (`operation`): its instructions."""
     path = folder / "kernel.o"
     path.write_bytes(code)
     text = subprocess.run(
@@ -39,7 +39,7 @@ def depth_loop(code: bytes, folder: Path) -> list[str]:
         if instruction.startswith("j"):
             head = int(instruction.split()[1], 16)
             loop = [i for a, i in piece if a >= head]
-            if head <= int(at, 16) and sum("vfmadd" in i for i in loop) > sum("vfmadd" in i for i in best):
+            if head <= int(at, 16) and sum(operation in i for i in loop) > sum(operation in i for i in best):
                 best = loop
             piece = []
     return best
@@ -59,3 +59,26 @@ def test_sums_stay_in_registers(epilogue: str, rows: int, tmp_path: Path) -> Non
     loop = depth_loop(code, tmp_path)
     assert sum("vfmadd" in i for i in loop) >= 8
     assert not [i for i in loop if "%rsp" in i or "%rbp" in i], loop
+
+
+@pytest.mark.skipif(not detect_cpu().has("avx512vnni"), reason="counts the registers of AVX-512")
+@pytest.mark.skipif(shutil.which("objdump") is None, reason="reads a disassembly")
+@pytest.mark.parametrize("window", [1, 3])
+def test_sums_of_bytes_stay_in_registers(window: int, tmp_path: Path) -> None:
+    """A convolution with a residual: its epilogue quantises twice."""
+    rng = np.random.default_rng(0)
+    b = sk.GraphBuilder("residual")
+    scales = [b.constant(np.float32(s)) for s in (0.03, 0.7, 0.12, 0.34)]
+    zero, middle = b.constant(np.uint8(0)), b.constant(np.uint8(129))
+    image, other = b.input("x", (1, 64, 8, 28), "u8"), b.input("r", (1, 128, 8, 28), "u8")
+    filters = b.constant(rng.integers(-127, 128, (128, 64, window, window)).astype(np.int8))
+    w = b.dequantize(filters, b.constant(np.full((128, 1, 1, 1), 0.01, np.float32)))
+    sums = b.conv(b.dequantize(image, scales[0], zero), w, pads=(window // 2,) * 4)
+    rounded = b.dequantize(b.quantize(sums, scales[1], middle, dtype="u8"), scales[1], middle)
+    joined = b.relu(b.add(rounded, b.dequantize(other, scales[2], zero)))
+    b.output(b.quantize(joined, scales[3], zero, dtype="u8"), "y")
+    kernel = sk.compile(b.graph(), threads=1)
+    code = next(data for name, data in kernel._compiled.image.objects.items() if "conv.bytes" in name)
+    loop = depth_loop(code, tmp_path, "vpdpbusd")
+    assert sum("vpdpbusd" in i for i in loop) >= 20
+    assert not [i for i in loop if "%rsp" in i or "%rbp" in i or "vmovdqa" in i], loop

@@ -42,6 +42,25 @@ def test_codes_are_those_of_the_division(dtype: str, zero: int) -> None:
         np.testing.assert_array_equal(got, steps.astype(numpy_dtype), err_msg=f"scale {scale!r}")
 
 
+@pytest.mark.parametrize(("dtype", "zero"), [("u8", 0), ("u8", 131), ("i8", 0), ("i8", -7)])
+@pytest.mark.parametrize("other", [0, 3])
+def test_codes_that_are_dequantised_at_once_give_the_same_values(dtype: str, zero: int, other: int) -> None:
+    """Values never become bytes then: to the bit, the sign of zeros included."""
+    numpy_dtype = np.dtype({"u8": "uint8", "i8": "int8"}[dtype])
+    info = np.iinfo(numpy_dtype)
+    for scale in SCALES[:4]:
+        x = near_ties(scale, int(info.min) - zero, int(info.max) - zero)
+        point, factor = zero + other, np.float32(scale * 1.5)
+        b = sk.GraphBuilder("values")
+        given, step = b.input("x", x.shape), b.constant(scale)
+        codes = b.quantize(given, step, b.constant(np.array(zero, numpy_dtype)), dtype=dtype)
+        b.output(b.dequantize(codes, b.constant(factor), b.constant(np.array(point, numpy_dtype))), "y")
+        b.output(codes, "codes")
+        got = sk.compile(b.graph()).run({"x": x}).outputs
+        wanted = (got["codes"].astype(np.int32) - point).astype(np.float32) * factor
+        np.testing.assert_array_equal(got["y"].view(np.int32), wanted.view(np.int32), err_msg=f"scale {scale!r}")
+
+
 def test_nearly_every_scale_has_an_exact_reciprocal() -> None:
     found = [exact_reciprocal(float(s), -128, 127) for s in SCALES]
     assert sum(f is not None for f in found) >= 39
