@@ -26,9 +26,12 @@ depend on any of it, and so no bit of a result.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, reduce
+from heapq import heappop, heappush
+from operator import or_
+from typing import NamedTuple
 
 from superkernel.ir.body import Role, SubOperator
 from superkernel.scheduler.aicore.cores import Cores
@@ -119,6 +122,11 @@ def streams_of(grouping: Grouping, before: Sequence[set[int]]) -> list[int | str
     return found
 
 
+def _bits(numbers: Iterable[int]) -> int:
+    """A set of numbers as bits."""
+    return reduce(or_, (1 << n for n in numbers), 0)
+
+
 class _StreamState:
     """One grouping, to be played in several ways."""
 
@@ -127,6 +135,9 @@ class _StreamState:
         self.data = dependences(grouping)
         self.before = issued(grouping)
         self.streams = streams_of(grouping, self.before)
+        self.members = dict.fromkeys(self.streams, 0)
+        for i, stream in enumerate(self.streams):
+            self.members[stream] |= 1 << i
         self.segments = self._segments()
         self.kinds = [self._kinds(i) for i in range(len(tilings))]
         self.movable = [self._movable(i) for i in range(len(tilings))]
@@ -220,53 +231,56 @@ class _StreamState:
                 tail[p] = max(tail[p], rank[i] + tail[i] + self.sync)
         return [own + rest for own, rest in zip(rank, tail, strict=True)]
 
-    def _beside(self) -> list[set[int]]:
-        """For each sub-operator those of other streams in its segment that nothing orders before or behind it."""
-        ancestors = [0] * len(self.subops)
+    def _beside(self) -> list[int]:
+        """For each sub-operator those of other streams in its segment that nothing orders before or behind it: bit j
+        stands for sub-operator j."""
+        count = len(self.subops)
+        before, behind = [0] * count, [0] * count
         for i, row in enumerate(self.before):
             for p in row:
-                ancestors[i] |= ancestors[p] | 1 << p
-        found: list[set[int]] = [set() for _ in self.subops]
+                before[i] |= before[p] | 1 << p
+        for i in range(count - 1, -1, -1):
+            for p in self.before[i]:
+                behind[p] |= behind[i] | 1 << i
+        found = [0] * count
         for segment in self.segments:
-            for at, i in enumerate(segment):
-                for j in segment[at + 1 :] if self.movable[i] else ():
-                    independent = self.streams[i] != self.streams[j] and self.movable[j]
-                    if independent and not ancestors[j] >> i & 1:
-                        found[i].add(j)
-                        found[j].add(i)
+            movable = [i for i in segment if self.movable[i]]
+            inside = _bits(movable)
+            for i in movable:
+                found[i] = inside & ~(self.members[self.streams[i]] | before[i] | behind[i])
         return found
 
     def _shares(self) -> list[tuple[float, float]]:
         """The part of the machine (from, to) of each sub-operator when streams run side by side. Streams that have
         something beside one another get different shares, in ratio to their work there."""
-        rows: dict[int | str, set[int | str]] = {}
+        kinds: frozenset[str] = frozenset().union(*self.kinds)
+        users = {kind: _bits(i for i, own in enumerate(self.kinds) if kind in own) for kind in kinds}
+        here = [others & reduce(or_, (users[k] for k in self.kinds[i]), 0) for i, others in enumerate(self.beside)]
+        rows: dict[int | str, int] = {}
         work: dict[int | str, float] = {}
-        for i, others in enumerate(self.beside):
-            here = {j for j in others if self._same_cores(i, j)}
-            if here:
-                rows.setdefault(self.streams[i], set()).update(self.streams[j] for j in here)
-                work[self.streams[i]] = work.get(self.streams[i], 0.0) + self.work(i, self.full(i))
+        for i, others in enumerate(here):
+            if others:
+                stream = self.streams[i]
+                rows[stream] = rows.get(stream, 0) | others
+                work[stream] = work.get(stream, 0.0) + self.work(i, self.full(i))
         lane: dict[int | str, int] = {}
+        inside = [0] * SHARES_MAX
         for stream in sorted(rows, key=lambda s: (-work[s], str(s))):
-            taken = {lane[other] for other in rows[stream] if other in lane}
-            lane[stream] = next(n for n in range(len(rows) + 1) if n not in taken) % SHARES_MAX
+            lane[stream] = next((n for n, others in enumerate(inside) if not rows[stream] & others), 0)
+            inside[lane[stream]] |= self.members[stream]
         weights = [0.0] * (1 + max(lane.values(), default=0))
         for stream, number in lane.items():
             weights[number] = max(weights[number], work[stream])
         total = sum(weights) or 1.0
         ends = [sum(weights[: n + 1]) / total for n in range(len(weights))]
         found = []
-        for i, others in enumerate(self.beside):
+        for i, others in enumerate(here):
             place = lane.get(self.streams[i])
-            if place is None or not any(self._same_cores(i, j) for j in others):
+            if place is None or not others:
                 found.append((0.0, 1.0))
             else:
                 found.append((ends[place - 1] if place else 0.0, ends[place]))
         return found
-
-    def _same_cores(self, i: int, j: int) -> bool:
-        """Whether two sub-operators use cores of a common type."""
-        return not self.kinds[i].isdisjoint(self.kinds[j])
 
     def _kinds(self, index: int) -> frozenset[str]:
         """The types of cores that a sub-operator runs on."""
@@ -282,33 +296,40 @@ class _StreamState:
     def play(self, name: str, *, lanes: bool, reorder: bool) -> Arrangement:
         """The order, the sites, and the cycles that they take."""
         state = _State(self)
-        order: list[int] = []
-        sites: dict[int, SlotRange] = {}
+        sites: dict[int, SlotRange] = {}  # in the order
         for segment in self.segments:
-            inside = set(segment)
-            after: dict[int, list[int]] = {i: [] for i in segment}
-            for i in segment:
-                for p in self.before[i] & inside:
-                    after[p].append(i)
-            missing = {i: len(self.before[i] & inside) for i in segment}
-            ready = [i for i in segment if not missing[i]]
-            while ready:
-                i = min(ready)
-                if reorder:
-                    i = min(ready, key=lambda i: (state.begins(i, self._sites(i, lanes)), -self.rank[i], i))
-                site = min(self._sites(i, lanes), key=lambda site: (state.end(i, site), site.first))
-                state.take(i, site)
-                sites[i] = site
-                order.append(i)
-                ready.remove(i)
-                for later in after[i]:
-                    missing[later] -= 1
-                    ready += [] if missing[later] else [later]
+            given = ((i, self._places(i, state, lanes)) for i in segment)
+            for i, places in self._in_turn(segment, state, lanes) if reorder else given:
+                place = state.first_to_end(i, places)
+                state.take(i, place)
+                sites[i] = place.site
         found = tuple(sites[i] for i in range(len(self.subops)))
         before = tuple(
             frozenset(p for p in row if not state.reads_own(p, i, found[i])) for i, row in enumerate(self.data)
         )
-        return Arrangement(name, tuple(order), found, state.now, ("",) * len(found), tuple(self.streams), before)
+        return Arrangement(name, tuple(sites), found, state.now, ("",) * len(found), tuple(self.streams), before)
+
+    def _in_turn(self, segment: list[int], state: _State, lanes: bool) -> Iterator[tuple[int, tuple[_Place, ...]]]:
+        """Always what can begin first, with its places; who asks for the next one has run it."""
+        inside = set(segment)
+        after: dict[int, list[int]] = {i: [] for i in segment}
+        for i in segment:
+            for p in self.before[i] & inside:
+                after[p].append(i)
+        missing = {i: len(self.before[i] & inside) for i in segment}
+        queue = _Queue(state)
+        ready = [i for i in segment if not missing[i]]
+        while ready or queue:
+            for i in ready:
+                queue.add(i, self.rank[i], self._places(i, state, lanes))
+            first, places = queue.pop()
+            yield first, places
+            for later in after[first]:
+                missing[later] -= 1
+            ready = [later for later in after[first] if not missing[later]]
+
+    def _places(self, index: int, state: _State, lanes: bool) -> tuple[_Place, ...]:
+        return tuple(state.place(index, site) for site in self._sites(index, lanes))
 
     def _sites(self, index: int, lanes: bool) -> list[SlotRange]:
         tiling, count = self.tilings[index], self.full(index)
@@ -341,6 +362,56 @@ class _StreamState:
         return replace(chosen, notes=tuple(notes))
 
 
+class _Place(NamedTuple):
+    """A site of a sub-operator, its cores, and when what others write for it is there, all of whom have run."""
+
+    site: SlotRange
+    cores: tuple[int, ...]
+    ready: float
+
+
+class _Queue:
+    """Sub-operators that could begin: who begins first comes first, and of these who has the longest way to the end.
+
+    Cores are never free earlier than before, so that nothing begins earlier than when it was last looked at; and what
+    waits for the same cores until the same time begins together, so that only the first of it is looked at."""
+
+    def __init__(self, state: _State) -> None:
+        self._state = state
+        self._places: dict[int, tuple[_Place, ...]] = {}
+        self._rows: dict[tuple[_Place, ...], list[tuple[float, int]]] = {}  # what begins together, as a heap
+        self._firsts: list[tuple[float, float, int]] = []  # a heap of their first, by when they begin at the earliest
+
+    def __bool__(self) -> bool:
+        return bool(self._places)
+
+    def add(self, index: int, rank: float, places: tuple[_Place, ...]) -> None:
+        """`rank`: the way to the end, in cycles."""
+        self._places[index] = places
+        row = self._rows.setdefault(places, [])
+        heappush(row, (-rank, index))
+        if row[0][1] == index:
+            heappush(self._firsts, (0.0, -rank, index))
+
+    def pop(self) -> tuple[int, tuple[_Place, ...]]:
+        """The next one, and its places."""
+        while True:
+            seen, rank, index = heappop(self._firsts)
+            places = self._places.get(index)
+            if places is None:  # another was first in between, so that this one was entered twice
+                continue
+            begin = self._state.begins(places)
+            if begin > seen:
+                heappush(self._firsts, (begin, rank, index))
+                continue
+            del self._places[index]
+            row = self._rows[places]
+            heappop(row)
+            if row:
+                heappush(self._firsts, (begin, *row[0]))
+            return index, places
+
+
 class _State:
     """How far cores are. Times in cycles."""
 
@@ -370,23 +441,26 @@ class _State:
             waits = True
         return latest + self.state.wait(index, site.count) if waits else 0.0
 
-    def begin(self, index: int, site: SlotRange) -> float:
-        mine = self.state.cores_at(index, site)
-        return max([self.ready(index, site), *(self.free[c] for c in mine)], default=self.now)
+    def place(self, index: int, site: SlotRange) -> _Place:
+        return _Place(site, self.state.cores_at(index, site), self.ready(index, site))
 
-    def begins(self, index: int, sites: Sequence[SlotRange]) -> float:
-        return min(self.begin(index, site) for site in sites)
+    def begin(self, place: _Place) -> float:
+        free = self.free
+        return max([place.ready, *[free[core] for core in place.cores]])
 
-    def end(self, index: int, site: SlotRange) -> float:
-        return self.begin(index, site) + self.state.work(index, site.count)
+    def begins(self, places: Sequence[_Place]) -> float:
+        return min(map(self.begin, places))
 
-    def take(self, index: int, site: SlotRange) -> None:
+    def first_to_end(self, index: int, places: Sequence[_Place]) -> _Place:
+        return min(places, key=lambda p: (self.begin(p) + self.state.work(index, p.site.count), p.site.first))
+
+    def take(self, index: int, place: _Place) -> None:
         """It runs there. All cores of its types stand still until what it waits for is there."""
-        state, mine = self.state, self.state.cores_at(index, site)
+        state, mine, ready = self.state, place.cores, place.ready
+        end = self.begin(place) + state.work(index, place.site.count)
         if not mine:  # NumPy, or nothing at all: everybody is done before
             top = max([*self.free, self.now])
             self.free = [top] * len(self.free)
-        ready, end = self.ready(index, site), self.end(index, site)
         cube, total = state.cores.cube, state.cores.total
         if ready:
             for kind, its in (("cube", range(cube)), ("vector", range(cube, total))):

@@ -19,7 +19,7 @@ from superkernel.core.errors import VerificationError
 from superkernel.ir.graph import Graph
 from superkernel.reference.random_inputs import random_inputs
 from superkernel.runtime.kernel import Kernel
-from superkernel.scheduler.aicore.streams import streams_of
+from superkernel.scheduler.aicore.streams import Arrangement, _State, arrange, streams_of
 from superkernel.scheduler.dependences import dependences, issued
 from superkernel.sync.aicore.mutate import without_event
 from superkernel.sync.aicore.plan import CoreKind, Mode
@@ -256,3 +256,37 @@ def test_streams_cover_the_graph_with_chains() -> None:
 def test_no_setting_changes_a_bit(sync: str, streams: str) -> None:
     expected = run(made(fork_and_join(), streams="off", sync="full", early_start=False)[0])[1]
     assert run(made(fork_and_join(), streams=streams, sync=sync)[0])[1] == expected
+
+
+@pytest.mark.parametrize("target", ["mini", "a3"])
+def test_many_branches_are_arranged_with_few_looks_at_the_cores(monkeypatch: pytest.MonkeyPatch, target: str) -> None:
+    """Four times as many parts of a concatenation take about four times as many: each is looked at when its turn may
+    have come."""
+
+    class Arranged(Exception):
+        pass
+
+    def arranged(*args: Any) -> Arrangement:
+        arrange(*args)
+        raise Arranged
+
+    looks = 0
+    begin = _State.begin
+
+    def counted(self: _State, place: Any) -> float:
+        nonlocal looks
+        looks += 1
+        return begin(self, place)
+
+    monkeypatch.setattr("superkernel.scheduler.aicore.place.arrange", arranged)
+    monkeypatch.setattr(_State, "begin", counted)
+    found = []
+    for parts in (50, 200):
+        b = sk.GraphBuilder("wide")
+        b.output(b.concat(*(b.input(f"x{i}", (3, 5)) for i in range(parts)), axis=1))
+        looks = 0
+        with pytest.raises(Arranged):
+            sk.compile(b.graph(), target=target, options={"cache": False})
+        found.append(looks)
+    assert found[0] > 3 * 50  # three arrangements are played
+    assert found[1] <= 6 * found[0]
