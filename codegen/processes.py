@@ -28,8 +28,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from superkernel.core.cpus import usable_cpus
 from superkernel.core.errors import InternalError, MachineError
+from superkernel.core.limits import usable_cpus
 
 JOBS_WORTH_A_CHILD = 2  # about as long as a helper takes to start
 TRIES = 2  # whoever ends a helper for want of memory may have meant somebody else

@@ -1,16 +1,17 @@
-"""The profile of the machine at hand: measured by `superkernel machine`, in a second or two, and kept in the user's
-data directory under what the machine is.
+"""The profile of the machine at hand: measured once, in a second or two, and kept in the user's data directory under
+what the machine is.
 
 Model: a machine is what the system says of its CPU (model, instruction sets, caches, which CPUs share what), of its
 hypervisor and of its kernel: nothing that changes with a restart, or that names somebody. Where SK_MACHINE names a file
 that profile is taken, with "default" what is believed of any machine.
 
-Until then one thing is found out by the first compilation, in some 20 ms, and kept: how many dot products of reduced
-precision, and products of tiles, a core does per f32 multiply-add, to the nearest power of two. CPUs differ fourfold
-there.
+The first compilation measures, or `superkernel machine` ahead of it. Figures of a busy machine make worse plans than
+the defaults do: where something else runs meanwhile they are not kept, the compilation goes by the defaults, and one
+that comes `RETRY_S` later tries again. What it finds out all the same, in some 20 ms, is how many dot products of
+reduced precision, and products of tiles, a core does per f32 multiply-add, to the nearest power of two: CPUs differ
+fourfold there.
 
-Invariants: beyond that compiling measures nothing, for whoever compiles may do so beside other work, and figures of a
-busy machine make worse plans than the defaults do; they are not kept either. What was measured stays until
+Invariants: one process measures at a time; others that compile wait for what it finds. What was measured stays until
 `measured_again`.
 
 Beside the profile stand the times of kernels that `superkernel tune` measured. They are of this machine: where
@@ -22,21 +23,22 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import platform
 import re
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from fcntl import LOCK_EX, LOCK_NB, flock
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from superkernel import _core
 from superkernel.core import settings
 from superkernel.core.errors import FileFormatError, MachineError
 from superkernel.core.files import replacing, whole
+from superkernel.core.limits import usable_memory_bytes
 from superkernel.core.version import sources_digest
 from superkernel.core.warn import warn
 from superkernel.target.cpu import THREADS_MAX
@@ -48,6 +50,9 @@ ONE_BYTES_MAX = 256 << 20  # that one core reads to find the end of the caches
 ALL_BYTES_MAX = 1 << 30  # that all cores read
 MEMORY_SHARE = 8  # and at most one part in so many of the memory
 DISTURBED_MAX = 0.05  # share of the trials, above which a profile is neither kept nor believed
+LOCKED_S_MAX = 5.0
+TRIALS_MIN = 60  # below so many their share says little
+RETRY_S = 3600  # behind a first measurement that others disturbed
 KNEE_MIN = 1.3  # how much faster a cache must be than what is behind it, to show
 
 _RATES = {
@@ -73,20 +78,76 @@ def may_use_tiles() -> bool:
 @cache
 def machine_profile() -> MachineProfile:
     """The profile that kernels for the host are compiled against: the one that SK_MACHINE names, else the one that was
-    measured and kept, else the defaults with the caches that the system reports. Raises FileFormatError where
-    SK_MACHINE names none."""
+    measured and kept, else one that is measured now, else the defaults with the caches that the system reports. Raises
+    FileFormatError where SK_MACHINE names none."""
     named, path = settings.machine_file(), profile_path()
     if named is not None:
         return DEFAULT if named == "default" else load_profile(named)
-    if path is None or not path.exists():
+    if path is None:
         return _unmeasured()
     try:
-        return load_profile(path)
+        return load_profile(path) if path.exists() else _measured_first(path)
     except FileFormatError as error:
         warn(
             f"the machine's profile is not used: {error}; `superkernel machine --again` makes a new one", MachineWarning
         )
         return _unmeasured()
+
+
+def _measured_first(path: Path) -> MachineProfile:
+    """Measured now and kept, or the defaults where that cannot be had. Raises FileFormatError where another process
+    keeps what is none."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path.with_suffix(".tried"), "a+", encoding="utf-8") as tried:
+            if not _locked(tried):
+                return _unmeasured()
+            if path.exists():
+                return load_profile(path)
+            tried.seek(0)
+            if _is_recent(tried.read()):
+                return _unmeasured()
+            tried.truncate(0)
+            tried.write(str(time.time()))  # ahead of it: what ends this process ends no other one
+            tried.flush()
+            try:
+                found = measure(patient=False)
+            except KeyboardInterrupt:
+                tried.truncate(0)
+                raise
+            if found.disturbed <= DISTURBED_MAX:
+                _keep(found, path)
+                return found
+    except (OSError, MachineError):  # no place of the user's own, no threads, no memory
+        pass
+    return _unmeasured()
+
+
+def _locked(file: TextIO) -> bool:
+    """Whether a file could be locked, as soon as nobody else has it; no longer than measuring takes."""
+    end = time.monotonic() + LOCKED_S_MAX
+    while True:
+        try:
+            flock(file, LOCK_EX | LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.02)
+
+
+def _is_recent(moment: str) -> bool:
+    """Whether a time, in seconds since 1970, is less than `RETRY_S` ago; what is no time is not."""
+    try:
+        return 0 <= time.time() - float(moment) < RETRY_S
+    except ValueError:
+        return False
+
+
+def _keep(found: MachineProfile, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole(path) as file:
+        file.write(found.text().encode())
 
 
 def _unmeasured() -> MachineProfile:
@@ -146,9 +207,7 @@ def measured_again() -> MachineProfile:
         warn(f"{text}: not kept; run `superkernel machine --again` when it is idle", MachineWarning)
     elif path is not None:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with whole(path) as file:
-                file.write(found.text().encode())
+            _keep(found, path)
         except OSError as error:
             warn(f"the machine's profile is not kept: {error}", MachineWarning)
     machine_profile.cache_clear()
@@ -287,19 +346,25 @@ def knee(sizes: Sequence[int], rates: Sequence[float], reported: int) -> int:
     return sizes[min(last, len(sizes) - 1)]
 
 
-def measure() -> MachineProfile:
-    """The machine at hand, now; about a second. Raises MachineError where the system refuses threads or memory."""
+def measure(*, patient: bool = True) -> MachineProfile:
+    """The machine at hand, now; about a second. Raises MachineError where the system refuses threads or memory, and
+    unless `patient` as soon as it shows that others disturb."""
     start = time.monotonic()
     cpus = _core.allowed_cpus()[:THREADS_MAX]
     probe, count = _core.Probe(cpus), len(cpus)
+
+    def goes_on() -> None:
+        if not patient and probe.disturbed > DISTURBED_MAX * max(probe.trials, TRIALS_MIN):
+            raise MachineError("others keep the machine busy")
+
     caches = _caches(cpus[0])
     l1, l2, l3 = (
         caches.get(level, (default, ""))[0] for level, default in ((1, DEFAULT.l1_bytes), (2, DEFAULT.l2_bytes), (3, 0))
     )
     l3 = l3 or l2
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    all_max = min(ALL_BYTES_MAX, memory // MEMORY_SHARE)
+    all_max = min(ALL_BYTES_MAX, usable_memory_bytes() // MEMORY_SHARE)
     rates: dict[str, Any] = {field: rounded(probe.rate(kind)) or None for field, kind in _RATES.items()}
+    goes_on()
     l1_rate, l2_rate = probe.read(l1 // 2), probe.read(l2 // 2)
     handover = [[0.0] * count for _ in cpus]
     for i in range(count):
@@ -311,6 +376,7 @@ def measure() -> MachineProfile:
         if time.monotonic() - start > BUDGET_S / 2:
             break
         alone.insert(0, probe.read(size))
+        goes_on()
     sizes = sizes[len(sizes) - len(alone) :]
     shown = min(knee(sizes, alone, l3), 2 * l3)
     near_bytes = max(2 * l2, min(shown // 2, 4 * l2))
@@ -319,6 +385,7 @@ def measure() -> MachineProfile:
     for cores in _counts(count):
         if readers and cores < count and time.monotonic() - start > BUDGET_S:
             continue
+        goes_on()
         readers.append(cores)
         part = max(l2 + l2 // 2, min(near_bytes, shown // cores))
         far_part = min(max(2 * shown // cores, 4 * l2), all_max // cores)

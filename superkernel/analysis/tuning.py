@@ -39,8 +39,8 @@ from superkernel.codegen.host.standalone import StandaloneKernel
 from superkernel.compilation.compiled import Job, Planned
 from superkernel.compilation.planning import plan_graph
 from superkernel.compilation.stages import Stages
-from superkernel.core.cpus import usable_cpus
 from superkernel.core.errors import InputError, UnsupportedError
+from superkernel.core.limits import usable_cpus
 from superkernel.core.options import Options
 from superkernel.ir.body import Body, Operand, Role
 from superkernel.ir.graph import Graph

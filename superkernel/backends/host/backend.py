@@ -15,8 +15,8 @@ from superkernel.compilation.backend import Backend
 from superkernel.compilation.compiled import Job, Planned
 from superkernel.compilation.stages import Stages
 from superkernel.core import settings
-from superkernel.core.cpus import usable_cpus
 from superkernel.core.errors import Violation
+from superkernel.core.limits import usable_cpus
 from superkernel.core.option import HOST
 from superkernel.core.options import Options
 from superkernel.sync.plan import Plan
