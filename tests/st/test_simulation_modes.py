@@ -80,6 +80,8 @@ def test_reports_say_where_cycles_may_depend_on_data() -> None:
     assert set(gathers) <= set(report.data_dependent)
     assert f"cycles may depend in: {', '.join(report.data_dependent)}" in report.text()
     assert "simulated, timing only" in report.text()
+    trace = kernel("chosen rows", "both").trace(inputs("chosen rows"))
+    assert any(note.endswith(f"cycles may depend in: {', '.join(report.data_dependent)}") for note in trace.notes)
     assert reported(kernel("chosen rows", "both"), inputs("chosen rows")).data_dependent == ()
 
 
@@ -96,6 +98,8 @@ def test_data_is_computed_where_tilings_depend_on_it() -> None:
     assert timing.cycles == whole.cycles
     assert timing.needed_data
     assert "data was computed, as tilings depend on it: " in timing.text()
+    trace = sk.compile(b.graph(), target="mini").trace(given)
+    assert any(note.startswith("simulated for timing, with data, as tilings depend on it: ") for note in trace.notes)
 
 
 def test_a_timing_run_packs_no_constants() -> None:
@@ -122,7 +126,8 @@ def test_what_a_mode_cannot_do_is_refused() -> None:
             call()
         assert caught.value.violations[0].location == "option 'simulation'"
     assert timing.run(given, executor="reference").outputs.keys() == functional.run(given).outputs.keys()
-    assert timing.trace(given).spans
+    assert "simulated for timing only" in timing.trace(given).notes
+    assert "(simulated for timing only): " in timing.critical(given, confirm=0).text()
     with pytest.raises(InputError, match="timing, functional"):
         sk.compile(models.mlp(batch=4), target="mini", options={"simulation": "fast"})
 

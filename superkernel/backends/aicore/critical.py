@@ -71,6 +71,7 @@ class CriticalReport:
     by_subop: tuple[tuple[int, str, int], ...]
     boundaries: tuple[BoundaryRow, ...]
     numpy_us: float = 0.0  # of the time, by NumPy between launches: on the path, and not in cycles
+    mode: str = "simulated for timing only"  # and where cycles may depend on data
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -81,8 +82,7 @@ class CriticalReport:
         parts = ", ".join(f"{name} {cycles / self.cycles:.1%}" for name, cycles in self.path.items() if cycles)
         numpy = f", {self.numpy_us:.2f} us of them NumPy between launches" if self.numpy_us else ""
         lines = [
-            f"{self.graph} on {self.target} (simulated, timing only): {self.cycles} cycles, "
-            f"{self.time_us:.2f} us{numpy}",
+            f"{self.graph} on {self.target} ({self.mode}): {self.cycles} cycles, {self.time_us:.2f} us{numpy}",
             f"critical path: {parts}",
             "longest on it: " + ", ".join(f"{name} {c / self.cycles:.1%}" for _, name, c in self.by_subop[:6]),
             "",
@@ -131,6 +131,7 @@ def critical(compiled: AicoreCompiled, io: Sequence[NDArray[Any]], *, confirm: i
     program in several launches (sub-operators without a kernel), each launch is analysed by itself."""
     run = compiled.executable.simulate(io, mode="timing", races=False, trace=True)
     found = critical_of(compiled, [Timeline.of(compiled, launch) for launch in run.launches], run.numpy_us)
+    found = replace(found, mode=run.timed_without_data([sub.name for sub in compiled.schedule.subops]))
     rows = found.boundaries
     tried = [replace(row, confirmed=_tried(compiled, io, row, found.cycles)) for row in rows[:confirm]]
     return replace(found, boundaries=(*tried, *rows[confirm:]))

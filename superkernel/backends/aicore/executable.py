@@ -74,6 +74,21 @@ class SimRun:
         """Sub-operators whose time may depend on data that the run did not compute."""
         return tuple(sorted({index for launch in self.launches for index in launch.data_dependent}))
 
+    def timed_without_data(self, names: Sequence[str]) -> str:
+        """What its times, simulated for timing only, are to be taken for; `names` of sub-operators."""
+
+        def said(numbers: Sequence[int]) -> str:
+            return ", ".join(names[number] for number in numbers)
+
+        if self.needed_data:
+            return f"simulated for timing, with data, as tilings depend on it: {said(self.needed_data)}"
+        if self.data_dependent:
+            return (
+                "simulated for timing only: no data was computed, on which cycles may depend in: "
+                f"{said(self.data_dependent)}"
+            )
+        return "simulated for timing only"
+
     @property
     def numpy_us(self) -> float:
         """What NumPy took in between, on this machine."""

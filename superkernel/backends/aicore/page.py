@@ -91,7 +91,7 @@ class PageSource:
 
 
 def traced(compiled: AicoreCompiled, run: SimRun) -> Trace:
-    """A run that was traced as a timeline, with its critical path where it is one launch."""
+    """A run for timing that was traced as a timeline, with its critical path where it is one launch."""
     between: dict[int, list[tuple[int, float]]] = {}
     for call in run.between:
         between.setdefault(call.launch, []).append((call.subop, call.us))
@@ -104,7 +104,9 @@ def traced(compiled: AicoreCompiled, run: SimRun) -> Trace:
         path = sorted(((p.core, p.begin * us, p.end * us) for p in pieces), key=lambda row: row[1])
     rows = [records(launch.trace) for launch in run.launches]
     trace = trace_of(rows, compiled.target, names, title, between, path, values_read(compiled.schedule))
-    return replace(trace, spans=with_symbols(trace.spans, compiled.symbols), notes=(*trace.notes, _ends(compiled, run)))
+    mode = run.timed_without_data([sub.name for sub in compiled.schedule.subops])
+    notes = (*trace.notes, mode, _ends(compiled, run))
+    return replace(trace, spans=with_symbols(trace.spans, compiled.symbols), notes=notes)
 
 
 def _ends(compiled: AicoreCompiled, run: SimRun) -> str:
