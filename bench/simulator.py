@@ -31,6 +31,8 @@ from superkernel.backends.aicore.report import SimReport
 from superkernel.codegen.aicore.boot import SHARED, BootSpec, encode_boot
 from superkernel.codegen.aicore.linking import LinkLayout, link
 from superkernel.codegen.aicore.lower import compile_rv64
+from superkernel.core.dtypes import DType
+from superkernel.scheduler.families.aicore.cube import cube_cycles
 from superkernel.sim import CacheGeometry, run_program
 from superkernel.sim.counters import LaunchResult
 from superkernel.target.aicore import load_target
@@ -219,17 +221,36 @@ def attention(quick: bool) -> list[Figure]:
     """The busiest engines of attention. With many queries FIX has most to do: it stores the scores in f32 for vector
     cores. With one query keys and values come from HBM, and only as many groups work as there are heads."""
     found = []
-    for queries, keys, heads in ((512, 512, 8), (1, 512, 8)) if quick else ((2048, 2048, 16), (1, 4096, 24)):
+    small, large = (
+        ((512, 512, 8, 64), (1, 512, 8, 64)),
+        ((2048, 2048, 16, 64), (2048, 2048, 16, 128), (1, 4096, 24, 64)),
+    )
+    for queries, keys, heads, depth in small if quick else large:
         b = sk.GraphBuilder("attention")
-        k, v = (b.input(name, (1, heads, keys, 64), "f16") for name in "kv")
-        b.output(b.attention(b.input("q", (1, heads, queries, 64), "f16"), k, v))
+        k, v = (b.input(name, (1, heads, keys, depth), "f16") for name in "kv")
+        b.output(b.attention(b.input("q", (1, heads, queries, depth), "f16"), k, v))
         report = _timed(b.graph())
         parts = (("cube", "mte2"), ("cube", "fix"), ("vector", "v"))
         shares = ", ".join(f"{core} {engine} {report.engine_share(core, engine):.0%}" for core, engine in parts)
-        name = f"cube busy, attention {heads}x{queries}x{keys}x64 on a3"
-        note = f"{shares}; {report.cycles} cycles"
+        name = f"cube busy, attention {heads}x{queries}x{keys}x{depth} on a3"
+        note = f"{shares}; {report.cycles} cycles" + (f"; {_attention_limits(depth)}" if queries > 1 else "")
         found.append(Figure(name, 100 * report.engine_share("cube", "m"), "%", note))
     return found
+
+
+def _attention_limits(depth: int) -> str:
+    """How busy the cube can be at most, if what a score needs besides were all that there is to do: its way out of L0C,
+    and the way of scores and weights through L2, with scores in f32 and, for comparison, in f16."""
+    target = load_target("a3")
+    rate = target.rates.l0c_to_gm_gb_per_s * 1000 / target.device.clock_mhz  # bytes per cycle
+    shared = target.l2.aggregate_gb_per_s * 1000 / target.device.clock_mhz / target.device.groups
+    tile, parts = 128, []
+    scores = tile * tile
+    cube = 2 * cube_cycles(tile, tile, depth, DType.F16, target) / scores
+    for kind, item in (("f32", 4), ("f16", 2)):
+        out, through = item / rate, 2 * (item + 2) / shared
+        parts.append(f"{kind} scores: FIX {cube / out:.0%}, L2 {cube / through:.0%}")
+    return "cube at most, with " + ", with ".join(parts)
 
 
 def streaming(quick: bool) -> list[Figure]:

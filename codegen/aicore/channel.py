@@ -39,13 +39,27 @@ class Channel:
     @contextmanager
     def turn(self) -> Iterator[Address]:
         """The next slot: as sender, to be filled; as receiver, filled."""
-        kb, turn = self.kb, self._turn.get()
+        self.begin()
+        yield self.slot
+        self.end()
+
+    @property
+    def slot(self) -> Address:
+        """The slot of the turn."""
+        return self.kb.scratch(self._slot.get() * self.stride + self.start)
+
+    def begin(self) -> None:
+        """Come to the next turn's slot, where its begin and end do not nest."""
+        kb = self.kb
         if self.sends:
-            with kb.when(kb.compare(">=", turn, self.depth)):
+            with kb.when(kb.compare(">=", self._turn.get(), self.depth)):
                 kb.issue("cross_wait", flag=self.flag)
         else:
             kb.issue("cross_wait", flag=self.flag)
-        yield kb.scratch(self._slot.get() * self.stride + self.start)
+
+    def end(self) -> None:
+        """The turn is over: as sender, the slot is filled; as receiver, it is free."""
+        kb, turn = self.kb, self._turn.get()
         if self.sends:
             self._signal(Engine.FIX if kb.role.is_cube else Engine.MTE3)
         else:

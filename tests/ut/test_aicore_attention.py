@@ -17,8 +17,16 @@ from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
 from superkernel.ir.body import View
 from superkernel.scheduler.families.aicore import family_of
-from superkernel.scheduler.families.aicore.attention_tiling import AttentionTiling, Stack, way_cycles
+from superkernel.scheduler.families.aicore.attention import of_rows
+from superkernel.scheduler.families.aicore.attention_tiling import (
+    AttentionTiling,
+    Stack,
+    crowds_l2,
+    overflows,
+    way_cycles,
+)
 from superkernel.scheduler.families.aicore.base import AicoreKernelType, CoreRole
+from superkernel.scheduler.families.attention import attention_form
 from superkernel.target.aicore import AicoreTarget, load_target
 from superkernel.target.engines import Engine
 
@@ -94,7 +102,38 @@ def test_every_tiling(sizes: Sizes) -> None:
 def test_small_memories(sizes: Sizes, attrs: dict[str, Any]) -> None:
     target = small(l1=24, l0a=8, l0b=8, l0c=16, ub=24)
     tiling = check(anchor_case("attention", attrs, slots_of(sizes)), target=target)
-    assert tiling.blocks > 1 or sizes[4] <= 64
+    assert tiling.blocks > 1 or tiling.piece < tiling.keys or sizes[4] <= 64
+
+
+LONG: list[tuple[Sizes, Mapping[str, Any]]] = [
+    ((1, 1, 1, 256, 1100, 64, 64), {"causal": True}),
+    ((1, 1, 1, 130, 2100, 64, 48), {}),  # blocks of 2 and 3, in turn of several pieces and of one
+    ((1, 2, 2, 128, 1024, 128, 128), {"softcap": 5.0}),
+]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("sizes", "attrs"), LONG, ids=str)
+def test_long_blocks_in_pieces(sizes: Sizes, attrs: dict[str, Any], masked: bool) -> None:
+    """Of keys into L1, of rows into UB, of rows into L0C."""
+    noise = np.random.default_rng(5).random((sizes[3], sizes[4]))
+    mask = np.where(noise > 0.9, np.float16(-np.inf), np.float16(0.5))
+    case, device = anchor_case("attention", attrs, [*slots_of(sizes), *([mask] if masked else [])]), load_target("mini")
+    tilings = of_rows(case.body, attention_form(case.body), 128, device)
+    found = [t for t in tilings if t.piece < t.keys and t.part < t.lane_rows and not overflows(case.body, t, device)]
+    tiling = max(found, key=lambda t: (t.score_rows < t.rows, t.keys))
+    assert tiling.score_rows < tiling.rows
+    check_aicore(KERNEL, case.body, case.arrays, case.expected, tiling=tiling, tol=2e-3, target=device, splits=1)
+
+
+def test_workspaces_leave_room_in_l2() -> None:
+    case = anchor_case("attention", {}, slots_of((1, 1, 1, 128, 4096, 64, 64)))
+    device = load_target("mini")
+    roomy = tilings_of(case, device)[0]
+    tight = device.replaced({"l2.capacity_bytes": 2 * roomy.scratch_bytes})
+    assert not crowds_l2(roomy, device)
+    assert crowds_l2(roomy, tight)
+    assert not any(crowds_l2(t, tight) for t in tilings_of(case, tight))
 
 
 def test_too_small_memories_are_named() -> None:
@@ -245,8 +284,9 @@ def test_the_slowest_engine_is_the_right_one_and_near_its_ideal(sizes: Sizes, en
     if engine is Engine.FIX:
         moved = batch * heads * queries * 4 * (keys + value_depth)
         ideal = target.transfer_cycles("rates.l0c_to_gm_gb_per_s", moved)
-        commands = tiling.units * (-(-keys // tiling.score_keys) + 1)
-        ideal += commands * (target.dma.store_startup_cycles + tiling.rows * target.dma.row_cycles)
+        tiles, high = -(-keys // tiling.score_keys), -(-tiling.rows // tiling.score_rows)
+        ideal += tiling.units * (tiles * high + 1) * target.dma.store_startup_cycles
+        ideal += tiling.units * (tiles + 1) * tiling.rows * target.dma.row_cycles
     else:
         moved = batch * kv_heads * keys * (depth + value_depth) * 2
         commands = 2 * tiling.units * tiling.blocks
@@ -285,6 +325,7 @@ SIMULATED: list[tuple[Sizes, dict[str, Any], int | None]] = [
     ((2, 4, 2, 100, 100, 32, 32), {"causal": True}, None),
     ((1, 8, 2, 1, 700, 64, 64), {}, 555),
     ((1, 4, 2, 20, 90, 16, 16), {"causal": True}, 70),
+    ((1, 3, 3, 200, 1300, 64, 64), {"causal": True}, None),
 ]
 
 

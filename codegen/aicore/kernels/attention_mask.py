@@ -59,7 +59,7 @@ class Masking:
         """The causal pattern."""
         if not self.causal:
             return
-        with self.kb.loop(0, self.tiling.lane_rows) as row:
+        with self.kb.loop(0, self.tiling.part) as row:
             self.kb.issue(
                 "v_iota", I16, dst=self.pattern.at(row * cast("int", self.pattern.pitch)), cols=self.tiling.keys,
                 start=(0 - row) & I16_MASK, step=1,
@@ -79,29 +79,29 @@ class Masking:
             found["mask"] = start + (step + form.mask.offset * self.mask.dtype.itemsize)
         return found
 
-    def load(self, cursor: Cursor, rows: Number, keys: Number) -> None:
-        """The step's part of the mask operand."""
+    def load(self, cursor: Cursor, first: Number, rows: Number, keys: Number) -> None:
+        """The step's part of the mask operand; `first`: the first of the lane's rows."""
         mask, kb, view = self.mask, self.kb, self.form.mask
         if mask is None or view is None or not self.form.keys:
             return
         item = mask.dtype.itemsize
         offset = cursor["mask"] + (cursor.block * (self.tiling.keys * item) if mask.per_key else 0)
-        src = kb.operand(view.operand, offset)
+        src = kb.operand(view.operand, offset + first * mask.row_stride_bytes)
         if mask.per_key and not mask.per_row:
             kb.issue("gm_to_ub", dst=self.given, src=src, bytes=keys * item)
             return
         dtype, cols = U8 if mask.is_bool else mask.dtype, keys if mask.per_key else 1
         kb.load_rows(self.given, src.rows(mask.row_stride_bytes), dtype, rows, cols)
 
-    def apply(self, cursor: Cursor, rows: Number, keys: Number) -> None:
-        """Hide what is hidden."""
+    def apply(self, cursor: Cursor, first: Number, rows: Number, keys: Number) -> None:
+        """Hide what is hidden from rows, `first` being the first of them."""
         if self.mask is not None and self.form.keys:
             if self.mask.is_bool and self.mask.per_key:
                 self._select(self.given if self.mask.per_row else self.given.rows(0), rows, keys)
             else:
                 self._add(rows, keys)
         if self.causal:
-            self._limit(cursor, rows, keys)
+            self._limit(cursor["limit"] + first - cursor.block * self.tiling.keys, rows, keys)
 
     def _select(self, mask: Part, rows: Number, keys: Number) -> None:
         scores, value = self.scores, MINUS_INFINITY_BITS
@@ -122,9 +122,9 @@ class Masking:
         form, b = "matrix" if mask.per_key else "column", added.rows(0) if one else added
         kb.issue("v_add", F32, dst=self.scores, a=self.scores, b=b, b_form=form, rows=rows, cols=keys)
 
-    def _limit(self, cursor: Cursor, rows: Number, keys: Number) -> None:
+    def _limit(self, limit: Number, rows: Number, keys: Number) -> None:
+        """`limit`: the last key that the first row sees."""
         kb = self.kb
-        limit = cursor["limit"] - cursor.block * self.tiling.keys
         with kb.when(kb.compare(">", keys - 1, limit)):
             bounded = kb.minimum(kb.maximum(limit, -I16_MAX), I16_MAX)
             kb.issue(

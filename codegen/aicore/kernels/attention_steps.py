@@ -120,12 +120,15 @@ Note: TypeAlias = Callable[[UnitCoordinates, Number], dict[str, Number]]
 
 
 class Cursor:
-    """A place in the steps, and what `note` says of its unit."""
+    """A place in the steps, and what `note` says of its unit. `piece`: how many keys it takes at a time, a block's by
+    default."""
 
-    def __init__(self, walk: UnitSteps, note: Note) -> None:
+    def __init__(self, walk: UnitSteps, note: Note, piece: int | None = None) -> None:
         kb = walk.kb
         self.walk, self.kb, self.note = walk, kb, note
-        self._unit, self._block = kb.variable(kb.begin), kb.variable(0)
+        self._whole = walk.tiling.keys
+        self._step = min(piece or self._whole, self._whole)
+        self._unit, self._block, self._piece = kb.variable(kb.begin), kb.variable(0), kb.variable(0)
         self._kept: dict[str, Variable] = {}
         self._static: dict[str, Number] = {}
 
@@ -158,12 +161,37 @@ class Cursor:
         return 0 if self.walk.tiling.blocks == 1 else self._block.get()
 
     @property
-    def keys(self) -> Number:
+    def piece(self) -> Number:
+        """Number of the piece within its block."""
+        return 0 if self._step == self._whole else self._piece.get()
+
+    @property
+    def first_key(self) -> Number:
+        """Of the piece, within its block."""
+        return self.piece * self._step
+
+    @property
+    def _block_keys(self) -> Number:
         """Keys of the block, at least one."""
-        t, kb, visible = self.walk.tiling, self.kb, self["visible"]
-        if isinstance(visible, int) and visible and visible % t.keys == 0:
-            return t.keys
-        return kb.maximum(kb.minimum(visible - self.block * t.keys, t.keys), 1)
+        whole, kb, visible = self._whole, self.kb, self["visible"]
+        if isinstance(visible, int) and visible and visible % whole == 0:
+            return whole
+        return kb.maximum(kb.minimum(visible - self.block * whole, whole), 1)
+
+    @property
+    def keys(self) -> Number:
+        """Keys of the piece, at least one."""
+        keys = self._block_keys
+        if self._step == self._whole:
+            return keys
+        if isinstance(keys, int) and keys % self._step == 0:
+            return self._step
+        return self.kb.minimum(keys - self.first_key, self._step)
+
+    @property
+    def pieces(self) -> Number:
+        """Of the block."""
+        return 1 if self._step == self._whole else (self._block_keys + (self._step - 1)) // self._step
 
     @property
     def is_first(self) -> ir.Value | bool:
@@ -175,8 +203,29 @@ class Cursor:
         """Whether the block is its unit's last."""
         return True if self.walk.tiling.blocks == 1 else self.kb.compare("==", self.block + 1, self["blocks"])
 
+    @property
+    def opens(self) -> ir.Value | bool:
+        """Whether the piece is its block's first."""
+        return self.kb.compare("==", self.piece, 0)
+
+    @property
+    def closes(self) -> ir.Value | bool:
+        """Whether the piece is its block's last."""
+        return self.kb.compare("==", self.piece + 1, self.pieces)
+
     def advance(self) -> None:
-        """To the next step; behind the last one, nowhere."""
+        """To the next piece; behind the last one, nowhere."""
+        kb = self.kb
+        if self._step == self._whole:
+            self._next_block()
+            return
+        pieces = self.pieces
+        self._piece.add(1)
+        with kb.when(kb.compare(">=", self._piece.get(), pieces)):
+            self._piece.set(0)
+            self._next_block()
+
+    def _next_block(self) -> None:
         kb = self.kb
         if self.walk.tiling.blocks > 1:
             self._block.add(1)

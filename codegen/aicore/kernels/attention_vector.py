@@ -1,9 +1,10 @@
 """A vector core's side of attention: weights from scores, then sums over the blocks of keys.
 
-Model: of each step this core has the rows of its lane. `_weigh` makes exp(score - top) of a block, top being the
-largest score of the row so far; `_gather` adds the block's sums to the total, both brought to the newest top by
-`correction`. `_weigh` is `skew` steps ahead of `_gather`: what the second needs of the first (correction, the block's
-sum of weights) waits in slots. Only the vector engine touches statistics, so they need no flags.
+Model: of each step this core has the rows of its lane. `_weigh` takes `part` of them at a time and makes
+exp(score - top) of a block, top being the largest score of the row so far; `_gather` adds the block's sums to the
+total, both brought to the newest top by `correction`. `_weigh` is `skew` steps ahead of `_gather`: what the second
+needs of the first (correction, the block's sum of weights) waits in slots. Only the vector engine touches statistics,
+so they need no flags.
 
 Hidden keys have the score -inf; top starts at a finite floor, so that a row that sees nothing has weights of 0 and a
 sum of 0, and gives 0.
@@ -121,19 +122,32 @@ class VectorSide:
 
     def _weigh(self) -> None:
         kb, t, cursor = self.kb, self.tiling, self.ahead
-        (rows, some), keys = self._rows(cursor), cursor.keys
-        with kb.turn(self.score_ring, self.weight_ring, *self.masking.rings):
-            with kb.when(some):
-                self.masking.load(cursor, rows, keys)
-            with self.channels.scores.turn() as slot, kb.when(some):
-                kb.load_rows(self.scores, slot.at(self.first_row * t.score_pitch).rows(t.score_pitch), F32, rows, keys)
-            with kb.when(some):
-                self._cap(rows, keys)
-                self.masking.apply(cursor, rows, keys)
-                self._exponentials(cursor, rows, keys)
-            with self.channels.weights.turn() as slot, kb.when(some):
-                dst = slot.at(self.first_row * t.weight_pitch).rows(t.weight_pitch)
-                kb.store_rows(dst, self.weights, rows, keys * t.item)
+        (own, some), keys = self._rows(cursor), cursor.keys
+        scores, weights = self.channels.scores, self.channels.weights
+        with kb.loop(0, kb.maximum(own, 1) if t.part < t.lane_rows else 1, t.part) as first:
+            rows = kb.minimum(own - first, t.part)
+            opens, closes = kb.compare("==", first, 0), True if first == 0 else kb.compare(">=", first + t.part, own)
+            with kb.turn(self.score_ring, self.weight_ring, *self.masking.rings):
+                with kb.when(some):
+                    self.masking.load(cursor, first, rows, keys)
+                with kb.when(opens):
+                    scores.begin()
+                with kb.when(some):
+                    src = scores.slot.at((first + self.first_row) * t.score_pitch).rows(t.score_pitch)
+                    kb.load_rows(self.scores, src, F32, rows, keys)
+                with kb.when(closes):
+                    scores.end()
+                with kb.when(some):
+                    self._cap(rows, keys)
+                    self.masking.apply(cursor, first, rows, keys)
+                    self._exponentials(cursor, first, rows, keys)
+                with kb.when(opens):
+                    weights.begin()
+                with kb.when(some):
+                    dst = weights.slot.at((first + self.first_row) * t.weight_pitch).rows(t.weight_pitch)
+                    kb.store_rows(dst, self.weights, rows, keys * t.item)
+                with kb.when(closes):
+                    weights.end()
         self._turn_slot(self.made)
 
     def _on_scores(self, name: str, rows: Number, keys: Number, **extra: int) -> None:
@@ -151,12 +165,14 @@ class VectorSide:
         self._on_scores("v_muls", rows, keys, value=bits_of(-2 * cap, F32))
         self._on_scores("v_adds", rows, keys, value=bits_of(cap, F32))
 
-    def _exponentials(self, cursor: Cursor, rows: Number, keys: Number) -> None:
-        """Weights, and what the total needs to know of them."""
+    def _exponentials(self, cursor: Cursor, first: Number, rows: Number, keys: Number) -> None:
+        """Weights of rows, `first` being the first of them, and what the total needs to know of them."""
         kb, t = self.kb, self.tiling
         shape: dict[str, Number] = {"rows": rows, "cols": keys}
-        top, new = self._vector(0), self._vector(1)
-        correction, weight_sum = self._slot(self.made, 0), self._slot(self.made, 1)
+        top, new, correction, weight_sum = (
+            numbers.at(first * F32_BYTES)
+            for numbers in (self._vector(0), self._vector(1), self._slot(self.made, 0), self._slot(self.made, 1))
+        )
         kb.issue("v_reduce_max", F32, dst=new, src=self.scores, scope="row", **shape)
         if t.blocks == 1:
             kb.issue("v_maxs", F32, dst=new, src=new, cols=rows, value=bits_of(FLOOR, F32))

@@ -1,8 +1,9 @@
 """aicore.attention: the search for block sizes.
 
-Model: a few numbers of rows per unit, and for each the block of keys with the lowest estimate among those that fit
-into every local memory. Larger blocks of keys make fewer partial sums; what limits them is UB (scores of a lane) and
-L1 (keys and values). See `attention_tiling` for how the parts work together and for the figures.
+Model: a few numbers of rows per unit, and for each the block of keys whose longest group takes least, among those that
+fit into every local memory. Larger blocks of keys make fewer partial sums; what limits them is room for the workspace
+in L2, and that few steps hide little of the way of a tile through the group. See `attention_tiling` for how the parts
+work together and for the figures.
 """
 
 from __future__ import annotations
@@ -23,8 +24,12 @@ from superkernel.scheduler.families.aicore.attention_tiling import (
     AttentionTiling,
     RaggedTiling,
     Stack,
+    crowds_l2,
+    longest_cycles,
     overflows,
+    rough_cycles,
     table_view,
+    ub_overflows,
 )
 from superkernel.scheduler.families.aicore.base import AicoreTiling, check_group
 from superkernel.scheduler.families.aicore.kernel import FLOATS, INDEX_TYPES, TABLE_TYPES, AicoreKernelDef
@@ -34,7 +39,12 @@ from superkernel.scheduler.tiling import KernelFamily
 from superkernel.target.aicore import AicoreTarget
 
 _ROWS = (64, 128, 32, 16)  # of a unit, at most
-_KEYS = (1024, 768, 512, 384, 256, 128, 64, 32, 16)  # of a block, at most
+_KEYS = (2048, 1024, 768, 512, 384, 256, 128, 64, 32, 16)  # of a block, at most
+_PIECES = (512, 256, 128)  # of a block that does not fit into L1
+# Rows of a tile of scores, 0 for all of a unit's, and tiles in L0C. With few rows, keys are many: transfers have fewer
+# and longer rows.
+_SCORE_TILES = ((0, 2), (0, 1), (48, 2), (32, 3), (32, 2), (64, 2))
+_FINALISTS = 12  # of those with equal rows, by a rough estimate: the others are not estimated unit by unit
 _SKEW = 2  # steps that scores are ahead of sums: hides the way through the vector cores
 _RESERVED_FLAGS = 3  # per pair of engines, see the kernel layer
 _STRIDE_MAX_BYTES = (1 << 32) - 1
@@ -73,12 +83,15 @@ class AttentionFamily(KernelFamily[AicoreTarget]):
 @lru_cache(maxsize=1024)
 def _search(body: Body, target: AicoreTarget) -> tuple[AttentionTiling, ...]:
     form = attention_form(body)
+    fitting = [[t for t in of_rows(body, form, r, target) if not overflows(body, t, target)] for r in _ROWS]
+    roomy = [[t for t in tilings if not crowds_l2(t, target)] for tilings in fitting]
     best: list[tuple[float, AttentionTiling]] = []
-    for rows in _ROWS:
-        fitting = [t for t in _of_rows(body, form, rows, target) if not overflows(body, t, target)]
-        if fitting:
-            costs = [(t.cost_cycles(body, 0, t.units, target), t) for t in fitting]
-            best.append(min(costs, key=lambda pair: pair[0]))
+    for tilings in roomy if any(roomy) else fitting:
+        if len(tilings) > _FINALISTS:
+            tilings.sort(key=lambda t: rough_cycles(body, t, target))
+        if tilings:
+            taken = min(tilings[:_FINALISTS], key=lambda t: longest_cycles(body, t, target))
+            best.append((taken.cost_cycles(body, 0, taken.units, target), taken))
     best.sort(key=lambda pair: pair[0])
     return tuple(dict.fromkeys(t for _, t in best))
 
@@ -88,10 +101,10 @@ def _ragged(tiling: AttentionTiling, slots: int) -> RaggedTiling:
 
 
 def _least(body: Body, target: AicoreTarget) -> AttentionTiling:
-    return list(_of_rows(body, attention_form(body), min(_ROWS), target))[-1]
+    return list(of_rows(body, attention_form(body), min(_ROWS), target))[-1]
 
 
-def _of_rows(body: Body, form: AttentionForm, rows: int, target: AicoreTarget) -> Iterator[AttentionTiling]:
+def of_rows(body: Body, form: AttentionForm, rows: int, target: AicoreTarget) -> Iterator[AttentionTiling]:
     """Tilings with at most so many rows, the largest blocks of keys first."""
     step = target.cube.m
     lanes = target.device.vector_cores_per_group
@@ -100,20 +113,35 @@ def _of_rows(body: Body, form: AttentionForm, rows: int, target: AicoreTarget) -
     for keys in dict.fromkeys(min(most, k) for k in _KEYS):
         blocks = max(1, -(-form.keys // keys))
         even = ceil_to(-(-max(1, form.keys) // blocks), step)
-        for score_slots in (2, 1):
-            for ub_slots in (2, 1):
-                yield from _fed(
-                    body, form, target,
-                    AttentionTiling(
-                        stack=stack, batch=form.batch if form.rows and form.value_depth else 0,
-                        kv_heads=form.kv_heads, head_blocks=-(-form.group // max(1, heads)),
-                        position_blocks=-(-form.queries // max(1, positions)), heads=heads, positions=positions,
-                        lanes=lanes, keys=min(keys, even) if _aligned(even, target) else keys, blocks=blocks,
-                        score_keys=0, score_depth=0, value_keys=0, slots=0, score_slots=score_slots,
-                        ub_slots=ub_slots, skew=_SKEW, item=body.anchor_outputs[0].dtype.itemsize,
-                        value_depth=form.value_depth,
-                    ),
-                )  # fmt: skip
+        base = AttentionTiling(
+            stack=stack, batch=form.batch if form.rows and form.value_depth else 0,
+            kv_heads=form.kv_heads, head_blocks=-(-form.group // max(1, heads)),
+            position_blocks=-(-form.queries // max(1, positions)), heads=heads, positions=positions,
+            lanes=lanes, keys=min(keys, even) if _aligned(even, target) else keys, blocks=blocks, piece=0, part=0,
+            score_rows=0, score_keys=0, score_depth=0, value_keys=0, slots=0, score_slots=1, ub_slots=1, skew=_SKEW,
+            item=body.anchor_outputs[0].dtype.itemsize, value_depth=form.value_depth,
+        )  # fmt: skip
+        base = replace(base, piece=base.keys, part=base.lane_rows, score_rows=base.rows)
+        for ub_slots in (2, 1):
+            parted = _parted(body, replace(base, ub_slots=ub_slots), target)
+            for piece in dict.fromkeys(min(base.keys, p) for p in (base.keys, *_PIECES)):
+                for score_rows, score_slots in _SCORE_TILES:
+                    if score_rows < base.rows or not score_rows:
+                        given = replace(
+                            parted, piece=piece, score_rows=score_rows or base.rows, score_slots=score_slots
+                        )
+                        yield from _fed(body, form, target, given)
+
+
+def _parted(body: Body, t: AttentionTiling, target: AicoreTarget) -> AttentionTiling:
+    """With as many rows at a time as UB holds: all of a lane's, or a number whose statistics are aligned."""
+    step = target.memory.block_bytes // F32_BYTES
+    parts = [t.lane_rows, *(p for p in (64, 32, 16, 8) if p < t.lane_rows and p % step == 0)]
+    for part in parts:
+        made = replace(t, part=part)
+        if not ub_overflows(body, made, target):
+            return made
+    return t
 
 
 def _aligned(keys: int, target: AicoreTarget) -> bool:
@@ -139,9 +167,9 @@ def _fed(body: Body, form: AttentionForm, target: AicoreTarget, base: AttentionT
     """The tiling with what the cube takes at a time, as much as its memories hold."""
     memory, step = target.memory, target.cube.m
     block = memory.block_bytes // base.item  # depth of a fractal
-    rows = ceil_to(base.rows, step)
+    rows, tile = ceil_to(base.rows, step), ceil_to(base.score_rows, step)
     sums = rows * ceil_to(max(1, base.value_depth), target.cube.n) * F32_BYTES
-    room = (memory.l0c_bytes - sums) // (base.score_slots * rows * F32_BYTES) // step * step
+    room = (memory.l0c_bytes - sums) // (base.score_slots * tile * F32_BYTES) // step * step
     left = memory.l0a_bytes // L0_SLOTS // (rows * base.item) // block * block
     values = memory.l0b_bytes // L0_SLOTS // (ceil_to(max(1, base.value_depth), step) * base.item) // block * block
     depth = min(left, ceil_to(max(1, form.depth), block))
@@ -151,12 +179,14 @@ def _fed(body: Body, form: AttentionForm, target: AicoreTarget, base: AttentionT
     while right < min(step * 4, base.keys) and depth > block:
         depth = ceil_to(depth // 2, block)
         right = memory.l0b_bytes // L0_SLOTS // (depth * base.item) // step * step
-    score_keys = min(max(step, min(room, right)), ceil_to(base.keys, step))
+    if base.score_rows < base.rows and depth < form.depth:
+        return  # the keys of a tile stay in L0B, all of their depth
+    score_keys = min(max(step, min(room, right)), ceil_to(base.piece, step))
     full = target.dma.aligned_bytes // F32_BYTES
-    if full < score_keys < base.keys:
+    if full < score_keys < base.piece:
         score_keys = score_keys // full * full
-    value_keys = min(left, values, ceil_to(base.keys, block))
-    ids = target.queue.flag_ids - _RESERVED_FLAGS - 1 - (base.blocks > 1)
+    value_keys = min(left, values, ceil_to(base.piece, block))
+    ids = target.queue.flag_ids - _RESERVED_FLAGS - 1 - (not base.lone_pieces)
     for slots in range(min(4, ids), 1, -1):
         made = replace(base, score_keys=score_keys, score_depth=depth, value_keys=max(block, value_keys), slots=slots)
         if slots == 2 or not overflows(body, made, target):

@@ -19,8 +19,8 @@ emitter makes exactly these.
 Invariants: the reduction over keys is never split over units; what a row computes depends on its place and on the
 tiling alone. A lane's rows are a rectangle with one dimension that moves: `Rows`.
 
-Cost: a step is as long as its slowest engine (`step_cycles`); a range is its steps, and once the way of a tile through
-the group: scores, weights, sums, each a hop from core to core.
+Cost: a step is as long as its slowest engine (`step_cycles`); a range is its steps, and once the rest of the way of a
+tile through the group: scores, weights, sums, each a hop from core to core.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
+from itertools import pairwise
 from typing import ClassVar
 
 from superkernel.core.dtypes import DType
@@ -74,8 +75,10 @@ class Rows:
 @dataclass(frozen=True)
 class AttentionTiling(AicoreTiling):
     """See the module docstring. `heads` x `positions`: rows of a unit; `keys`: of a block; `blocks`: most blocks of a
-    unit; `score_keys`, `score_depth`, `value_keys`: what one command of the cube takes of keys and depth for scores,
-    and of keys for sums; `slots`: blocks of keys or values in L1; `score_slots`: tiles of scores in L0C, or in UB."""
+    unit; `piece`: keys of a block that L1 takes at a time; `part`: rows of a lane that UB takes at a time;
+    `score_rows`, `score_keys`, `score_depth`, `value_keys`: what one command of the cube takes of rows, keys and depth
+    for scores, and of keys for sums; `slots`: pieces of keys or values in L1; `score_slots`: tiles of scores in L0C,
+    `ub_slots`: in UB."""
 
     stack: Stack
     batch: int
@@ -87,6 +90,9 @@ class AttentionTiling(AicoreTiling):
     lanes: int
     keys: int
     blocks: int
+    piece: int
+    part: int
+    score_rows: int
     score_keys: int
     score_depth: int
     value_keys: int
@@ -114,6 +120,11 @@ class AttentionTiling(AicoreTiling):
     def lane_rows(self) -> int:
         """Rows of a lane."""
         return -(-self.rows // self.lanes)
+
+    @property
+    def lone_pieces(self) -> bool:
+        """Whether a unit's keys come in one piece: its queries come with them then."""
+        return self.blocks == 1 and self.piece == self.keys
 
     # Workspace --------------------------------------------------------------------------------------------------------
 
@@ -319,25 +330,25 @@ def query_pitch(form: AttentionForm, item: int, block: int) -> int:
 
 
 def l1_buffers(form: AttentionForm, t: AttentionTiling, block: int) -> Buffers:
-    """`stream`: keys or values; `query`: a slot of that stream where units have one block, else kept for the unit."""
+    """`stream`: keys or values; `query`: a slot of that stream where units have one piece, else kept for the unit."""
     widest = max(row_pitch(form, "k", t.item, block), row_pitch(form, "v", t.item, block))
     return {
-        "stream": (ceil_to(t.keys * widest, block), t.slots),
-        "query": (t.rows * query_pitch(form, t.item, block), t.slots if t.blocks == 1 else 1),
-        "weights": (t.rows * ceil_to(t.keys * t.item, block), 1),
+        "stream": (ceil_to(t.piece * widest, block), t.slots),
+        "query": (t.rows * query_pitch(form, t.item, block), t.slots if t.lone_pieces else 1),
+        "weights": (t.rows * ceil_to(t.piece * t.item, block), 1),
     }
 
 
 def cube_buffers(form: AttentionForm, t: AttentionTiling, target: AicoreTarget) -> dict[Local, Buffers]:
     """Of L0A, L0B and L0C."""
     block, m = target.memory.block_bytes, target.cube.m
-    rows, depths = ceil_to(t.rows, m), ceil_to(t.score_depth * t.item, block)
+    rows, tile, depths = ceil_to(t.rows, m), ceil_to(t.score_rows, m), ceil_to(t.score_depth * t.item, block)
     weights = ceil_to(t.value_keys * t.item, block)
     sums = rows * ceil_to(t.value_depth, target.cube.n) * F32_BYTES
-    scores = rows * ceil_to(t.score_keys, target.cube.n) * F32_BYTES
+    scores = tile * ceil_to(t.score_keys, target.cube.n) * F32_BYTES
     right = max(ceil_to(t.score_keys, m) * depths, ceil_to(t.value_depth, m) * weights)
     return {
-        Local.L0A: {"left": (rows * max(depths, weights), L0_SLOTS)},
+        Local.L0A: {"left": (max(tile * depths, rows * weights), L0_SLOTS)},
         Local.L0B: {"right": (right, L0_SLOTS)},
         Local.L0C: {"scores": (scores, t.score_slots), "sums": (sums, 1)},
     }
@@ -345,9 +356,9 @@ def cube_buffers(form: AttentionForm, t: AttentionTiling, target: AicoreTarget) 
 
 def ub_buffers(body: Body, t: AttentionTiling, block: int) -> Buffers:
     """What a lane has in UB, the buffers of its epilogue aside."""
-    form, mask, rows = attention_form(body), mask_form(body, t), t.lane_rows
-    vector, wide = ceil_to(rows * F32_BYTES, block), ceil_to(t.keys * F32_BYTES, block)
-    sums = rows * ceil_to(t.value_depth * F32_BYTES, block)
+    form, mask, rows = attention_form(body), mask_form(body, t), t.part
+    vector, wide = ceil_to(t.lane_rows * F32_BYTES, block), ceil_to(t.keys * F32_BYTES, block)
+    sums = t.lane_rows * ceil_to(t.value_depth * F32_BYTES, block)
     found = {
         "scores": (rows * wide, t.ub_slots),
         "weights": (rows * ceil_to(t.keys * t.item, block), 1),
@@ -370,15 +381,30 @@ def ub_buffers(body: Body, t: AttentionTiling, block: int) -> Buffers:
 
 def overflows(body: Body, t: AttentionTiling, target: AicoreTarget) -> list[str]:
     """The memories that the tiling does not fit into, as fields of the target."""
-    form, block = attention_form(body), target.memory.block_bytes
+    form = attention_form(body)
+    memories = {Local.L1: l1_buffers(form, t, target.memory.block_bytes), **cube_buffers(form, t, target)}
+    full = [m for m, b in memories.items() if sum(_slots(b)) > _capacity(m, target)]
+    return [m.size_path for m in (*full, *([Local.UB] if ub_overflows(body, t, target) else []))]
+
+
+def ub_overflows(body: Body, t: AttentionTiling, target: AicoreTarget) -> bool:
+    """Whether UB is too small for it."""
+    block = target.memory.block_bytes
     code, size = epilogue_code(body, t), TileSize(t.lane_rows, t.value_depth, block)
     behind = sum(
         ceil_to(size.nbytes(r), block) for r in code.registers if r.home in (Home.INPUT, Home.OUTPUT)
     ) + ceil_to(code.temporaries(size)[1], block)
-    memories = {Local.L1: l1_buffers(form, t, block), **cube_buffers(form, t, target)}
-    needs = {m: sum(_slots(b)) for m, b in memories.items()}
-    needs[Local.UB] = behind + sum(_slots(ub_buffers(body, t, block)))
-    return [m.size_path for m, need in needs.items() if need > int(str(target.value(m.size_path)))]
+    return behind + sum(_slots(ub_buffers(body, t, block))) > _capacity(Local.UB, target)
+
+
+def _capacity(memory: Local, target: AicoreTarget) -> int:
+    return int(str(target.value(memory.size_path)))
+
+
+def crowds_l2(t: AttentionTiling, target: AicoreTarget) -> bool:
+    """Whether the workspaces of all groups leave less than half of L2 to what is read."""
+    room = target.l2.capacity_bytes * target.l2.usable_percent // 100
+    return 2 * target.device.groups * t.scratch_bytes > room
 
 
 def _slots(buffers: Buffers) -> Iterator[int]:
@@ -415,29 +441,37 @@ def _cube_cycles(
     form: AttentionForm, t: AttentionTiling, keys: int, dtype: DType, target: AicoreTarget
 ) -> dict[str, int]:
     path, rows = "rates.gm_to_l1_gb_per_s", t.rows
-    load = sum(_load(path, keys, v.shape[3] * t.item, v.strides[2] * t.item, target) for v in (form.k, form.v))
-    load += _load(path, rows, keys * t.item, t.weight_pitch, target)
     step = form.q.strides[1] if t.stack is Stack.HEADS else form.q.strides[2]
-    load += _load(path, rows, form.depth * t.item, step * t.item, target) // t.blocks
-    feed = multiply = fix = 0
-    for at in range(0, keys, t.score_keys):
-        n = min(t.score_keys, keys - at)
-        for depth in range(0, form.depth, t.score_depth):
-            k = min(t.score_depth, form.depth - depth)
-            feed += _feed("l0a", rows, k * t.item, target) + _feed("l0b", n, k * t.item, target)
-            multiply += cube_cycles(rows, n, k, dtype, target)
-        fix += fix_cycles(rows, n, F32_BYTES, t.score_pitch, target)
+    load = _load(path, rows, form.depth * t.item, step * t.item, target) // t.blocks
+    feed = multiply = fix = tiles = scoring = 0
+    depths = _cuts(form.depth, t.score_depth)
+    for piece, pieces in _cuts(keys, t.piece):
+        one = sum(_load(path, piece, v.shape[3] * t.item, v.strides[2] * t.item, target) for v in (form.k, form.v))
+        load += pieces * (one + _load(path, rows, piece * t.item, t.weight_pitch, target))
+        for n, columns in _cuts(piece, t.score_keys):
+            feed += pieces * columns * sum(count * _feed("l0b", n, k * t.item, target) for k, count in depths)
+            for m, parts in _cuts(rows, t.score_rows):
+                here = pieces * columns * parts
+                feed += here * sum(count * _feed("l0a", m, k * t.item, target) for k, count in depths)
+                scoring += here * sum(count * cube_cycles(m, n, k, dtype, target) for k, count in depths)
+                fix += here * fix_cycles(m, n, F32_BYTES, t.score_pitch, target)
+                tiles += here
+        for k, count in _cuts(piece, t.value_keys):
+            left, right = _feed("l0a", rows, k * t.item, target), _feed("l0b", t.value_depth, k * t.item, target)
+            feed += pieces * count * (left + right)
+            multiply += pieces * count * cube_cycles(rows, t.value_depth, k, dtype, target)
     if t.score_slots == 1:  # the next tile of scores waits for the one that is being sent
-        tiles = -(-keys // t.score_keys)
-        fix += (tiles - 1) * (multiply // tiles + 2 * target.queue.flag_cycles)
-    for at in range(0, keys, t.value_keys):
-        k = min(t.value_keys, keys - at)
-        feed += _feed("l0a", rows, k * t.item, target) + _feed("l0b", t.value_depth, k * t.item, target)
-        multiply += cube_cycles(rows, t.value_depth, k, dtype, target)
+        fix += (tiles - 1) * (scoring // tiles + 2 * target.queue.flag_cycles)
     fix += fix_cycles(rows, t.value_depth, F32_BYTES, t.sum_pitch, target)
     if t.slots < 3:  # the next keys wait for a slot that is being read
         load += feed // 2
-    return {"mte2": load, "mte1": feed, "m": multiply, "fix": fix}
+    return {"mte2": load, "mte1": feed, "m": multiply + scoring, "fix": fix}
+
+
+def _cuts(extent: int, step: int) -> list[tuple[int, int]]:
+    """Sizes of the parts of an extent, and how many there are of each: of `step`, and what is left."""
+    whole, rest = divmod(extent, step)
+    return [(size, count) for size, count in ((step, whole), (rest, 1)) if size and count]
 
 
 def _feed(memory: str, lines: int, depth_bytes: int, target: AicoreTarget) -> int:
@@ -449,31 +483,55 @@ def _lane_cycles(
     body: Body, form: AttentionForm, t: AttentionTiling, keys: int, target: AicoreTarget
 ) -> dict[str, int]:
     v, rows = target.vector, t.lane_rows
-    plain = v.startup_cycles + rows * -(-keys // v.lanes_32bit)
-    special = v.startup_cycles + rows * -(-keys // v.lanes_special)
+    cuts = _cuts(rows, t.part)
+    parts = sum(count for _, count in cuts)
+    plain = parts * v.startup_cycles + rows * -(-keys // v.lanes_32bit)
+    special = parts * v.startup_cycles + rows * -(-keys // v.lanes_special)
     passes = 2 + (4 if form.softcap else 0) + (2 if form.mask is not None else 0)
     reductions = 2 * (plain + rows * v.reduce_tail_cycles)
     deep = v.startup_cycles + rows * -(-t.value_depth // v.lanes_32bit)
     code, size = epilogue_code(body, t), TileSize(rows, t.value_depth, target.memory.block_bytes)
     last = code.vector_cycles(size.rows, size.cols, target) + deep
-    work = passes * plain + (3 if form.softcap else 1) * special + reductions + 6 * (v.startup_cycles + 1)
+    work = passes * plain + (3 if form.softcap else 1) * special + reductions + 6 * parts * (v.startup_cycles + 1)
     work += (2 * deep if t.blocks > 1 else 0) + last // t.blocks
     path = "rates.gm_to_ub_gb_per_s"
-    load = _load(path, rows, keys * F32_BYTES, t.score_pitch, target)
+    load = sum(count * _load(path, part, keys * F32_BYTES, t.score_pitch, target) for part, count in cuts)
     load += _load(path, rows, t.value_depth * F32_BYTES, t.sum_pitch, target)
     mask = mask_form(body, t)
     if mask is not None:
-        load += _load(path, rows if mask.per_row else 1, keys * mask.dtype.itemsize, mask.row_stride_bytes, target)
+        row_bytes, stride = keys * mask.dtype.itemsize, mask.row_stride_bytes
+        load += sum(c * _load(path, part if mask.per_row else 1, row_bytes, stride, target) for part, c in cuts)
     load += code.move_cycles(code.loads, size.rows, size.cols, target) // t.blocks
-    store = _load("rates.ub_to_gm_gb_per_s", rows, keys * t.item, t.weight_pitch, target)
+    path = "rates.ub_to_gm_gb_per_s"
+    store = sum(count * _load(path, part, keys * t.item, t.weight_pitch, target) for part, count in cuts)
     store += code.move_cycles(code.stores, size.rows, size.cols, target) // t.blocks
-    return {"vector mte2": load, "v": work, "mte3": store}
+    found = {"vector mte2": load, "v": work, "mte3": store}
+    if parts > 1 and t.ub_slots == 1:  # the next part waits until this one has been worked on
+        found["lane"] = load + work
+    return found
 
 
 def way_cycles(body: Body, t: AttentionTiling, target: AicoreTarget) -> int:
     """From the first load of a lone step until its result is stored: engine after engine, and a hop per channel."""
     form = attention_form(body)
-    return sum(step_cycles(body, t, min(t.keys, form.keys), target).values()) + 3 * target.cycles(target.sync.group_ns)
+    engines = step_cycles(body, t, min(t.keys, form.keys), target)
+    return sum(cycles for name, cycles in engines.items() if name != "lane") + 3 * target.cycles(target.sync.group_ns)
+
+
+def rough_cycles(body: Body, t: AttentionTiling, target: AicoreTarget) -> float:
+    """Of the group with most units, as if each saw all keys."""
+    steps = -(-t.units // target.device.groups) * -(-attention_form(body).keys // t.keys)
+    return way_cycles(body, t, target) + steps * max(step_cycles(body, t, t.keys, target).values())
+
+
+def longest_cycles(body: Body, t: AttentionTiling, target: AicoreTarget) -> float:
+    """Of the group that takes longest, all of them sharing the units; of each of its steps three hops more, which the
+    slowest engine hides in part: short steps take longer than their slowest engine by 300 to 1200 cycles."""
+    shares = min(target.device.groups, t.units)
+    bounds = [t.units * slot // shares for slot in range(shares + 1)] if shares else [0, 0]
+    steps = max(end - begin for begin, end in pairwise(bounds)) * t.blocks
+    longest = max(t.cost_cycles(body, begin, end, target) for begin, end in pairwise(bounds))
+    return longest + steps * 3 * target.cycles(target.sync.group_ns)
 
 
 def range_cycles(t: AttentionTiling, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
@@ -487,7 +545,7 @@ def range_cycles(t: AttentionTiling, body: Body, begin: int, end: int, target: A
         whole, rest = divmod(units, count)
         return whole * sum(per_block) + sum(per_block[:rest])
 
-    one = per_block[begin % count]
+    one = max(step_cycles(body, t, min(t.keys, attention_form(body).keys), target).values())
     return max(0.0, way_cycles(body, t, target) - one) + ahead(end) - ahead(begin)
 
 
