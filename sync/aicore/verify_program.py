@@ -1,16 +1,14 @@
 """What a linked program was seen to do, as the plan that it is: for the verifier, in place of the one it came from.
 
-Model: per hart and launch a straight line of `Event`s (csrc/sim/device/program_recorder.h): calls of kernels, each with
-the task that it is, signals, waits, prefetches. Which step of the program a wait belongs to is not recorded. It follows
-from where it was seen:
+Model: per hart and launch a straight line of what it was seen to do (`verify_seen`). Which step of the program a wait
+belongs to is not recorded. It follows from where it was seen:
 
 - signals cut the line of a core into *stretches*; all cores of a type must signal alike, and each stretch must run the
   same sub-operators and take the same flags on all of them;
 - within a stretch nobody is told anything, so that waits may stand at any place that no core's accesses come ahead of:
   ahead of a run, where all its cores had waited when it began; at an operand, where all had when they first came to it;
   else behind the run. Cores without units of a run do not count for it;
-- an operand has a fence where on all cores its loads come behind all stores of earlier calls. What a fence promises of
-  loads further on is held against what was seen there.
+- an operand has a fence where on all cores its loads come behind all stores of earlier calls (`verify_fences`).
 
 The n-th signal of a flag by a type of setters is one event, the n-th take of the flag at a type of receivers takes it.
 
@@ -19,7 +17,7 @@ It checks, beyond what the plan's form tells (`verify_form`):
  E1  all cores of a type signal, wait and call alike;
  E2  what a signal tells of is complete: all accesses of all calls ahead of it;
  E3  words in memory are counted up by one by each setter, and awaited for all setters of the present run;
- E4  inside kernels cores signal one another as often as they wait, with flags that nobody else has.
+E4, of what cores do inside kernels, stands in `verify_inside`; that all others join their barriers is checked here.
 
 Architecture invariant: imports plain data types only, nothing of the planner, nothing of code generation.
 """
@@ -30,10 +28,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from superkernel.core.errors import Violation
-from superkernel.scheduler.schedule import MemoryAccess, Space, Task
+from superkernel.scheduler.schedule import Task
 from superkernel.sync.aicore.plan import (
     AICPU,
     AicorePlan,
@@ -53,92 +51,22 @@ from superkernel.sync.aicore.plan import (
     Signal,
     Step,
 )
+from superkernel.sync.aicore.verify_fences import fences
+from superkernel.sync.aicore.verify_inside import check_inside, inner_flags
+from superkernel.sync.aicore.verify_seen import (
+    AwaitWord,
+    Called,
+    Count,
+    Fetch,
+    Lines,
+    Returned,
+    Seen,
+    SetFlag,
+    Shape,
+    TakeFlag,
+)
 
 BEHIND = -2  # in place of an operand: of waits that no operand is sure of, which the kernel has passed at its end
-
-
-class Use(NamedTuple):
-    """Of an operand in a call, at the least: how many waits of the launch its core had passed at its accesses, and how
-    many of the launch's calls had their stores complete at its loads. None: there were none."""
-
-    waits: int | None
-    fenced: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Called:
-    """A kernel began. `number`: of its core's calls in the launch, from 0. `told`: of operands that it then did not
-    touch, since data say how much of them it needs, the flags that it was told to take ahead of them."""
-
-    task: Task
-    number: int
-    uses: Mapping[int, Use]
-    told: Mapping[int, Sequence[int]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Returned:
-    """It returned to the program."""
-
-
-@dataclass(frozen=True, slots=True)
-class SetFlag:
-    """A cross-core flag was set. `complete`: of so many calls of the launch all accesses are complete when it is
-    seen."""
-
-    flag: int
-    mode: Mode
-    complete: int
-
-
-@dataclass(frozen=True, slots=True)
-class TakeFlag:
-    """A cross-core flag was waited for."""
-
-    flag: int
-
-
-@dataclass(frozen=True, slots=True)
-class Count:
-    """A word in memory gets a value, or with `add` so much more. `complete`: see `SetFlag`."""
-
-    word: int
-    value: int
-    add: bool
-    complete: int
-
-
-@dataclass(frozen=True, slots=True)
-class AwaitWord:
-    """A word in memory was waited for."""
-
-    word: int
-    value: int
-
-
-@dataclass(frozen=True, slots=True)
-class Fetch:
-    """SDMA was told to bring bytes of the constants into L2."""
-
-    offset: int
-    nbytes: int
-
-
-Seen: TypeAlias = Called | Returned | SetFlag | TakeFlag | Count | AwaitWord | Fetch
-Lines: TypeAlias = Sequence[Sequence[Sequence[Seen]]]
-"""By launch and hart."""
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Of the device, and of the flags that there are for a plan."""
-
-    cube_cores: int
-    vector_cores: int
-    groups: int
-    aicpu: bool  # whether the hart behind the cores computes tilings
-    flags: int
-    flag_count_max: int
 
 
 _Wait = tuple[str, int]  # what is taken: a flag or a word
@@ -182,7 +110,7 @@ class _Rebuilder:
         self.lines, self.tasks, self.shape, self.meant, self.run = lines, tuple(tasks), shape, meant, run
         self.left = words
         self.wrong: list[Violation] = []
-        self.inner = self._inner_flags()
+        self.inner = inner_flags(lines)
         kinds: tuple[HartKind, ...] = (*CoreKind, AICPU) if shape.aicpu else tuple(CoreKind)
         self.frame = AicorePlan(
             self.tasks, shape.cube_cores, shape.vector_cores, shape.groups, dict.fromkeys(kinds, ()), (), (),
@@ -200,7 +128,8 @@ class _Rebuilder:
         """See `rebuild`."""
         stretches = {kind: self._stretches(kind) for kind in self.frame.programs}
         if not self.wrong:
-            self._check_inside()
+            self.barriers, wrong = check_inside(self.lines, self.inner, self.frame)
+            self.wrong += wrong
         programs: dict[HartKind, tuple[Step, ...]] = {}
         if not self.wrong:
             self._signals(stretches)
@@ -214,19 +143,6 @@ class _Rebuilder:
         return plan, self.wrong
 
     # What there is ----------------------------------------------------------------------------------------------------
-
-    def _inner_flags(self) -> frozenset[int]:
-        """Flags that are set inside kernels."""
-        found = set()
-        for launch in self.lines:
-            for hart in launch:
-                inside = False
-                for event in hart:
-                    if isinstance(event, (Called, Returned)):
-                        inside = isinstance(event, Called)
-                    elif isinstance(event, SetFlag) and inside:
-                        found.add(event.flag)
-        return frozenset(found)
 
     def _counted(self) -> set[int]:
         """Words that harts of the plan add to."""
@@ -309,63 +225,6 @@ class _Rebuilder:
             for hart in launch
         )
 
-    # Inside kernels ---------------------------------------------------------------------------------------------------
-
-    def _check_inside(self) -> None:
-        """E4, and how often all cores of a type meet in a sub-operator."""
-        for launch, harts in enumerate(self.lines):
-            told: dict[int, dict[int, Counter[tuple[str, int]]]] = {}
-            for core, events in enumerate(harts[: self.frame.total]):
-                inside: Counter[tuple[str, int]] | None = None
-                for event in events:
-                    if isinstance(event, Called):
-                        inside = told.setdefault(event.task.subop, {})[core] = Counter()
-                    elif isinstance(event, Returned):
-                        inside = None
-                    elif inside is not None and isinstance(event, SetFlag):
-                        inside[event.mode.value, event.flag] += 1
-                    elif inside is not None and isinstance(event, TakeFlag) and event.flag in self.inner:
-                        inside["take", event.flag] += 1
-            for subop, cores in told.items():
-                self._check_calls(f"launch {launch}, sub-operator {subop}", subop, cores)
-
-    def _check_calls(self, where: str, subop: int, cores: Mapping[int, Counter[tuple[str, int]]]) -> None:
-        """The signals inside a sub-operator's calls, by core: each core takes what those of the other type in its group
-        have given it, all of them alike, and each barrier once."""
-        self.barriers[subop] = max(_met(counts) for counts in cores.values())
-        nothing = Counter[tuple[str, int]]()
-        flags = sorted({flag for counts in cores.values() for _, flag in counts})
-        for core in range(self.frame.total) if flags else ():
-            counts = cores.get(core, nothing)
-            others = [
-                cores.get(c, nothing)
-                for kind in CoreKind
-                for c in self.frame.cores(kind)
-                if kind is not self.frame.kind(core) and self.frame.group(c) == self.frame.group(core)
-            ]
-            partner = cores.get(self._partner(core), nothing)
-            for flag in flags:
-                given = {other["group", flag] for other in others} or {0}
-                wanted = counts["type", flag] + min(given) + partner["pair", flag]
-                if counts["take", flag] != wanted or len(given) > 1 or counts["all", flag]:
-                    self.say(
-                        "cores signal one another inside a kernel, and not as often as they wait",
-                        f"{where}, core {core}, flag {flag}", wanted, counts["take", flag],
-                    )  # fmt: skip
-            if core in cores and _met(counts) != self.barriers[subop]:
-                self.say("cores meet inside a kernel, and not equally often", f"{where}, core {core}")
-        if not self.barriers[subop]:
-            del self.barriers[subop]
-
-    def _partner(self, core: int) -> int:
-        """The core that signals a core in mode `pair`; -1: none does."""
-        first = {
-            kind: next((c for c in self.frame.cores(kind) if self.frame.group(c) == self.frame.group(core)), -1)
-            for kind in CoreKind
-        }
-        kind = CoreKind.CUBE if core in self.frame.cores(CoreKind.CUBE) else CoreKind.VECTOR
-        return first[kind.other] if core == first[kind] else -1
-
     # Events -----------------------------------------------------------------------------------------------------------
 
     def _signals(self, stretches: Mapping[HartKind, list[list[list[_Stretch]]]]) -> None:
@@ -431,9 +290,10 @@ class _Rebuilder:
                 paused = self.meant.between[number - 1] if number - 1 < len(self.meant.between) else None
                 yield LaunchEnd(firsts[number]) if paused is None else Pause(paused)
                 notified = 0
-            fences = _fences(launch)
+            by_core = [[call for stretch in core for call in stretch.calls] for core in zip(*launch, strict=True)]
+            fenced = fences(by_core)
             for cores in launch:
-                for step in self._steps(kind, cores, fences):
+                for step in self._steps(kind, cores, fenced):
                     if isinstance(step, Notify):
                         notified += 1
                         step = Notify(notified)
@@ -448,7 +308,7 @@ class _Rebuilder:
         """The first sub-operator that a launch calls."""
         return min((e.task.subop for hart in self.lines[launch] for e in hart if isinstance(e, Called)), default=-1)
 
-    def _steps(self, kind: HartKind, cores: list[_Stretch], fences: Mapping[int, frozenset[int]]) -> Iterator[Step]:
+    def _steps(self, kind: HartKind, cores: list[_Stretch], fenced: Mapping[int, frozenset[int]]) -> Iterator[Step]:
         """One stretch: its waits and runs."""
         runs = sorted({call.task.subop for core in cores for call in core.calls})
         at = {subop: n for n, subop in enumerate(runs)}
@@ -476,7 +336,7 @@ class _Rebuilder:
                 steps[place].append(Await(event, runs[place // 2] if place // 2 < len(runs) else -1))
         joined = self._joined(kind, cores, runs)
         for n, subop in enumerate(runs):
-            waits = self._operand_waits(cores, subop, inner[n], fences.get(subop, frozenset()))
+            waits = self._operand_waits(cores, subop, inner[n], fenced.get(subop, frozenset()))
             steps[2 * n + 1].append(Run(subop, waits, joined.get(subop, 0)))
         for calls in cores[0].notified:
             behind = at[cores[0].calls[calls - 1].task.subop] + 1 if calls else 0
@@ -602,53 +462,3 @@ def _told(signal: SetFlag | Count | None) -> tuple[Any, ...]:
     if isinstance(signal, SetFlag):
         return ("flag", signal.flag, signal.mode.value)
     return () if signal is None else ("word", signal.word, signal.value)
-
-
-def _met(counts: Counter[tuple[str, int]]) -> int:
-    return sum(times for (what, _), times in counts.items() if what == "type")
-
-
-def _fences(launch: Sequence[Sequence[_Stretch]]) -> dict[int, frozenset[int]]:
-    """Sub-operator -> operands whose loads come behind all stores of earlier calls, on all cores. What a fence promises
-    of loads further on was seen to hold of all that may read what was stored ahead of it: else it is none."""
-    calls = [sorted((call for stretch in core for call in stretch.calls), key=lambda call: call.number)
-             for core in zip(*launch, strict=True)]  # fmt: skip
-    found: dict[int, set[int]] = {}
-    lacking: dict[int, set[int]] = {}
-    for call in (call for core in calls for call in core):
-        for operand, use in call.uses.items():
-            if use.fenced is None:
-                continue
-            held = found if use.fenced >= call.number else lacking
-            held.setdefault(call.task.subop, set()).add(operand)
-    fences = {subop: operands - lacking.get(subop, set()) for subop, operands in found.items()}
-    for core in calls:
-        promised: list[Called] = []
-        stores: dict[tuple[Space, int], list[tuple[int, MemoryAccess]]] = {}
-        for call in core:
-            behind = min((_behind(call, n, use, stores) for n, use in call.uses.items()), default=call.number)
-            while promised and promised[-1].number > behind:
-                fences[promised.pop().task.subop] = set()
-            promised.append(call)
-            for access in call.task.accesses:
-                if access.write:
-                    stores.setdefault((access.space, access.slot), []).append((call.number, access))
-    return {subop: frozenset(operands) for subop, operands in fences.items() if operands}
-
-
-def _behind(
-    call: Called, operand: int, use: Use, stores: Mapping[tuple[Space, int], Sequence[tuple[int, MemoryAccess]]]
-) -> int:
-    """How many calls' stores an operand's loads come behind, as far as it reads what calls ahead of it may have
-    stored; all of them where it reads nothing of the kind, whenever that is."""
-    if use.fenced is None:
-        return call.number
-    for access in call.task.accesses:
-        if access.write or access.operand not in (operand, None):
-            continue
-        for number, store in reversed(stores.get((access.space, access.slot), ())):
-            if number < use.fenced:
-                break
-            if any(mine.overlaps(theirs) for mine in access.regions for theirs in store.regions):
-                return use.fenced
-    return call.number

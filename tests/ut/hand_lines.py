@@ -11,7 +11,8 @@ from hand_plans import plan_of
 
 from superkernel.scheduler.schedule import MemoryAccess, Task
 from superkernel.sync.aicore.plan import AicorePlan, Mode
-from superkernel.sync.aicore.verify_program import (
+from superkernel.sync.aicore.verify_program import rebuild
+from superkernel.sync.aicore.verify_seen import (
     AwaitWord,
     Called,
     Count,
@@ -22,7 +23,6 @@ from superkernel.sync.aicore.verify_program import (
     Shape,
     TakeFlag,
     Use,
-    rebuild,
 )
 
 _ALL = -1  # of a signal: it tells of all calls ahead of it
@@ -125,6 +125,12 @@ def steps_of(*launches: Launch, **more: Any) -> str:
     plan, wrong = rebuilt(*launches, **more)
     assert wrong == []
     return str(plan).split("\n", 1)[1]
+
+
+def lines(*rows: str) -> str:
+    """A plan's text: what is not a program's head or an event is a step."""
+    heads = ("event", "program", "service")
+    return "\n".join(row if row.startswith(heads) else f"  {row}" for row in rows)
 
 
 def refused(*launches: Launch, **more: Any) -> list[str]:

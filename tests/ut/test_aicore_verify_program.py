@@ -9,12 +9,12 @@ import pytest
 from hand_lines import (
     MEANT,
     SHAPE,
-    Kernel,
     Launch,
     Steps,
     add,
     fetch,
     kernel,
+    lines,
     rebuilt,
     refused,
     set_flag,
@@ -23,18 +23,13 @@ from hand_lines import (
     take,
     until,
 )
-from hand_plans import ALL, CUBE, TYPE, read, write
+from hand_plans import ALL, CUBE, TYPE
 
 from superkernel.sync.aicore.plan import AicorePlan, AwaitCount, CoreKind, LaunchEnd, Pause, Prefetch, Run
-from superkernel.sync.aicore.verify_program import BEHIND, Returned, Seen
+from superkernel.sync.aicore.verify_program import BEHIND
+from superkernel.sync.aicore.verify_seen import Returned, Seen
 
 NO_PROGRAMS = "program cube\nprogram vector"
-
-
-def lines(*rows: str) -> str:
-    """A plan's text: what is not a program's head or an event is a step."""
-    heads = ("event", "program", "service")
-    return "\n".join(row if row.startswith(heads) else f"  {row}" for row in rows)
 
 
 # Signals and waits ----------------------------------------------------------------------------------------------------
@@ -426,224 +421,6 @@ def test_a_launch_begins_with_the_first_sub_operator_of_any_hart() -> None:
     assert text == lines(
         "program cube", "cut ahead of 3", "run 5", "program vector", "cut ahead of 3", "run 3", "run 7"
     )  # fmt: skip
-
-
-# Inside kernels -------------------------------------------------------------------------------------------------------
-
-
-def pair(cube: Kernel, vector: Kernel, own: dict[int, Kernel] | None = None) -> Launch:
-    return Launch([cube], [vector], own={core: [call] for core, call in (own or {}).items()})
-
-
-GIVES = kernel(0, set_flag(3), take(2))
-TAKES = kernel(0, take(3), set_flag(2))
-
-
-def inside_refused(core: int, flag: int, expected: int, found: int) -> str:
-    return (
-        f"launch 0, sub-operator 0, core {core}, flag {flag}: cores signal one another inside a kernel, "
-        f"and not as often as they wait; expected {expected}; found {found}"
-    )
-
-
-def test_cores_of_a_group_signal_one_another() -> None:
-    """A cube core takes once what its vector cores have both given."""
-    assert steps_of(pair(GIVES, TAKES)) == lines("program cube", "run 0", "program vector", "run 0")
-
-
-def test_one_group_may_run_what_the_other_does_not() -> None:
-    launch = Launch(own={0: [GIVES], 2: [TAKES], 3: [TAKES]})
-    assert steps_of(launch) == lines("program cube", "run 0", "program vector", "run 0")
-
-
-def test_the_waits_of_a_kernel_that_are_not_for_its_own_flags_are_the_plans() -> None:
-    first = kernel(0, take(0), take(3), set_flag(2), uses={0: (1, None)})
-    launch = Launch([set_flag(0), GIVES], [first])
-    assert steps_of(launch) == lines(
-        "event 0 mode group setters cube flag 0 after -1",
-        "program cube", "signal 0", "run 0",
-        "program vector", "run 0 [operand 0: 0]",
-    )  # fmt: skip
-
-
-def test_a_core_that_takes_less_or_more_than_it_is_given_is_refused() -> None:
-    assert refused(pair(GIVES, TAKES, {3: kernel(0, set_flag(2))})) == [inside_refused(3, 3, 1, 0)]
-    assert refused(pair(GIVES, TAKES, {3: kernel(0, take(3), take(3), set_flag(2))})) == [inside_refused(3, 3, 1, 2)]
-    assert refused(pair(GIVES, TAKES, {1: kernel(0, set_flag(3))})) == [inside_refused(1, 2, 1, 0)]
-
-
-def test_cores_of_a_group_give_alike() -> None:
-    assert refused(pair(GIVES, TAKES, {3: kernel(0, take(3))})) == [inside_refused(0, 2, 0, 1)]
-    more = kernel(0, take(3), set_flag(2), set_flag(2))
-    assert refused(pair(GIVES, TAKES, {4: more})) == [inside_refused(1, 2, 1, 1)]
-
-
-def test_a_core_of_the_group_that_does_not_run_it_takes_nothing() -> None:
-    """What it was given is left."""
-    assert refused(Launch([GIVES], [TAKES], own={5: []})) == [inside_refused(1, 2, 0, 1), inside_refused(5, 3, 1, 0)]
-
-
-def test_a_kernel_that_signals_all_cores_is_refused() -> None:
-    everybody = kernel(0, set_flag(1, ALL), take(1))
-    found = refused(Launch([everybody], [everybody]))
-    assert found == [inside_refused(core, 1, 0, 1) for core in range(6)]
-    alone = refused(Launch(own={0: [kernel(0, set_flag(1, ALL))]}))
-    assert alone == [inside_refused(0, 1, 0, 0)]
-
-
-MEETS = kernel(1, set_flag(2, TYPE), take(2), set_flag(3, TYPE), take(3))
-JOINS: Steps = [set_flag(2, TYPE), take(2), set_flag(3, TYPE), take(3)]
-
-
-def test_cores_that_meet_inside_a_kernel_and_those_that_join() -> None:
-    plan, wrong = rebuilt(Launch(vector=[MEETS, kernel(2)], own={4: [*JOINS, kernel(2)]}))
-    assert wrong == []
-    assert plan.barriers == {1: 2}
-    assert str(plan).endswith("program vector\n  run 1 barriers 2\n  run 2")
-    assert rebuilt(Launch([kernel(0)]))[0].barriers == {}
-
-
-def test_a_core_that_does_not_join_is_refused() -> None:
-    told = "deadlock: cores meet inside a kernel, and others never come"
-    assert refused(Launch(vector=[MEETS], own={5: []})) == [
-        f"vector core 3, sub-operators [1]: {told}; expected 2; found 0"
-    ]
-    half = [*JOINS[:2], kernel(2)]
-    assert refused(Launch(vector=[MEETS, kernel(2)], own={2: half})) == [
-        f"vector core 0, sub-operators [1]: {told}; expected 2; found 1"
-    ]
-    assert refused(Launch(vector=[MEETS, *JOINS])) == [
-        f"vector core {n}, sub-operators []: {told}; expected 0; found 2" for n in range(4)
-    ]
-
-
-def test_what_others_run_without_a_barrier_is_joined_by_nobody() -> None:
-    assert steps_of(Launch(vector=[MEETS, kernel(3)], own={2: [MEETS]})).endswith("run 1\n  run 3")
-
-
-def test_joined_barriers_are_told_of_their_own_kernels() -> None:
-    once = kernel(4, set_flag(2, TYPE), take(2))
-    launch = Launch(vector=[MEETS, once], own={3: [*JOINS, once], 4: [MEETS, *JOINS[:2]]})
-    assert steps_of(launch).endswith("program vector\n  run 1 barriers 2\n  run 4 barriers 1")
-
-
-def test_cores_that_do_not_meet_equally_often_are_refused() -> None:
-    once = kernel(1, set_flag(2, TYPE), take(2))
-    found = refused(Launch(vector=[MEETS], own={2: [once]}))
-    assert found == ["launch 0, sub-operator 1, core 2: cores meet inside a kernel, and not equally often"]
-
-
-def test_a_core_that_leaves_a_barrier_unawaited_is_refused() -> None:
-    found = refused(Launch(vector=[kernel(0, set_flag(1, TYPE))]))
-    assert found == [inside_refused(core, 1, 1, 0) for core in (2, 3, 4, 5)]
-
-
-def test_each_sub_operator_and_launch_is_looked_at_by_itself() -> None:
-    """What one kernel leaves is not for the next one to take."""
-    gives, takes = kernel(0, set_flag(3)), kernel(1, take(3))
-    told = "cores signal one another inside a kernel, and not as often as they wait"
-    wanted = [
-        *(f"launch 0, sub-operator 0, core {core}, flag 3: {told}; expected 1; found 0" for core in (2, 3, 4, 5)),
-        *(f"launch {{}}, sub-operator 1, core {core}, flag 3: {told}; expected 0; found 1" for core in (2, 3, 4, 5)),
-    ]
-    assert refused(Launch([gives], [kernel(0), takes])) == [text.format(0) for text in wanted]
-    assert refused(Launch([gives], [kernel(0)]), Launch(vector=[takes])) == [text.format(1) for text in wanted]
-
-
-# Fences ---------------------------------------------------------------------------------------------------------------
-
-STORES = kernel(0, accesses=(write(0, 64, 1),))
-
-
-def fenced(*calls: Kernel) -> str:
-    """The cube cores' runs."""
-    text = steps_of(Launch(own={0: calls}))
-    return text.removeprefix("program cube\n  ").removesuffix("\nprogram vector").replace("\n  ", ", ")
-
-
-def test_a_fence_is_where_loads_come_behind_all_stores_of_earlier_calls() -> None:
-    assert fenced(STORES, kernel(1, uses={0: (0, 1), 1: (0, 0), 2: (0, None)})) == "run 0, run 1 [operand 0: fence]"
-    assert fenced(kernel(0, uses={3: (0, 0)})) == "run 0 [operand 3: fence]"
-    assert fenced(STORES, kernel(1, uses={0: (None, 1)})) == "run 0, run 1 [operand 0: fence]"
-
-
-def test_a_fence_and_waits_of_one_operand() -> None:
-    vector = [STORES, kernel(1, take(0), uses={0: (1, 1), 1: (1, 0)})]
-    assert steps_of(Launch([set_flag(0)], vector)).endswith("run 0\n  run 1 [operand 0: 0 fence] [operand 1: 0]")
-
-
-def test_a_fence_is_one_where_it_is_one_on_all_cores() -> None:
-    sure, less = (kernel(1, uses={0: (0, number), 1: (0, 1)}) for number in (1, 0))
-    launch = Launch([STORES, sure], own={1: [STORES, less]})
-    assert "run 1 [operand 1: fence]" in steps_of(launch)
-
-
-def reads(subop: int, fence: int | None, start: int = 0, operand: int | None = 0, **form: Any) -> Kernel:
-    """Loads 64 bytes behind the stores of so many calls."""
-    access = read(start, 64, operand, **form)
-    return kernel(subop, uses={0: (0, fence)}, accesses=(access,))
-
-
-FENCE = kernel(1, uses={7: (0, 1)})
-
-
-def test_what_a_fence_promises_of_loads_further_on_is_held_against_them() -> None:
-    """Behind it, a load of what was stored ahead of it: such a load comes behind the store, or the fence is none."""
-    kept = "run 0, run 1 [operand 7: fence], run 2"
-    none = "run 0, run 1, run 2"
-    assert fenced(STORES, FENCE, reads(2, 1)) == kept
-    assert fenced(STORES, FENCE, reads(2, 0)) == none
-    assert fenced(STORES, FENCE, reads(2, None)) == kept, "it loads nothing"
-    assert fenced(STORES, FENCE, reads(2, 0, operand=None)) == none, "an access of no operand is any operand's"
-
-
-def test_loads_of_what_nobody_stored_break_no_promise() -> None:
-    kept = "run 0, run 1 [operand 7: fence], run 2"
-    assert fenced(STORES, FENCE, reads(2, 0, start=64)) == kept
-    assert fenced(STORES, FENCE, reads(2, 0, slot=1)) == kept
-    assert fenced(STORES, FENCE, reads(2, 0, operand=5)) == kept, "another operand, which loads nothing"
-    stores = kernel(2, uses={0: (0, 0)}, accesses=(write(0, 64, 0),))
-    assert fenced(STORES, FENCE, stores) == kept, "a store"
-    assert fenced(reads(0, None), FENCE, reads(2, 0)) == kept, "loaded before, not stored"
-
-
-def test_a_fence_promises_nothing_of_stores_behind_it() -> None:
-    later = kernel(2, accesses=(write(0, 64, 1),))
-    assert fenced(kernel(0), FENCE, later, reads(3, 1)) == "run 0, run 1 [operand 7: fence], run 2, run 3"
-    assert fenced(kernel(0), FENCE, later, reads(3, 2)) == "run 0, run 1 [operand 7: fence], run 2, run 3"
-
-
-def test_the_earliest_load_of_a_call_counts() -> None:
-    """Of two operands one comes behind the store."""
-    both = kernel(2, uses={0: (0, 1), 1: (0, 0)}, accesses=(read(0, 64, 0), read(0, 64, 1)))
-    assert fenced(STORES, FENCE, both) == "run 0, run 1, run 2"
-    other = kernel(2, uses={0: (0, 0), 1: (0, 1)}, accesses=(read(64, 64, 0), read(0, 64, 1)))
-    assert fenced(STORES, FENCE, other) == "run 0, run 1 [operand 7: fence], run 2"
-
-
-def test_all_fences_that_a_load_belies_are_none() -> None:
-    """And none that was ahead of the store, or stands behind the load."""
-    second, behind = kernel(3, uses={6: (0, 3)}), kernel(5, uses={5: (0, 5)})
-    first = kernel(0, uses={4: (0, 0)})
-    stores = kernel(1, accesses=(write(0, 64, 1),))
-    calls = [first, stores, kernel(2, uses={7: (0, 2)}), second, reads(4, 1), behind]
-    assert fenced(*calls) == "run 0 [operand 4: fence], run 1, run 2, run 3, run 4, run 5 [operand 5: fence]"
-
-
-def test_a_load_that_knows_of_the_first_fences_stores_leaves_it() -> None:
-    second = kernel(2, accesses=(write(64, 64, 1),))
-    third = kernel(3, uses={6: (0, 3)})
-    calls = [STORES, FENCE, second, third]
-    kept = "run 0, run 1 [operand 7: fence], run 2, run 3, run 4"
-    assert fenced(*calls, reads(4, 1, start=64)) == kept
-    assert fenced(*calls, reads(4, 1)) == kept.replace("run 3,", "run 3 [operand 6: fence],")
-
-
-def test_fences_hold_over_stretches_and_not_over_launches() -> None:
-    stretches = Launch([STORES, set_flag(0), FENCE, reads(2, 0)], [take(0)])
-    assert "fence" not in steps_of(stretches)
-    launches = [Launch([STORES]), Launch([kernel(1, uses={7: (0, 0)}), reads(2, 0)])]
-    assert "run 1 [operand 7: fence]\n  run 2" in steps_of(*launches)
 
 
 # The service hart -----------------------------------------------------------------------------------------------------

@@ -39,7 +39,8 @@ from superkernel.scheduler.tiling import Access
 from superkernel.sim.recording import NOTHING, DeclaredRow, ProgramRecording, RecordedHart, StepKind
 from superkernel.sync.aicore.plan import AICPU, AicorePlan, CoreKind, Mode
 from superkernel.sync.aicore.verify import AicoreCertificate, verify_aicore
-from superkernel.sync.aicore.verify_program import (
+from superkernel.sync.aicore.verify_program import rebuild
+from superkernel.sync.aicore.verify_seen import (
     AwaitWord,
     Called,
     Count,
@@ -50,7 +51,6 @@ from superkernel.sync.aicore.verify_program import (
     Shape,
     TakeFlag,
     Use,
-    rebuild,
 )
 from superkernel.sync.verify import Emitted
 from superkernel.target.aicore import AicoreTarget
