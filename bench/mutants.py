@@ -36,7 +36,7 @@ CHECKERS: dict[str, tuple[str, ...]] = {
     "sync/verify.py": HOST,
     "sync/verify_tasks.py": ("test_verify_tasks",),
     "sync/verify_pairs.py": HOST,
-    "sync/verify_program.py": ("test_attest",),
+    "sync/verify_program.py": ("test_verify_program",),
     "sync/hazards.py": ("test_hazards", "test_sync_planner"),
     "sync/aicore/verify.py": ("test_aicore_verify",),
     "sync/aicore/verify_form.py": ("test_aicore_verify_form",),
