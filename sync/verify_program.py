@@ -218,8 +218,10 @@ class _Found:
     def check_operands(self, subop: int, tasks: Sequence[Task]) -> None:
         """P4."""
         addresses = self.addresses.get(subop)
-        pairs = list(self._overlapping(subop)) if addresses is not None else []
-        if not pairs or addresses is None:
+        if addresses is None:
+            return
+        pairs = list(self._overlapping(subop))
+        if not pairs:
             return
         for task in tasks:
             relative = self._relative(subop, task.begin, task.end)

@@ -2,8 +2,26 @@
 
 from __future__ import annotations
 
-from hand_lines import Kernel, Launch, Steps, kernel, lines, rebuilt, refused, set_flag, steps_of, take
+from dataclasses import replace
+
+from hand_lines import (
+    SHAPE,
+    Kernel,
+    Launch,
+    Steps,
+    add,
+    kernel,
+    lines,
+    rebuilt,
+    refused,
+    set_flag,
+    steps_of,
+    take,
+    until,
+)
 from hand_plans import ALL, TYPE
+
+from superkernel.sync.aicore.plan import Mode
 
 
 def pair(cube: Kernel, vector: Kernel, own: dict[int, Kernel] | None = None) -> Launch:
@@ -41,6 +59,15 @@ def test_the_waits_of_a_kernel_that_are_not_for_its_own_flags_are_the_plans() ->
     )  # fmt: skip
 
 
+def test_words_that_a_kernel_awaits_are_no_flags() -> None:
+    first = kernel(0, until(50, 2), take(3), set_flag(2), uses={0: (1, None)})
+    assert steps_of(Launch([add(50), GIVES], [first])) == lines(
+        "event 0 mode notify setters cube to vector word 0 after -1",
+        "program cube", "signal 0", "run 0",
+        "program vector", "run 0 [operand 0: 0]",
+    )  # fmt: skip
+
+
 def test_a_core_that_takes_less_or_more_than_it_is_given_is_refused() -> None:
     assert refused(pair(GIVES, TAKES, {3: kernel(0, set_flag(2))})) == [inside_refused(3, 3, 1, 0)]
     assert refused(pair(GIVES, TAKES, {3: kernel(0, take(3), take(3), set_flag(2))})) == [inside_refused(3, 3, 1, 2)]
@@ -64,6 +91,31 @@ def test_a_kernel_that_signals_all_cores_is_refused() -> None:
     assert found == [inside_refused(core, 1, 0, 1) for core in range(6)]
     alone = refused(Launch(own={0: [kernel(0, set_flag(1, ALL))]}))
     assert alone == [inside_refused(0, 1, 0, 0)]
+
+
+PAIR = Mode.PAIR
+PAIR_GIVES = kernel(0, set_flag(3, PAIR), take(2))
+PAIR_TAKES = kernel(0, take(3), set_flag(2, PAIR))
+
+
+def test_a_cube_core_and_its_first_vector_core_signal_one_another() -> None:
+    """2 is the first vector core of 0, 4 that of 1."""
+    launch = Launch([PAIR_GIVES], [kernel(0)], own={2: [PAIR_TAKES], 4: [PAIR_TAKES]})
+    assert steps_of(launch) == lines("program cube", "run 0", "program vector", "run 0")
+
+
+def test_other_vector_cores_are_given_nothing_by_pairs_and_give_nothing() -> None:
+    assert refused(pair(PAIR_GIVES, PAIR_TAKES)) == [inside_refused(3, 3, 0, 1), inside_refused(5, 3, 0, 1)]
+    only_second = Launch(
+        [PAIR_GIVES], [kernel(0, take(3))], own={core: [kernel(0, set_flag(2, PAIR))] for core in (3, 5)}
+    )
+    assert refused(only_second) == [inside_refused(core, 2, 0, 1) for core in (0, 1)]
+
+
+def test_a_device_without_cube_cores_has_barriers() -> None:
+    vector = replace(SHAPE, cube_cores=0)
+    barrier = kernel(0, set_flag(1, TYPE), take(1))
+    assert steps_of(Launch(vector=[barrier]), shape=vector) == lines("program cube", "program vector", "run 0")
 
 
 MEETS = kernel(1, set_flag(2, TYPE), take(2), set_flag(3, TYPE), take(3))

@@ -22,7 +22,8 @@ BYTES = TensorType(DType.U8, (8,))
 
 @dataclass(frozen=True)
 class Pieces(Tiling):
-    """Two bytes of each operand per unit. `still`: operands that are not touched."""
+    """Two bytes of each operand per unit, and all that an operand in and out holds is read. `still`: operands that are
+    not touched."""
 
     pieces: int = 4
     scratch: int = 0
@@ -38,10 +39,12 @@ class Pieces(Tiling):
 
     def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
         part = Region(2 * begin, 2 * (end - begin))
-        return tuple(
+        touched = tuple(
             Access(n, operand.role is not Role.INPUT, () if n in self.still else (part,))
             for n, operand in enumerate(body.operands)
         )
+        both = [n for n, operand in enumerate(body.operands) if operand.role is Role.INOUT]
+        return touched + tuple(Access(n, False, (Region(0, 8),)) for n in both)
 
 
 def body(op: str | None = None, *roles: Role, types: Sequence[TensorType] = (), **epilogue: Any) -> Body:
@@ -185,6 +188,11 @@ def test_units_are_those_of_the_call() -> None:
     assert found.plan.tasks[2] is SCHEDULE.tasks[2]
 
 
+def test_units_that_touch_as_little_as_those_that_were_meant_are_others() -> None:
+    found = seen(schedule=scheduled(tilings=(Pieces(still=(0, 1)), *TILINGS[1:])), first=call(0, 0, 0, 1))
+    assert [(task.begin, task.end) for task in found.plan.tasks[:2]] == [(0, 1), (2, 4)]
+
+
 @pytest.mark.parametrize(("begin", "end"), [(-1, 2), (2, 2), (3, 2), (2, 5)])
 def test_units_that_there_are_not(begin: int, end: int) -> None:
     found = seen(second=call(0, 1, begin, end))
@@ -280,6 +288,11 @@ def test_an_access_lies_inside_its_memory() -> None:
 def test_what_is_not_touched_reaches_nowhere() -> None:
     still = scheduled(tilings=(Pieces(still=(0,)), *TILINGS[1:]))
     assert wrong(schedule=still, sizes={**SIZES, (INPUT, 0): 0}) == []
+    low = (at(INPUT, -1), PLACES[0][1])
+    assert wrong(schedule=still, first=call(0, 0, 0, 2, low), second=call(0, 1, 2, 4, low)) == [
+        behind(0, 8, "r:input0:"),
+        behind(1, 8, "r:input0:"),
+    ], "but lies where memory is"
 
 
 # Operands over one another --------------------------------------------------------------------------------------------
@@ -325,6 +338,8 @@ def test_operands_that_are_read_may_lie_over_one_another() -> None:
     kept = body("sum", Role.INPUT, Role.INOUT)
     places = (at(ARENA), at(ARENA))
     assert over(*places, one=kept) == [overwrites(0, 1, *places)]
+    apart = (at(ARENA, 4), at(ARENA))
+    assert over(*apart, one=kept, units=(0, 1)) == [], "what is read of the other is not written"
     both = body("sum", Role.OUTPUT, Role.OUTPUT)
     assert over(*places, one=both) == [overwrites(1, 0, *places), overwrites(0, 1, *places)]
 
@@ -335,6 +350,16 @@ SAME = (at(ARENA), at(ARENA))
 def test_pointwise_work_may_be_in_place() -> None:
     assert over(*SAME, one=body()) == []
     assert over(at(ARENA), at(ARENA, 2), one=body()) == [overwrites(0, 1, at(ARENA), at(ARENA, 2))]
+
+
+def test_work_in_place_of_one_operand_is_not_held_against_another() -> None:
+    """Operand 2 is in place of operand 0. Operand 1 begins in their midst, behind the units that are worked on."""
+    one = body(
+        None, Role.INPUT, Role.OUTPUT, Role.OUTPUT, outputs=(ProgramOutput(0, 1, (1,)), ProgramOutput(0, 2, (1,)))
+    )
+    places = (at(ARENA, 8), at(ARENA, 12), at(ARENA, 8))
+    assert over(*places, one=one, units=(0, 2)) == []
+    assert overwrites(0, 1, *places) in over(*places, one=one, units=(0, 3))
 
 
 @pytest.mark.parametrize(
