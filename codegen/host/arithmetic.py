@@ -197,9 +197,9 @@ class ByteArithmetic(Arithmetic):
             function = kb.intrinsic(f"llvm.x86.avx512.vpdpbusd.{32 * kind.count}", kind, [kind, octets, octets])
             return b.call(function, [total, b.bitcast(row[0], octets), b.bitcast(weights[0], octets)])
         halves = ir.VectorType(I16, 2 * kind.count)
-        eight = ir.Constant(halves, [8] * halves.count)
+        eight = ir.Constant(halves, 8)
         l16, r16 = b.bitcast(row[0], halves), b.bitcast(weights[0], halves)
-        even = _madd(kb, b.and_(l16, ir.Constant(halves, [255] * halves.count)), b.ashr(b.shl(r16, eight), eight), kind)
+        even = _madd(kb, b.and_(l16, ir.Constant(halves, 255)), b.ashr(b.shl(r16, eight), eight), kind)
         odd = _madd(kb, b.lshr(l16, eight), b.ashr(r16, eight), kind)
         return b.add(total, b.add(even, odd))
 

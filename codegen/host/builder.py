@@ -315,8 +315,7 @@ class KernelBuilder:
 
     def const(self, value: float | int, dtype: DType, lanes: int = 1) -> ir.Value:
         """The number in all lanes, in compute form."""
-        scalar = float(value) if dtype.is_float else int(value)
-        return ir.Constant(register_type(dtype, lanes), scalar if lanes == 1 else [scalar] * lanes)
+        return ir.Constant(register_type(dtype, lanes), float(value) if dtype.is_float else int(value))
 
     def splat(self, scalar: ir.Value, lanes: int) -> ir.Value:
         """A scalar in all lanes."""
@@ -324,7 +323,7 @@ class KernelBuilder:
             return scalar
         kind = ir.VectorType(scalar.type, lanes)
         one = self.b.insert_element(ir.Constant(kind, ir.Undefined), scalar, ir.Constant(I32, 0))
-        mask = ir.Constant(ir.VectorType(I32, lanes), [0] * lanes)
+        mask = ir.Constant(ir.VectorType(I32, lanes), 0)
         return self.b.shuffle_vector(one, ir.Constant(kind, ir.Undefined), mask)
 
     def pick(self, vector: ir.Value, lanes: Iterable[int]) -> ir.Value:
@@ -444,4 +443,4 @@ def mangle(kind: ir.Type) -> str:
 
 
 def _splat_constant(element: ir.Type, value: int, lanes: int) -> ir.Constant:
-    return ir.Constant(vector_type(element, lanes), value if lanes == 1 else [value] * lanes)
+    return ir.Constant(vector_type(element, lanes), value)

@@ -16,8 +16,7 @@ def _of(element: ir.Type, like: ir.Type) -> ir.Type:
 
 
 def _const(element: ir.Type, value: float, like: ir.Type) -> ir.Constant:
-    kind = _of(element, like)
-    return ir.Constant(kind, [value] * like.count if isinstance(like, ir.VectorType) else value)
+    return ir.Constant(_of(element, like), value)
 
 
 def widen_half(b: ir.IRBuilder, value: ir.Value) -> ir.Value:

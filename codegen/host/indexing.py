@@ -65,7 +65,7 @@ def _topk(kb: KernelBuilder, walk: RowWalk, dtype: DType, greatest: bool, k: int
     number = I64 if walk.space.row_size >= 2**31 else I32
     width = max(1, walk.width)
     value = kb.carry(kb.const(0, dtype, width).type, kb.const(0, dtype, width))
-    none = ir.Constant(vector_type(number, width), [-1] * width if width > 1 else -1)
+    none = ir.Constant(vector_type(number, width), -1)
     place = kb.carry(none.type, none)
 
     order = ExtremeOrder(

@@ -71,7 +71,7 @@ def extreme_accumulators(kb: KernelBuilder, dtype: DType, number: ir.Type) -> li
     """A value, its index, and whether there is one yet: per lane, joined by `best_of_lanes` and not by merging."""
 
     def zeros(kind: ir.Type) -> Callable[[int], ir.Value]:
-        return lambda lanes: ir.Constant(vector_type(kind, lanes), [0] * lanes if lanes > 1 else 0)
+        return lambda lanes: ir.Constant(vector_type(kind, lanes), 0)
 
     def unused(a: Expr, b: Expr) -> Expr:
         return a

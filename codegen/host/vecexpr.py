@@ -68,9 +68,7 @@ class Expr:
 
     def const(self, number: Number) -> Expr:
         """The number in all lanes, of this value's type."""
-        value: object = float(number) if self.is_float else int(number)
-        lanes = self.lanes
-        return Expr(self.kb, ir.Constant(self.v.type, value if lanes == 1 else [value] * lanes))
+        return Expr(self.kb, ir.Constant(self.v.type, float(number) if self.is_float else int(number)))
 
     def lift(self, other: Expr | Number) -> ir.Value:
         """LLVM's value of an operand; a number becomes a constant of this type and lanes."""

@@ -116,14 +116,27 @@ def as_array(value: Any) -> Any:
     return onnx.numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
 
 
+_imported: dict[tuple[str, int], tuple[Graph, dict[str, Any]]] = {}
+
+
+def imported(case: Any, number: int = 0) -> tuple[Graph, dict[str, Any]]:
+    """The graph of a case with a data set's values where the frontend needs them, and those values by name. Imported
+    once for all engines: graphs do not change."""
+    key = (case.name, number)
+    if key not in _imported:
+        names = [i.name for i in case.model.graph.input]
+        given = dict(zip(names, map(as_array, case.data_sets[number][0]), strict=True))
+        _imported[key] = import_case(case.model, given), given
+    return _imported[key]
+
+
 def run_case(case: Any, engine: Engine) -> None:
     """Raises SuperKernelError or AssertionError where the case does not pass."""
     from onnx.backend.test.runner import Runner
 
-    for inputs, expected in (tuple([as_array(v) for v in side] for side in pair) for pair in case.data_sets):
-        names = [i.name for i in case.model.graph.input]
-        given = dict(zip(names, inputs, strict=True))
-        graph = import_case(case.model, given)
+    for number, pair in enumerate(case.data_sets):
+        expected = [as_array(v) for v in pair[1]]
+        graph, given = imported(case, number)
         elements = {f"{n}.{i}": v for n, vs in given.items() if isinstance(vs, list) for i, v in enumerate(vs)}
         results = engine(graph, {name: {**given, **elements}[name] for name in graph.inputs})
         outputs = [output(o, results) for o in case.model.graph.output]
@@ -180,9 +193,8 @@ def test_enough_pass(capsys: pytest.CaptureFixture[str]) -> None:
     unknown = excluded().keys() - cases.keys()
     assert not unknown, f"listed, but not in the suite: {sorted(unknown)}"
     passing = {engine: [name for name in cases if not is_excluded(name, engine)] for engine in ENGINES}
-    imported = {name: graph_of(cases[name]) for name in {name for names in passing.values() for name in names}}
     for engine, names in passing.items():
-        folded = sum(1 for name in names if not imported[name].nodes)
+        folded = sum(1 for name in names if not imported(cases[name])[0].nodes)
         with capsys.disabled():
             print(f"\nONNX node tests, {engine}: {len(names)} of {len(cases)}; {folded} are computed wholly at import")
         assert len(names) - folded >= PASSES_MIN
@@ -196,12 +208,6 @@ def test_no_case_is_missed() -> None:
     found = load_model_tests(kind="node")
     assert len({case.name for case in found}) == len(found)
     assert {case.name for case in found} == mine.keys()
-
-
-def graph_of(case: Any) -> Graph:
-    """The graph of a case, with the first data set's values where the frontend needs them."""
-    names = [i.name for i in case.model.graph.input]
-    return import_case(case.model, dict(zip(names, map(as_array, case.data_sets[0][0]), strict=True)))
 
 
 def failure(case: Any, engine: Engine) -> str | None:
