@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar
@@ -172,10 +172,18 @@ class AicoreTarget(Target):
 
     def mb_per_s(self, path: str) -> int:
         """A rate as whole MB/s (10^6), what cycle counts are made from; `rates.*` times `rates.scale`."""
-        rate = self.value(path)
-        assert isinstance(rate, float), path
-        factor = self.rates.scale if path.startswith("rates.") else 1.0
-        return max(1, round(rate * factor * 1000))
+        return self._mb_per_s[path]
+
+    @cached_property
+    def _mb_per_s(self) -> dict[str, int]:
+        """By path. Estimates ask for few rates, and for each of them hundreds of thousands of times."""
+        found = {}
+        for path in all_fields():
+            rate = self.value(path)
+            if isinstance(rate, float) and path.endswith("gb_per_s"):
+                factor = self.rates.scale if path.startswith("rates.") else 1.0
+                found[path] = max(1, round(rate * factor * 1000))
+        return found
 
     def transfer_cycles(self, path: str, size_bytes: int) -> int:
         """Cycles of a transfer at a rate, without start-up: ceil(size_bytes x clock_mhz / mb_per_s)."""

@@ -81,7 +81,10 @@ def narrowed(array: NDArray[Any], dtype: DType) -> NDArray[Any]:
     largest = float(_FINFO(dtype.numpy).max)
     with np.errstate(over="ignore"):
         found = np.asarray(array).astype(dtype.numpy)
-    beyond = np.isfinite(array) & ~np.isfinite(found.astype(np.float32))
+    endless = ~np.isfinite(found.astype(np.float32))
+    if not endless.any():
+        return found
+    beyond = np.isfinite(array) & endless
     return np.where(beyond, np.copysign(largest, array), found).astype(dtype.numpy).reshape(np.shape(array))
 
 

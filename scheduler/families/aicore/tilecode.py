@@ -55,16 +55,23 @@ class TileLayout(Enum):
 
     def extents(self, rows: Count, cols: Count) -> tuple[Count | int, Count | int, Count | int]:
         """Of a tile: pieces, lines of each, elements of a line."""
-        found: dict[TileLayout, tuple[Count | int, Count | int, Count | int]] = {
-            TileLayout.MATRIX: (1, rows, cols),
-            TileLayout.TURNED: (1, cols, rows),
-            TileLayout.ROW: (1, 1, cols),
-            TileLayout.COLUMN: (1, 1, rows),
-            TileLayout.SPREAD_ROW: (1, cols, 1),
-            TileLayout.SPREAD_COLUMN: (1, rows, 1),
-            TileLayout.SPREAD: (rows, cols, 1),
-        }
-        return found.get(self, (1, 1, 1))
+        match self:
+            case TileLayout.MATRIX:
+                return 1, rows, cols
+            case TileLayout.TURNED:
+                return 1, cols, rows
+            case TileLayout.ROW:
+                return 1, 1, cols
+            case TileLayout.COLUMN:
+                return 1, 1, rows
+            case TileLayout.SPREAD_ROW:
+                return 1, cols, 1
+            case TileLayout.SPREAD_COLUMN:
+                return 1, rows, 1
+            case TileLayout.SPREAD:
+                return rows, cols, 1
+            case TileLayout.SCALAR:
+                return 1, 1, 1
 
 
 class Home(Enum):
