@@ -47,7 +47,11 @@ CHECKERS: dict[str, tuple[str, ...]] = {
     "sync/aicore/verify_seen.py": ("test_aicore_verify_program",),
     "sync/aicore/verify_inside.py": ("test_aicore_verify_inside",),
     "sync/aicore/verify_fences.py": ("test_aicore_verify_fences",),
-    "sync/aicore/verify_program.py": ("test_aicore_verify_program", "test_aicore_verify_inside"),
+    "sync/aicore/verify_program.py": (
+        "test_aicore_verify_program",
+        "test_aicore_verify_inside",
+        "test_aicore_verify_fences",
+    ),
     "sync/explore.py": ("test_sync_explore",),
     "sync/aicore/explore.py": ("test_aicore_explore",),
     "scheduler/memory_check.py": ("test_memory_check",),

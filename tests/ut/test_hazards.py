@@ -257,6 +257,13 @@ def test_any_bytes(seed: int) -> None:
         assert conflict.earlier < conflict.later
 
 
+def test_conflicts_of_sub_operators_in_falling_order() -> None:
+    """Each a task with an access: there are no two in a row whose sub-operators do not fall."""
+    found = find_all([Task(n, 2 - n, 0, 0, 1, (write(0, 8),)) for n in range(3)])
+    later = [found.accesses.task[found.pairs[found.of(subop)]][:, 1].tolist() for subop in range(3)]
+    assert [set(tasks) for tasks in later] == [{2}, {1}, set()]
+
+
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (1, 0, 3, 2), (0, 2, 0, 2)])
 @pytest.mark.parametrize("runs", [1, 3, 256])
 def test_all_conflicts_by_sub_operator(order: tuple[int, ...], runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
