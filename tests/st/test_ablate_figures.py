@@ -72,6 +72,14 @@ def test_small_models_keep_to_their_bounds(make: Any) -> None:
     assert plain["barriers"] == found.barriers > 0
 
 
+def test_no_figure_holds_what_numpy_takes_between_launches() -> None:
+    """The tables of a mixture of experts are computed on the device, launched one by one and with full barriers too."""
+    first, second = (figures(models.moe_layer(), ablation_target("mini")) for _ in range(2))
+    assert first == second
+    assert first.bounds[0] is not None
+    assert 1 < first.speedup < first.bounds[0] < 10
+
+
 def test_what_is_left_of_the_barriers_is_explained() -> None:
     """The lower bound stands beside the figure, with what it consists of; where branches undercut it, there is none."""
     chain = Chain(3, 2760.0, 1000.0, wide=3)
