@@ -96,7 +96,7 @@ class _Assembler:
             rows[last, 0], rows[last, 1] = SET, count_of[tasks[sets]]
             at = np.flatnonzero(rows[:, 0] == WAIT)
             rows[at, 1], rows[at, 2] = reasons.accesses[earlier][:, (1, 3)].T
-            rows[at, 3], rows[at, 4] = reasons.accesses[later, 2], waits
+            rows[at, 3], rows[at, 4] = reasons.accesses[later, 2], np.arange(waits.start, waits.stop)
             yield StepRows(rows)
 
     def _boundaries(self, reasons: WaitReasons, implied: NDArray[np.int32]) -> Iterator[Boundary]:
@@ -107,9 +107,9 @@ class _Assembler:
         for core, waits in enumerate(self._waits_of_cores(reasons)):
             earlier, later, of_wait = reasons.rows[waits.start : waits.stop, :3].T
             subop = reasons.accesses[later, 2]
-            np.add.at(conflicts, subop, of_wait)
+            conflicts += np.bincount(subop, of_wait, count).astype(np.int64)
             at = np.full(count, -1, np.int64)
-            at[subop[::-1]] = waits[::-1]
+            at[subop[::-1]] = np.arange(waits.stop - 1, waits.start - 1, -1)
             first = np.where(first < 0, at, first)
             awaited = np.zeros((count, cores), np.bool_)
             awaited[subop, reasons.accesses[earlier, 1]] = True

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -153,7 +153,7 @@ def _check_order(plan: Plan, programs: Sequence[_Program], accesses: Accesses, b
         return found
 
     for a, b in accesses.racing(late):
-        one, other = accesses.source[a][0], accesses.source[b][0]
+        one, other = accesses.tasks[a], accesses.tasks[b]
         wanted = f"a wait on core {one.core} before task {other.index}"
         yield accesses.race(a, b, f"boundary {other.subop}", wanted)
 
@@ -234,7 +234,7 @@ def _happens_before(plan: Plan, programs: Sequence[_Program]) -> tuple[Clocks, l
     """V4 and the relation: for each task, how many bodies of each core have completed, visibly, when it starts."""
     begin = np.cumsum((0, *plan.sets))  # of a core's counts in the two below
     published = np.zeros((begin[-1], plan.cores), np.int32)  # by each count, or the next one set
-    reached = bytearray(begin[-1])
+    reached = np.zeros(begin[-1], np.bool_)
     awaited = [begin[program.producer] + program.count - 1 for program in programs]
     knows = np.zeros((plan.cores, plan.cores), np.int32)
     before = np.zeros((len(plan.tasks), plan.cores), np.int32)
@@ -245,13 +245,13 @@ def _happens_before(plan: Plan, programs: Sequence[_Program]) -> tuple[Clocks, l
         for core, program in enumerate(programs):
             mine = knows[core]
             while True:
-                asked = awaited[core][passed[core] : program.ahead[done[core]]].tolist()
-                told = list(takewhile(reached.__getitem__, asked))
+                asked = awaited[core][passed[core] : program.ahead[done[core]]]
+                told = _leading(reached.take(asked)) if len(asked) else 0
                 if told:
-                    np.maximum(mine, published[told].max(axis=0), out=mine)
-                    passed[core] += len(told)
+                    np.maximum(mine, np.maximum.reduce(published.take(asked[:told], axis=0)), out=mine)
+                    passed[core] += told
                     moved = True
-                if len(told) < len(asked) or done[core] == len(program.others):
+                if told < len(asked) or done[core] == len(program.others):
                     break
                 kind, number = program.others[done[core]]
                 if kind == BODY:
@@ -260,7 +260,7 @@ def _happens_before(plan: Plan, programs: Sequence[_Program]) -> tuple[Clocks, l
                 else:
                     stop = int(begin[core]) + number
                     published[at_set[core] : stop] = mine
-                    reached[at_set[core] : stop] = b"\1" * (stop - at_set[core])
+                    reached[at_set[core] : stop] = True
                     at_set[core] = stop
                 done[core] += 1
                 moved = True
@@ -274,3 +274,8 @@ def _happens_before(plan: Plan, programs: Sequence[_Program]) -> tuple[Clocks, l
         for core, program in enumerate(programs)
         for wait in map(program.wait, range(len(program.waits))[passed[core] : passed[core] + 1])
     ]
+
+
+def _leading(ready: NDArray[np.bool_]) -> int:
+    """How many are ahead of the first that is not."""
+    return len(ready) if ready.all() else int(ready.argmin())

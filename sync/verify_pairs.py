@@ -14,10 +14,11 @@ Architecture invariant: imports plain data types only, nothing of the planners; 
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
+from dataclasses import dataclass
+from itertools import chain, groupby
 from operator import attrgetter
 from typing import TypeAlias
 
@@ -50,12 +51,14 @@ class Accesses:
     """What tasks access, in the global order; inputs and constants, which nobody writes, are left out.
 
     `blocks()`: the pairs of accesses of different tasks to be ordered. `unwritten`: runs of arena or outputs that a
-    task reads and no earlier sub-operator wrote whole, (task, access, low, high)."""
+    task reads and no earlier sub-operator wrote whole, (task, access, low, high). `source`, `tasks`: the accesses by
+    number, and whose they are."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
-        self.source: list[tuple[Task, MemoryAccess]] = []
+        self.source: list[MemoryAccess] = []
+        self.tasks: list[Task] = []
         self.unwritten: list[tuple[Task, MemoryAccess, int, int]] = []
-        self._links = _Links(self.source)
+        self._links = _Links(self.tasks)
         memory: dict[_Place, _Memory] = {}
         for _, mine in groupby(tasks, attrgetter("subop")):
             used: dict[_Place, list[int]] = {}
@@ -63,19 +66,22 @@ class Accesses:
                 for access in task.accesses:
                     if access.regions and access.space not in (Space.INPUT, Space.CONSTANT):
                         used.setdefault((access.space, access.slot), []).append(len(self.source))
-                        self.source.append((task, access))
+                        self.source.append(access)
+                        self.tasks.append(task)
             for place, numbers in used.items():
                 block = memory.setdefault(place, _Memory())
-                for number, low, high in block.enter(list(_bundles(self.source, numbers)), numbers[0], self._links):
+                bundles = list(_bundles(self.tasks, self.source, numbers))
+                for number, low, high in block.enter(bundles, numbers[0], self._links):
                     if place[0] in (Space.ARENA, Space.OUTPUT):
-                        self.unwritten.append((*self.source[number], low, high))
-        self.task = np.array([task.index for task, _ in self.source], np.int64)
-        self.core = np.array([task.core for task, _ in self.source], np.int64)
-        self.subop = np.array([task.subop for task, _ in self.source], np.int64)
-        self.write = np.array([access.write for _, access in self.source], np.bool_)
-        self._regions = _Regions([access.regions for _, access in self.source])
+                        self.unwritten.append((self.tasks[number], self.source[number], low, high))
+        self.task, self.core, self.subop = (
+            np.fromiter(map(attrgetter(name), self.tasks), np.int64) for name in ("index", "core", "subop")
+        )
+        self.write = np.fromiter(map(attrgetter("write"), self.source), np.bool_)
+        self._regions = _Regions([access.regions for access in self.source])
         numbers_of = {place: number for number, place in enumerate(memory)}
-        self._space = np.array([numbers_of[a.space, a.slot] for _, a in self.source], np.int64)
+        places = map(attrgetter("space", "slot"), self.source)
+        self._space = np.fromiter(map(numbers_of.__getitem__, places), np.int64)
 
     def count_overlaps(self, *apart: Column) -> int:
         """The number of pairs of accesses whose address ranges meet, at least one of them a write, and that agree in
@@ -103,27 +109,26 @@ class Accesses:
             earlier, later = earlier[wrong], later[wrong]
             shared = self.share(earlier, later)
             for a, b in zip(earlier[shared].tolist(), later[shared].tolist(), strict=True):
-                tasks = (self.source[a][0].index, self.source[b][0].index)
+                tasks = (self.tasks[a].index, self.tasks[b].index)
                 if tasks not in seen and len(seen) < RACES_MAX:
                     seen.add(tasks)
                     yield a, b
 
     def race(self, earlier: int, later: int, where: str, expected: str) -> Violation:
         """Two accesses that nothing orders; the others as in `verify_tasks.race`."""
-        (one, before), (other, access) = self.source[earlier], self.source[later]
-        pair = overlapping_regions(before.regions, access.regions)
+        access = self.source[later]
+        pair = overlapping_regions(self.source[earlier].regions, access.regions)
         assert pair is not None
-        return race(one, other, access, pair, where, expected)
+        return race(self.tasks[earlier], self.tasks[later], access, pair, where, expected)
 
 
 class _Links:
     """Pairs, as they are found: all of some earlier accesses with all of some later ones. Columns of a matrix on many
     cores make so many that they are never all written out."""
 
-    def __init__(self, source: Sequence[tuple[Task, MemoryAccess]]) -> None:
-        self._source = source
-        self._earlier: list[int] = []
-        self._later: list[int] = []
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self._tasks = tasks
+        self._earlier, self._later = array("i"), array("i")
         self._sizes: list[tuple[int, int]] = []  # earlier ones and later ones of each product
         self._pairs = 0
         self._done: list[tuple[Numbers, Numbers, Numbers]] = []
@@ -133,8 +138,8 @@ class _Links:
         most = max(1, _BLOCK // max(1, len(earlier)))
         for at in range(0, len(later) if earlier else 0, most):
             some = later[at : at + most]
-            self._earlier += earlier
-            self._later += some
+            self._earlier.extend(earlier)
+            self._later.extend(some)
             self._sizes.append((len(earlier), len(some)))
             self._pairs += len(earlier) * len(some)
             if self._pairs >= _BLOCK:
@@ -142,7 +147,7 @@ class _Links:
 
     def add_beside(self, one: Sequence[int], other: Sequence[int]) -> None:
         """All pairs of accesses of the two, of different tasks."""
-        task = {number: self._source[number][0].index for number in (*one, *other)}
+        task = {number: self._tasks[number].index for number in (*one, *other)}
         for number in one:
             self.add([n for n in other if task[n] < task[number]], [number])
         for number in other if one is not other else ():
@@ -152,7 +157,7 @@ class _Links:
         """What was added makes a block."""
         sizes = np.array(self._sizes, np.int32).reshape(-1, 2)
         self._done.append((np.array(self._earlier, np.int32), np.array(self._later, np.int32), sizes))
-        self._earlier, self._later, self._sizes, self._pairs = [], [], [], 0
+        self._earlier, self._later, self._sizes, self._pairs = array("i"), array("i"), [], 0
 
     def blocks(self) -> Iterator[Pairs]:
         """All pairs, in blocks of about `_BLOCK`."""
@@ -174,12 +179,12 @@ class _Bundle:
     low: int
     high: int
     write: bool
+    users: list[int]
+    keys: list[object]
+    regions: list[Region]
     whole: bool = True
     apart: bool = False
-    users: list[int] = field(default_factory=list)
-    keys: list[object] = field(default_factory=list)
-    regions: list[Region] = field(default_factory=list)
-    union: list[Region] = field(default_factory=list)
+    union: Sequence[Region] = ()
 
     def add(self, user: int, key: object, region: Region) -> None:
         """One more."""
@@ -188,22 +193,23 @@ class _Bundle:
         self.regions.append(region)
 
 
-def _bundles(source: Sequence[tuple[Task, MemoryAccess]], numbers: Iterable[int]) -> Iterator[_Bundle]:
+def _bundles(tasks: Sequence[Task], source: Sequence[MemoryAccess], numbers: Iterable[int]) -> Iterator[_Bundle]:
     """The regions of one sub-operator's accesses to one space."""
     plain: dict[tuple[int, int, bool], _Bundle] = {}
     strided: dict[tuple[int, int, bool], list[tuple[Region, int, object]]] = {}
     for number in numbers:
-        task, access = source[number]
+        core, access = tasks[number].core, source[number]
         for region in access.regions:
             if region.count == 1 or region.stride <= region.length:
                 bounds = (region.start, region.stop, access.write)
                 bundle = plain.get(bounds)
                 if bundle is None:
-                    bundle = plain[bounds] = _Bundle(*bounds)
-                bundle.add(number, task.core, region)
+                    plain[bounds] = _Bundle(*bounds, [number], [core], [region])
+                else:
+                    bundle.add(number, core, region)
             else:
                 row = strided.setdefault((region.stride, region.count, access.write), [])
-                row.append((region, number, (task.core, region.start, region.length, region.stride, region.count)))
+                row.append((region, number, (core, region.start, region.length, region.stride, region.count)))
     yield from plain.values()
     for (stride, count, write), row in strided.items():
         row.sort(key=lambda item: item[0].start)
@@ -214,25 +220,26 @@ def _interleaved(stride: int, count: int, write: bool, row: Sequence[tuple[Regio
     """Regions of as many runs that are as far apart, in the order of their first runs: those that begin within one
     stride make a bundle."""
     first = row[0][0]
-    bundle = _Bundle(first.start, first.stop, write, apart=True)
+    bundle, union = _Bundle(first.start, first.stop, write, [], [], [], apart=True), list[Region]()
     begin = reach = first.start  # of the first runs since the last gap
     for region, user, key in row:
         if region.start >= bundle.low + stride:
-            yield _closed(bundle, Region(begin, reach - begin, stride, count))
-            bundle = _Bundle(region.start, region.stop, write, apart=True)
+            yield _closed(bundle, [*union, Region(begin, reach - begin, stride, count)])
+            bundle, union = _Bundle(region.start, region.stop, write, [], [], [], apart=True), []
             begin = reach = region.start
         if region.start > reach:
-            bundle.union.append(Region(begin, reach - begin, stride, count))
+            union.append(Region(begin, reach - begin, stride, count))
             begin = reach = region.start
         bundle.apart = bundle.apart and region.start == reach
         reach = max(reach, region.start + region.length)
         bundle.high = max(bundle.high, region.stop)
         bundle.add(user, key, region)
-    yield _closed(bundle, Region(begin, reach - begin, stride, count))
+    yield _closed(bundle, [*union, Region(begin, reach - begin, stride, count)])
 
 
-def _closed(bundle: _Bundle, last: Region) -> _Bundle:
-    bundle.union.append(last)
+def _closed(bundle: _Bundle, union: Sequence[Region]) -> _Bundle:
+    last = union[-1]
+    bundle.union = union
     bundle.whole = last.start == bundle.low and last.length >= last.stride
     bundle.apart = bundle.apart and last.start + last.length <= bundle.low + last.stride
     return bundle
@@ -314,7 +321,7 @@ class _Stretches:
         stop = bisect_left(self.starts, high, at + 1)
         if stop == at + 1:
             return list(self.users[at].values())
-        return [*{number for users in self.users[at:stop] for number in users.values()}]
+        return [*set().union(*map(_Users.values, self.users[at:stop]))]
 
     def add(self, bundle: _Bundle) -> None:
         """More users of a stretch."""
@@ -327,7 +334,7 @@ class _Stretches:
         """Other users of a stretch; of those who were there, the ones from access `first` on stay."""
         at, stop = self._cut(bundle.low), self._cut(bundle.high)
         new = dict(zip(bundle.keys, bundle.users, strict=True))
-        if any(number >= first for users in self.users[at:stop] for number in users.values()):
+        if any(max(users.values(), default=-1) >= first for users in self.users[at:stop]):
             for n in range(at, stop):
                 self.users[n] = {key: number for key, number in self.users[n].items() if number >= first} | new
         else:
@@ -379,15 +386,14 @@ class _Regions:
     `high`: bounds by access."""
 
     def __init__(self, of_access: Sequence[Sequence[Region]]) -> None:
-        rows = np.array(
-            [(r.start, r.length, r.stride, r.count) for regions in of_access for r in regions], np.int64
-        ).reshape(-1, 4)
-        self.start, self.length, self.stride, self.count = rows.T.copy()
-        self.number = np.array([len(regions) for regions in of_access], np.int64)
+        rows = map(attrgetter("start", "length", "stride", "count"), chain.from_iterable(of_access))
+        columns = np.fromiter(chain.from_iterable(rows), np.int64).reshape(-1, 4)
+        self.start, self.length, self.stride, self.count = columns.T.copy()
+        self.number = np.fromiter(map(len, of_access), np.int64)
         self.first = np.cumsum(self.number) - self.number
         self.stop = self.start + (self.count - 1) * self.stride + self.length
-        self.low = np.minimum.reduceat(self.start, self.first) if len(rows) else self.start
-        self.high = np.maximum.reduceat(self.stop, self.first) if len(rows) else self.stop
+        self.low = np.minimum.reduceat(self.start, self.first) if len(columns) else self.start
+        self.high = np.maximum.reduceat(self.stop, self.first) if len(columns) else self.stop
 
     def share(self, earlier: Numbers, later: Numbers) -> NDArray[np.bool_]:
         """Which pairs of accesses share a byte."""

@@ -22,14 +22,13 @@ def check_tasks(
     several cores, count as one. `copied`: sub-operators whose units may be computed several times."""
     ranges: dict[int, list[tuple[int, int]]] = {subop: [] for subop in units}
     for index, task in enumerate(tasks):
-        where = f"core {task.core}, task {task.index}"
         if task.index != index:
             yield Violation("task indices are not the global order", expected=str(index), found=str(task.index))
         for access in task.accesses:
             if access.write and access.space in (Space.INPUT, Space.CONSTANT):
-                yield Violation(f"writes to {access.space.value}{access.slot}", where)
+                yield Violation(f"writes to {access.space.value}{access.slot}", _at(task))
         if task.begin >= task.end:
-            yield Violation("empty unit range", where, found=f"{task.begin}..{task.end}")
+            yield Violation("empty unit range", _at(task), found=f"{task.begin}..{task.end}")
         if task.subop in ranges:
             ranges[task.subop].append((task.begin, task.end))
     for subop, parts in ranges.items():
@@ -42,6 +41,10 @@ def check_tasks(
             at = max(at, end)
         if at != units[subop]:
             yield Violation("units are left out or invented", f"sub-operator {subop}", str(units[subop]), str(at))
+
+
+def _at(task: Task) -> str:
+    return f"core {task.core}, task {task.index}"
 
 
 def overlapping_regions(left: Sequence[Region], right: Sequence[Region]) -> tuple[Region, Region] | None:

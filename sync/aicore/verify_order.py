@@ -26,11 +26,11 @@ def check_order(plan: AicorePlan, replay: Replay, accesses: Accesses) -> Iterato
     much of the other core; or it is the same core, which reads what it wrote and has passed no fence. Tasks of one
     sub-operator on two cores nothing can order."""
     core, subop = accesses.core, accesses.subop
-    reached = replay.reached(accesses.source)
+    reached = replay.reached(accesses)
     # What runs between two launches begins when all before it is complete.
     paused = [s.subop for program in plan.programs.values() for s in program if isinstance(s, Pause)]
     between = np.isin(subop, paused)
-    shared = np.array([a.space is Space.SCRATCH or a.dynamically_partitioned for _, a in accesses.source], np.bool_)
+    shared = np.array([a.space is Space.SCRATCH or a.dynamically_partitioned for a in accesses.source], np.bool_)
 
     def late(earlier: Numbers, later: Numbers) -> NDArray[np.bool_]:
         same_core, step = core[earlier] == core[later], reached.step[earlier]
@@ -41,6 +41,6 @@ def check_order(plan: AicorePlan, replay: Replay, accesses: Accesses) -> Iterato
         return np.where(beside, ~same_core & ~(shared[earlier] & shared[later]), found)
 
     for a, b in accesses.racing(late):
-        (one, _), (other, access) = accesses.source[a], accesses.source[b]
+        one, other, access = accesses.tasks[a], accesses.tasks[b], accesses.source[b]
         wanted = "a fence behind the core's own stores" if one.core == other.core else f"an event from core {one.core}"
         yield accesses.race(a, b, f"sub-operator {other.subop}, operand {access.operand}", wanted)

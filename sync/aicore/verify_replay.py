@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.core.errors import Violation
-from superkernel.scheduler.schedule import MemoryAccess, Task
 from superkernel.sync.aicore.plan import (
     AicorePlan,
     Await,
@@ -37,6 +36,7 @@ from superkernel.sync.aicore.plan import (
     Signal,
     awaited,
 )
+from superkernel.sync.verify_pairs import Accesses
 
 Vector = NDArray[np.int32]
 Matrix = NDArray[np.int32]
@@ -91,6 +91,8 @@ class Replay:
         self.fenced = np.zeros(total, np.int32)
         ranges = {kind: self.plan.cores(kind) for kind in self.plan.programs}
         self.mine = {kind: slice(cores.start, cores.stop) for kind, cores in ranges.items()}
+        own = self.known.ravel()[:: total + 1]  # what each core knows of itself
+        self.own = {kind: own[mine] for kind, mine in self.mine.items()}
         self.at_access: list[tuple[Matrix, Vector]] = [(self.known[:1].copy(), self.fenced[:1].copy())]  # known, fenced
         self.row_of: dict[tuple[int, int | None, HartKind], int] = {}  # sub-operator, operand -> row of core 0 in these
         self.rows = 1
@@ -193,8 +195,8 @@ class Replay:
             self._learn(known, fenced, kind, events)
             self._take(kind, events, number)
         elif isinstance(step, Run):
-            self._access(kind, step, number)
-        np.fill_diagonal(known[:, mine], number)
+            self._access(kind, step, events, number)
+        self.own[kind][:] = number
         return True
 
     def _signal(self, kind: HartKind, event: Event, knew: Matrix) -> None:
@@ -206,7 +208,7 @@ class Replay:
             count.signals[kind].append(knew)
             count.events[kind].append(event.index)
 
-    def _access(self, kind: HartKind, step: Run, number: int) -> None:
+    def _access(self, kind: HartKind, step: Run, events: Sequence[int], number: int) -> None:
         """What is known at each operand's first access, at the least; behind the kernel, all of it."""
         self.step_of[kind, step.subop] = number
         known, fenced = self.known[self.mine[kind]], self.fenced[self.mine[kind]]
@@ -221,8 +223,8 @@ class Replay:
                     if (step.subop, core) in self.units:  # others pass no fence
                         fenced[n] = number - 1
             self._keep(kind, step.subop, wait.operand, here, own)
-        self._learn(known, fenced, kind, awaited(step))
-        self._take(kind, awaited(step), number)
+        self._learn(known, fenced, kind, events)
+        self._take(kind, events, number)
 
     def _keep(self, kind: HartKind, subop: int, operand: int | None, known: Matrix, fenced: Vector) -> None:
         self.row_of[subop, operand, kind] = self.rows - self.mine[kind].start
@@ -261,20 +263,24 @@ class Replay:
             groups = self.plan.groups
             of_group = rows.reshape(groups, -1, rows.shape[1]).max(axis=1)
             published = np.repeat(of_group, len(known) // groups, axis=0)
+            own = published[:, self.mine[kind]].diagonal()
         else:
-            published = np.concatenate(list(signals.values())).max(axis=0, keepdims=True).repeat(len(known), axis=0)
+            published = np.concatenate(list(signals.values())).max(axis=0)
+            own = published[self.mine[kind]]
         np.maximum(known, published, out=known)
-        np.maximum(fenced, published[:, self.mine[kind]].diagonal(), out=fenced)
+        np.maximum(fenced, own, out=fenced)
 
-    def reached(self, source: Sequence[tuple[Task, MemoryAccess]]) -> Reached:
+    def reached(self, accesses: Accesses) -> Reached:
         """What is known where the accesses begin."""
         kinds = [self.plan.kind(core) for core in range(self.plan.harts)]
         rows, steps = [], []
-        for task, access in source:
-            kind = kinds[task.core]
-            steps.append(self.step_of[kind, task.subop])
-            first = self.row_of.get((task.subop, access.operand, kind), self.row_of.get((task.subop, None, kind)))
-            rows.append(0 if first is None else first + task.core)
+        for subop, core, access in zip(accesses.subop.tolist(), accesses.core.tolist(), accesses.source, strict=True):
+            kind = kinds[core]
+            steps.append(self.step_of[kind, subop])
+            first = self.row_of.get((subop, access.operand, kind))
+            if first is None:
+                first = self.row_of.get((subop, None, kind))
+            rows.append(0 if first is None else first + core)
         known, fenced = (np.concatenate(column) for column in zip(*self.at_access, strict=True))
         row = np.array(rows, np.int64)
         return Reached(np.array(steps, np.int64), row, known, fenced[row])

@@ -149,7 +149,7 @@ def test_stretches_and_runs_do_not_grow_in_number() -> None:
     empty = list(stretches.starts)
     for order in ((0, 1, 2), (2, 1, 0), (1, 0, 2)):
         for n in order:
-            stretches.add(_Bundle(8 * n, 8 * n + 8, write=False, users=[n], keys=[n]))
+            stretches.add(_Bundle(8 * n, 8 * n + 8, write=False, users=[n], keys=[n], regions=[]))
         assert stretches.starts == [empty[0], 0, 8, 16, 24, empty[1]]
         assert [stretches.users_of(8 * n, 8 * n + 8) for n in range(-1, 4)] == [[], [0], [1], [2], []]
         for n in order:
@@ -210,7 +210,7 @@ def pairs_of_all(tasks: tuple[Task, ...]) -> set[tuple[int, int]]:
         (a, b)
         for earlier, later in accesses.blocks()
         for a, b in zip(earlier.tolist(), later.tolist(), strict=True)
-        if bytes_of(accesses.source[a][1]) & bytes_of(accesses.source[b][1])
+        if bytes_of(accesses.source[a]) & bytes_of(accesses.source[b])
     ]
     return {(int(accesses.task[a]), int(accesses.task[b])) for a, b in shared}
 
@@ -239,7 +239,7 @@ def test_bytes_are_compared_exactly(seed: int) -> None:
     tasks = tasks_of(*((n, 0, (MemoryAccess(Space.STATE, 0, True, regions()),)) for n in range(12)))
     accesses = Accesses(tasks)
     for a, b in combinations(range(12), 2):
-        shares = bool(bytes_of(accesses.source[a][1]) & bytes_of(accesses.source[b][1]))
+        shares = bool(bytes_of(accesses.source[a]) & bytes_of(accesses.source[b]))
         assert accesses.share(np.array([a], np.int32), np.array([b], np.int32)).tolist() == [shares]
 
 
@@ -261,7 +261,7 @@ def test_bytes_are_compared_in_parts(seed: int, at_once: int, tried: int, monkey
     tasks = tasks_of(*((n, 0, (MemoryAccess(Space.STATE, 0, True, several()),)) for n in range(14)))
     accesses = Accesses(tasks)
     pairs = list(combinations(range(14), 2))
-    expected = [bool(bytes_of(accesses.source[a][1]) & bytes_of(accesses.source[b][1])) for a, b in pairs]
+    expected = [bool(bytes_of(accesses.source[a]) & bytes_of(accesses.source[b])) for a, b in pairs]
     assert 10 < sum(expected) < len(pairs) - 10
     earlier, later = np.array(pairs, np.int32).T
     assert accesses.share(earlier, later).tolist() == expected
@@ -277,7 +277,7 @@ def test_ranges_that_meet_are_counted(seed: int) -> None:
         return min(r.start for r in access.regions), max(r.stop for r in access.regions)
 
     counts = {"all": 0, "task": 0, "core": 0}
-    for (t, a), (u, b) in combinations(accesses.source, 2):
+    for (t, a), (u, b) in combinations(zip(accesses.tasks, accesses.source, strict=True), 2):
         (low, high), (start, stop) = bounds(a), bounds(b)
         if (a.space, a.slot) == (b.space, b.slot) and (a.write or b.write) and low < stop and start < high:
             counts["all"] += 1
