@@ -150,6 +150,19 @@ def test_a_deadlock_is_found_and_all_its_waits_are_told() -> None:
     assert text.count("deadlock") == 2
 
 
+def test_a_deadlock_tells_of_each_core_where_it_stands_and_how_far_the_other_comes() -> None:
+    """Each waits for the other's second set, and has one more wait behind that."""
+    tasks = [Task(i, i // 2, i % 2, i % 2, i % 2 + 1, (write(8 * i, 8),)) for i in range(4)]
+    programs = tuple(
+        (TaskStep(core), Set(1), Wait(1 - core, 2, 1, core), Wait(1 - core, 1, 1, 2 + core), TaskStep(2 + core), Set(2))
+        for core in range(2)
+    )
+    found = check(Plan(tuple(tasks), programs, (2, 2), (), ()))[0]
+    assert [(each.location, each.expected, each.found) for each in found] == [
+        (f"core {core}, boundary 1, wait {core}", f"core {1 - core} at count 2", "it stops at 1") for core in range(2)
+    ]
+
+
 def test_bodies_out_of_the_global_order() -> None:
     tasks = tuple(Task(i, i, 0, 0, 1, (write(8 * i, 8),)) for i in range(2))
     (found,) = check(Plan(tasks, ((TaskStep(1), TaskStep(0)),), (0,), (), ()))[0]
