@@ -4,8 +4,9 @@
 
 Models: MobileNet v1 at 224 x 224 and ResNet-50 with random weights, quantised by `superkernel quantise` (per channel,
 ranges of four samples). Calls alternate in one process, so that whatever else the machine does meets all of them; a
-network's rounds end with its median ratios. With more than one thread runtimes' own threads spin beside one another:
-`bench/run.py --workloads 'int8-*'` gives each a process.
+network's rounds end with its median ratios. With one thread times are the process's CPU time, to which other programs
+add little. With more than one runtimes' own threads spin beside one another: `bench/run.py --workloads 'int8-*'` gives
+each a process.
 
 Agreement is of our bytes with our f32, over random images (independent numbers) and structured ones (a few smooth
 waves, edges and spots, neighbours alike as in photographs), none of which ranges were found on: rows whose largest
@@ -117,16 +118,18 @@ def agreement(name: str, first: list[Array], second: list[Array]) -> Agreement:
     return Agreement(name, len(first), same, float(np.abs(a - b).max() / np.abs(a).max()))
 
 
-def alternating(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Milliseconds of each call, round by round; the fastest of three in a row counts."""
+def alternating(
+    calls: dict[str, Callable[[], object]], rounds: int, clock: Callable[[], int]
+) -> dict[str, list[float]]:
+    """Milliseconds of each call by a clock of ns, round by round; the fastest of three in a row counts."""
     took: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
             times = []
             for _ in range(3):
-                begin = time.perf_counter_ns()
+                begin = clock()
                 call()
-                times.append((time.perf_counter_ns() - begin) / 1e6)
+                times.append((clock() - begin) / 1e6)
             took[name].append(min(times))
     return took
 
@@ -152,7 +155,7 @@ def measured(name: str, model: Any, threads: int, rounds: int, samples: int) -> 
     calls |= {n: runner.call for n, runner in loaded.items()}
     for call in calls.values():
         call()
-    took = alternating(calls, rounds)
+    took = alternating(calls, rounds, time.process_time_ns if threads == 1 else time.perf_counter_ns)
     times = {n: estimate([a / b for a, b in zip(took[n], took[BYTES], strict=True)]).median for n in took if n != BYTES}
 
     def outputs(kernel: Any, images: list[Array]) -> list[Array]:

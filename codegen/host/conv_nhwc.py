@@ -12,6 +12,8 @@ windows of one row need none of that.
 Where a panel is taken in pieces, the sums of all tiles are parked from piece to piece, all 0 at first; behind the last
 piece they go through the epilogue.
 
+Rows of the window that lie in the padding are left out of sums of bytes whose zero point is 0.
+
 In tiles a run is walked 16 words at a time (`tile_product`); rows of the CPU's tiles are positions, whose runs overlap
 in the patch. Sums of bytes begin as what the zero point adds, taken off. All register tiles have the same shape: the
 last one of a row reads what lies behind the patch, and drops what comes of it.
@@ -38,6 +40,7 @@ from superkernel.codegen.host.tile_product import TileProduct
 from superkernel.core.dtypes import DType
 from superkernel.core.formats import TILE_ROWS
 from superkernel.ir.body import Body
+from superkernel.ops.windows import ONE, Window
 from superkernel.scheduler.families.conv import PIXELS
 from superkernel.scheduler.families.conv_form import ConvForm
 from superkernel.scheduler.families.costing import program_weight
@@ -107,6 +110,8 @@ class NhwcEmitter:
         self.patch = kb.offset(kb.scratch, tiling.tile_bytes)
         form, t = self.form, tiling
         self.depths: tuple[Index, Index, Index] = (0, 0, 1)
+        kernel, stride, dilation, pad = (pair[0] for pair in (form.kernel, form.strides, form.dilations, form.pads))
+        self.rows = Window(form.height, kernel, stride, dilation, pad, 0, form.out_height)
         self.run_words = -(-runs_of(form)[1] // t.format.step)
         self.tiles, self.begin = None, None
         if t.format.tiled:
@@ -228,7 +233,7 @@ class NhwcEmitter:
         def whole(positions: int, start: ir.Value, item: Index, row: Index, column: Index) -> None:
             tile, place = shape(positions), self._place(lines[0], row, column)
             ahead = self._ahead(weights, 4 * t.filter_elements(form), place)
-            finish(tile, self._products(tile, start, item, weights, ahead), row, column)
+            finish(tile, self._products(tile, start, item, row, weights, ahead), row, column)
 
         if not t.pieces:
             self._each_tile(source, lines, whole if self.tiles is None else in_tiles)
@@ -364,9 +369,9 @@ class NhwcEmitter:
                             one(rest, end)
 
     def _products(
-        self, tile: Tile, start: ir.Value, item: Index, weights: ir.Value, ahead: Ahead | None
+        self, tile: Tile, start: ir.Value, item: Index, row: Index, weights: ir.Value, ahead: Ahead | None
     ) -> list[Values]:
-        """The sums of one register tile whose first input is so many items from `start`."""
+        """The sums of one register tile, of an output row, whose first input is so many items from `start`."""
         kb, t, form, walk = self.kb, self.t, self.form, self.walk
         kb.forget_vectors()
         if t.format.scales_rows:
@@ -378,14 +383,35 @@ class NhwcEmitter:
         rows, column = (form.kernel[0], walk.row * form.dilations[0]), walk.column * form.dilations[1]
         if t.format.is_reduced:
             count, length = runs_of(form)
-            nest = [*depths, *(loop for loop in (rows, (count // form.lines, column)) if loop[0] > 1)]
             begin = self._begin(tile, weights) if t.format.is_integral else ()
+            nest: list[tuple[Index, int]] = [*depths, rows] if rows[0] > 1 else [*depths]
+            if self._skips_padding():
+                low, high = self._rows_inside(row)
+                source = kb.at(source, kb.mul(low, rows[1]), self.item)
+                weights = kb.at(weights, kb.mul(low, t.steps(form) // form.lines * t.tile_rows), DType.F32)
+                nest = [(kb.sub(high, low), rows[1])]
+            if count > form.lines:
+                nest.append((count // form.lines, column))
             return multiply(
                 self.arithmetic, tile, nest, (length, 1), position, source, weights, t.tile_rows, begin, ahead=ahead
             )
         loops = _merged((rows, (form.kernel[1], column), (form.channels, walk.channel))) or [(1, 1)]
         nest, last = [*depths, *loops[:-1]], loops[-1]
         return multiply(self.arithmetic, tile, nest, last, position, source, weights, t.tile_rows, ahead=ahead)
+
+    def _skips_padding(self) -> bool:
+        """Whether rows of the window that lie in the padding are left out: those of bytes whose zero point is stored as
+        0, which add nothing to their sums."""
+        form = self.form
+        stored_as_zero = not self.arithmetic.signed and self.body.anchor_inputs[3:4] in ((), (None,))
+        return self.t.format.is_integral and stored_as_zero and form.depth == ONE and not self.rows.reads_inside
+
+    def _rows_inside(self, row: Index) -> tuple[Index, Index]:
+        """The rows of the window of an output row that lie inside the image."""
+        kb, window = self.kb, self.rows
+        start = kb.sub(kb.mul(row, window.stride), window.begin)
+        low, high = taps_inside(kb, window, start, window.extent)
+        return low, kb.maximum(low, high)
 
     def _sum_in_tiles(self, source: ir.Value, weights: ir.Value, ahead: Ahead | None) -> None:
         """The sums of one register tile, whose first input is at `source`, parked in scratch."""

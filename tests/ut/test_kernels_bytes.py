@@ -22,6 +22,12 @@ CONVS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "odd depth": ((1, 7, 5, 6), (5, 7, 1, 1), {"strides": (2, 1)}),
     "one dimension": ((1, 8, 30), (8, 4, 3), {"groups": 2, "pads": (2, 0)}),
     "dilated": ((1, 6, 8, 8), (8, 6, 3, 3), {"dilations": (2, 2)}),
+    "windows in the padding alone": ((1, 4, 3, 7), (6, 4, 3, 3), {"pads": (4, 1, 5, 1)}),
+    "rows above and below": (
+        (1, 8, 5, 9),
+        (8, 8, 3, 2),
+        {"strides": (2, 1), "dilations": (2, 1), "pads": (3, 0, 4, 1)},
+    ),
 }
 
 
