@@ -183,31 +183,20 @@ def main() -> int:
             said = f"goal {goal}; " if goal else ""
             print(f"{what:<12} {seconds:6.2f} s of CPU, peak {peak_mb:6.0f} MB  {said}{more}", flush=True)
         return 0
-    if args.odd is not None:
-        odd = measure_odd(args.odd)
-        if args.json:
-            print(json.dumps(odd, indent=2))
-            return 0
-        for name, row in odd.items():
-            print(
-                f"{row['seconds']:6.2f} s {row['code_bytes']:>9} bytes in {row['distinct_kernels']:>3} kernels, "
-                f"{row['peak_mb']:5.0f} MB  {name}"
-            )
-        slowest = max(odd, key=lambda name: odd[name]["seconds"], default="nothing")
-        print(f"{len(odd)} graphs; the slowest: {slowest}")
-        return 0
     if args.one is not None:
         print(json.dumps(compile_once(args.nodes, args.one)))
         return 0
-    figures = measure(args.nodes)
+    figures = measure(args.nodes) if args.odd is None else measure_odd(args.odd)
     if args.json:
         print(json.dumps(figures, indent=2))
         return 0
     for name, row in figures.items():
-        print(
-            f"{name:<14} {row['sub_operators']:>5} sub-operators, {row['distinct_kernels']:>4} distinct kernels: "
-            f"{row['seconds']:6.2f} s, peak {row['peak_mb']:.0f} MB"
-        )
+        code = f"{row['code_bytes']:>9} bytes" if "code_bytes" in row else f"{row['sub_operators']:>5} sub-operators"
+        kernels = f"{row['distinct_kernels']:>4} kernels"
+        print(f"{row['seconds']:6.2f} s, {code}, {kernels}, peak {row['peak_mb']:5.0f} MB  {name}")
+    if args.odd is not None:
+        slowest = max(figures, key=lambda name: figures[name]["seconds"], default="nothing")
+        print(f"{len(figures)} graphs; the slowest: {slowest}")
     return 0
 
 
