@@ -284,6 +284,11 @@ def test_all_conflicts_by_sub_operator(order: tuple[int, ...], runs: int, monkey
     assert len(found.pairs) == found.begin[-1] > 0
 
 
+def test_conflicts_of_sub_operators_that_come_from_last_to_first() -> None:
+    found = find_all([Task(n, 2 - n, 0, 0, 1, (write(0, 8),)) for n in range(3)])
+    assert [found.pairs[found.of(subop)].tolist() for subop in range(4)] == [[[1, 2]], [[0, 1]], [], []]
+
+
 ROWS, REGIONS = [[0, 0, 0, -1, 1, 1], [1, 1, 0, -1, 0, 1]], [[0, 8, 0, 1], [4, 8, 0, 1]]
 
 
