@@ -25,7 +25,10 @@ import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from superkernel.api import compile as compile_graph
-from superkernel.core.errors import InternalError, SuperKernelError, UnsupportedError
+from superkernel.api import thread_count
+from superkernel.core.errors import InputError, InternalError, SuperKernelError, UnsupportedError
+from superkernel.core.option import did_you_mean
+from superkernel.core.options import OPTIONS, Options
 from superkernel.frontends import load_graph
 from superkernel.runtime.kernel import Kernel
 
@@ -43,7 +46,7 @@ def backend(
     graph: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
 ) -> Callable[..., Any]:
     """What runs in the graph's place. `options`: "threads" (default: torch's number of threads), and the options of
-    `superkernel.compile` by name."""
+    `superkernel.compile` by name; the first call raises InputError on others."""
     return DynamoGraph(graph, example_inputs, dict(options or {}))
 
 
@@ -52,7 +55,7 @@ class DynamoGraph:
 
     def __init__(self, graph: torch.fx.GraphModule, example_inputs: Sequence[Any], options: dict[str, Any]) -> None:
         self.graph = graph
-        self.threads = int(options.pop("threads", torch.get_num_threads()))
+        self.threads = options.pop("threads", torch.get_num_threads())
         self.options = options
         self.constants = [i for i, value in enumerate(example_inputs) if _is_kept(value)]
         self.sizes = [i for i, value in enumerate(example_inputs) if not isinstance(value, torch.Tensor)]
@@ -83,6 +86,7 @@ class DynamoGraph:
         with self._lock:
             variant = self._kernels.get(sizes)
             if variant is None or not variant.holds(kept):
+                _check(self.options, self.threads)
                 _refuse(arguments)
                 variant = self._kernels[sizes] = _Variant(self, arguments)
             self._kernels.move_to_end(sizes)
@@ -179,6 +183,22 @@ class _Frozen(torch.nn.Module):  # type: ignore[misc]  # torch is optional, and 
         values: dict[int, Any] = {**self._numbers, **dict(zip(self._given, inputs, strict=True))}
         values.update((i, getattr(self, self.name_of(i))) for i in self._constants)
         return self._select(self._graph(*(values[i] for i in range(len(values)))))
+
+
+def _check(options: Mapping[str, Any], threads: Any) -> None:
+    """Raises InputError on options that there are not, ahead of what would leave the graph to eager mode: there nobody
+    would notice. Not where torch hands them over: it would wrap the error into one of its own."""
+    known = ["threads", *OPTIONS]
+    if unknown := [str(name) for name in options if name not in known]:
+        raise InputError(
+            "unknown option",
+            location="options of torch.compile",
+            expected=", ".join(known),
+            found=", ".join(unknown),
+            hint=did_you_mean(unknown, known),
+        )
+    Options.of(options)
+    thread_count(threads)
 
 
 def _refuse(arguments: Arguments) -> None:

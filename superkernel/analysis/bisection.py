@@ -54,7 +54,7 @@ _NARROW = (DType.F16, DType.BF16)
 @dataclass(frozen=True)
 class Finding:
     """A value that a sub-operator stored. `own`: error against the reference on what it was given; `arrived`: against
-    the reference on the graph's inputs."""
+    the reference on the graph's inputs. `not_finite`: how many of its elements are NaN or infinite."""
 
     subop: int
     name: str
@@ -65,6 +65,7 @@ class Finding:
     arrived: float
     tolerance: float
     arrived_tolerance: float
+    not_finite: int = 0
 
     @property
     def verdict(self) -> str:
@@ -114,6 +115,12 @@ class Bisection:
             lines.append(f"{some} of {self.graph} on {self.target} {verb} within the tolerance")
         else:
             lines.append("every sub-operator computes what it should on its own inputs; errors add up beyond the bound")
+        if odd := [f for f in self.findings if f.not_finite]:
+            count = sum(f.not_finite for f in odd)
+            lines.append(
+                f"NaN or infinite: {count} elements, the first in value {odd[0].value!r}; where the reference has the "
+                "same they count as right"
+            )
         if self.placement:
             names = ", ".join(self.placement)
             lines.append(
@@ -198,7 +205,19 @@ class _Search:
             tolerance = eps * sqrt(len(sub.nodes) + 1) if narrow else F32_TOLERANCE
         own, arrived = _error(got, want, mask), _error(got, whole, mask)
         further = max(1.0, sqrt(self.depths[value] / max(1, len(sub.nodes))))
-        return Finding(sub.index, sub.name, sub.nodes, sub.kernel, value, own, arrived, tolerance, tolerance * further)
+        odd = ~np.isfinite(got.astype(np.float64)) if mask is None else ~np.isfinite(got.astype(np.float64)) & mask
+        return Finding(
+            sub.index,
+            sub.name,
+            sub.nodes,
+            sub.kernel,
+            value,
+            own,
+            arrived,
+            tolerance,
+            tolerance * further,
+            int(odd.sum()),
+        )
 
     @cached_property
     def depths(self) -> dict[str, int]:

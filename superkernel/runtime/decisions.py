@@ -8,6 +8,7 @@ from typing import Any
 
 from superkernel.compilation.compiled import AnyCompilation
 from superkernel.core.errors import InputError
+from superkernel.core.option import did_you_mean
 from superkernel.display import notebook
 from superkernel.registry.explanation import KernelExplanation
 
@@ -109,6 +110,7 @@ def subop_index(compiled: AnyCompilation, node: str | int) -> int:
             f"no sub-operator computes node {node!r}: it was folded away, or is an alias of another value",
             hint="`superkernel inspect MODEL --stage simplified` shows what is left",
         )
-    raise InputError(
-        f"no node or value is called {node!r}", hint="`superkernel inspect MODEL --stage subops` lists them"
-    )
+    graphs = (compiled.source, compiled.graph)
+    known = [sub.name for sub in subops] + [name for g in graphs for n in g.nodes for name in (n.name, *n.outputs)]
+    listed = 'kernel.stage_text("subops") lists them (command line: `superkernel inspect MODEL --stage subops`)'
+    raise InputError(f"no node or value is called {node!r}", hint=did_you_mean([node], known) or listed)

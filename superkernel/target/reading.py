@@ -117,8 +117,14 @@ def _fill(draft: _Draft, text: str, folder: Path | None, chain: tuple[str, ...])
     except (ValueError, RecursionError) as error:  # syntax, numbers of thousands of digits, endless nesting
         raise FileFormatError("not TOML", location=draft.origin, found=str(error)) from error
     if data.get("schema_version") != SCHEMA_VERSION or isinstance(data.get("schema_version"), bool):
-        found = data.get("schema_version", "none")
-        draft.refuse("schema_version", "unknown version of the format", expected=str(SCHEMA_VERSION), found=found)
+        missing = "schema_version" not in data
+        draft.refuse(
+            "schema_version",
+            "missing" if missing else "unknown version of the format",
+            expected=str(SCHEMA_VERSION),
+            found=data.get("schema_version", ""),
+            hint=f'add "schema_version = {SCHEMA_VERSION}" ahead of all sections' if missing else "",
+        )
     for word in ("name", "description", "base"):
         if word in data and not isinstance(data[word], str):
             draft.refuse(word, "not a text", found=data[word])

@@ -173,7 +173,7 @@ def test_what_is_no_model(source: Any) -> None:
     ("act", "text"),
     [
         (lambda k: k.run({"x": np.ones((2, 3), np.float32)}, executor="gpu"), "unknown executor; expected host"),
-        (lambda k: k.explain("nobody"), "no node or value"),
+        (lambda k: k.explain("nobody"), "no node or value.*stage_text"),
         (lambda k: k.explain(-1), "expected 0 to 0; found -1"),
         (lambda k: k.stage_text("dreams"), "expected graph, .*; found 'dreams'"),
         (lambda k: k.report(rounds=-1), "argument 'rounds'.*found -1"),
@@ -186,6 +186,15 @@ def test_what_is_no_model(source: Any) -> None:
 def test_bad_arguments_of_a_kernel(kernel: sk.Kernel, act: Callable[[sk.Kernel], object], text: str) -> None:
     with pytest.raises((sk.InputError, sk.UnsupportedError), match=text):
         act(kernel)
+
+
+def test_an_explanation_of_a_mistyped_name_says_what_was_meant() -> None:
+    b = sk.GraphBuilder("near")
+    b.output(b.softmax(b.input("x", (2, 3), "f32"), name="attention_softmax"), name="scores")
+    k = sk.compile(b.graph(), threads=1)
+    for given, meant in (("attention_sofmax", "attention_softmax"), ("score", "scores")):
+        with pytest.raises(sk.InputError, match=f"no node or value is called '{given}' .*did you mean '{meant}'"):
+            k.explain(given)
 
 
 # Files ----------------------------------------------------------------------------------------------------------------

@@ -142,3 +142,16 @@ def test_a_graph_of_one_value(target: str) -> None:
     b = sk.GraphBuilder("single")
     b.output(b.exp(b.input("x", (3,), "f32")), name="y")
     assert bisect(b.graph(), target).text().startswith("the one value of single on ")
+
+
+def test_values_that_are_not_finite_are_said() -> None:
+    """NaN where the reference has NaN is right, and no reason to say that all is well."""
+    b = sk.GraphBuilder("odd")
+    b.output(b.softmax(b.relu(b.input("x", (2, 3), "f32"))), name="y")
+    found = bisect(b.graph(), inputs={"x": np.full((2, 3), np.nan, np.float32)})
+    assert found.first is None
+    assert [f.not_finite for f in found.findings] == [6] * len(found.findings)
+    assert f"NaN or infinite: {6 * len(found.findings)} elements, the first in value" in found.text()
+    fine = bisect(b.graph())
+    assert "NaN" not in fine.text()
+    assert not any(f.not_finite for f in fine.findings)

@@ -287,6 +287,14 @@ def test_all_violations_at_once(a3: AicoreTarget) -> None:
     assert sum(": missing" in line for line in found) == len(all_fields())  # of the name, and of all fields but ways
 
 
+def test_a_missing_version_of_the_format_is_told_from_another() -> None:
+    (found,) = refused('name = "t"\nbase = "a3"\n')
+    assert "schema_version: missing" in found
+    assert 'add "schema_version = 1"' in found
+    (found,) = refused('schema_version = true\nname = "t"\nbase = "a3"\n')
+    assert "unknown version of the format; expected 1; found True" in found
+
+
 def test_a_missing_field_is_named(a3: AicoreTarget) -> None:
     text = re.sub(r"^drain_ns = .*\n", "", a3.text(), flags=re.MULTILINE)
     (line,) = refused(text)

@@ -277,6 +277,23 @@ def test_options_reach_the_compilation() -> None:
         compiled(Net(), precisoin="bf16")(torch.randn(2, 8))
 
 
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"thread": 2}, "did you mean 'threads'"),
+        ({"precisoin": "bf16"}, "did you mean 'precision'"),
+        ({"precision": "f33"}, "f33"),
+        ({"threads": "two"}, "'two'"),
+    ],
+)
+def test_options_that_there_are_not_are_refused_at_the_first_call(options: Any, said: str, grad: bool) -> None:
+    """Also of a graph that records gradients, which would run in eager mode."""
+    fast = torch.compile(Net(), backend=dynamo.backend, options=options)
+    with torch.set_grad_enabled(grad), pytest.raises(InputError, match=said):
+        fast(torch.randn(2, 8))
+
+
 def test_the_backend_has_an_entry_point() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     module, _, name = project["entry-points"]["torch_dynamo_backends"]["superkernel"].partition(":")
