@@ -276,10 +276,11 @@ def ablation_chart(rows: Sequence[ChartRow]) -> Bars:
     """A bar per row, with what it gains on the row above."""
 
     def said(row: ChartRow) -> str:
-        return row.verdict or ("" if row.gain is None else f"{-100 * row.gain:+.1f} %")
+        return row.verdict or ("" if row.gain is None else f"gain {row.gain:.1%}")
 
     bars = tuple(StackedBar(row.name, row.us, tuple(row.split.items()), said(row)) for row in rows)
-    return Bars("What each optimisation gives", bars, "Each on top of those above it; percent of the row above.")
+    note = "Each on top of those above it; gain: the part of the time of the row above that it saves."
+    return Bars("What each optimisation gives", bars, note)
 
 
 def ablate(

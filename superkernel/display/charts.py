@@ -14,6 +14,7 @@ from html import escape
 from math import atan2, degrees, floor, log10
 
 from superkernel.core.counted import counted
+from superkernel.display.units import format_us
 
 PART_COLOURS = {
     "pure sync": "wait",
@@ -32,8 +33,8 @@ ROOFLINE_MARGINS_PX = (58, 16, 20, 36)  # left, right, top, bottom
 ROOFLINE_NAMES, ROOFLINE_NAME_PX = 5, 150
 SHORT_AXIS = 2.5  # powers of ten
 ABOVE_ROOF = (
-    " What lies above the highest roof was faster than what is known of this machine: `superkernel machine --again` "
-    "measures it."
+    " What lies above the highest roof was faster than what is known of this machine: <code>superkernel machine --again"
+    "</code> measures it."
 )
 MEMORY_PX = (900, 180)
 HIGHEST_ARENA = 4  # times the values in it: a larger one is told, not drawn
@@ -85,13 +86,13 @@ class Bars:
             told = ", ".join(f"{name} {100 * us / whole:.1f} %" for name, us in known)
             pieces = "".join(
                 f'<div style="width:{100 * us / whole * bar.us / longest:.3f}%;background:var(--{colour_of(name)})"'
-                f' title="{escape(name)}: {us:,.3f} us"></div>'
+                f' title="{escape(name)}: {format_us(us)}"></div>'
                 for name, us in parts
             )
             behind = f", {bar.said}" if bar.said else ""
-            label = escape(f"{bar.name}: {bar.us:,.2f} us{behind}" + (f": {told}" if told else ""), quote=True)
+            label = escape(f"{bar.name}: {format_us(bar.us)}{behind}" + (f": {told}" if told else ""), quote=True)
             found.append(
-                f'<div class="bar"><span>{escape(bar.name)}, {bar.us:,.2f} us{escape(behind)}</span>'
+                f'<div class="bar"><span>{escape(bar.name)}, {format_us(bar.us)}{escape(behind)}</span>'
                 f'<div class="stack" role="img" aria-label="{label}">{pieces}</div></div>'
             )
         found.append(self._keys())
@@ -297,8 +298,8 @@ class MemoryUse:
             'stroke="var(--faint)"/>'
             f'<path d="M{left},{height:.1f}H{wide - left}" stroke="var(--ink)" stroke-dasharray="4 3"/>'
             f'<text x="{left}" y="{top - 6}">{line}</text>'
-            f'<text x="{left}" y="{tall - 8}">0 us</text>'
-            f'<text x="{wide - left}" y="{tall - 8}" text-anchor="end">{self.end_us:,.2f} us</text></svg></div>'
+            f'<text x="{left}" y="{tall - 8}">0</text>'
+            f'<text x="{wide - left}" y="{tall - 8}" text-anchor="end">{format_us(self.end_us)}</text></svg></div>'
             f'<p class="faint">{said[0].upper()}{said[1:]}. A value lives from the first sub-operator that touches it '
             "to the end of the last one.</p></section>"
         )
@@ -306,7 +307,8 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class DataFlow:
-    """The graph of sub-operators: number, name and us of each, and who reads what whom wrote (`edges`, by number)."""
+    """The graph of sub-operators: number, name and us of each, and who reads what whom wrote (`edges`, by number). No
+    time is told where all are 0: none is known."""
 
     nodes: tuple[tuple[int, str, float], ...]
     edges: tuple[tuple[int, int], ...]
@@ -333,16 +335,18 @@ class DataFlow:
         tall = int(max(y for _, y in place.values())) + LANE_PX
         worst = max(self.nodes, key=lambda node: node[2])
         said = escape(
-            f"{counted(len(self.nodes), 'sub-operator')}, {counted(len(self.edges), 'edge')}; "
-            f"{worst[1]} takes longest, {worst[2]:,.2f} us"
+            f"{counted(len(self.nodes), 'sub-operator')}, {counted(len(self.edges), 'edge')}"
+            + (f"; {worst[1]} takes longest, {format_us(worst[2])}" if worst[2] else "")
         )
         lines = "".join(self._edge(*place[writer], *place[reader]) for writer, reader in self.edges)
         boxes = "".join(
-            f'<g data-subop="{number}"><title>{escape(name)}: {us:,.3f} us, {100 * us / whole:.1f} % of the sum</title>'
+            f'<g data-subop="{number}"><title>{escape(name)}'
+            + (f": {format_us(us)}, {100 * us / whole:.1f} % of the sum" if worst[2] else "")
+            + "</title>"
             f'<rect x="{x}" y="{y}" width="{NODE_PX[0]}" height="{NODE_PX[1]}" rx="4" stroke="var(--faint)" '
             f'style="fill:color-mix(in srgb, var(--work) {100 * FULLEST * us / longest:.1f}%, var(--back))"/>'
             f'<text x="{x + 6}" y="{y + 15}">{escape(_short(name))}</text>'
-            f'<text x="{x + 6}" y="{y + 29}">{us:,.2f} us</text></g>'
+            + (f'<text x="{x + 6}" y="{y + 29}">{format_us(us)}</text></g>' if worst[2] else "</g>")
             for number, name, us in self.nodes
             for x, y in [place[number]]
         )
@@ -351,8 +355,8 @@ class DataFlow:
             '<div class="scroll" tabindex="0" role="region" aria-label="Graph, to scroll">'
             f'<svg id="graph" width="{wide}" height="{tall}" viewBox="0 0 {wide} {tall}" role="img" '
             f'aria-label="{said}">{lines}{boxes}</svg></div>'
-            '<p class="faint">A box per sub-operator, the fuller the longer it takes; a line leads from who writes a '
-            "value to who reads it.</p></section>"
+            f'<p class="faint">A box per sub-operator{", the fuller the longer it takes" if worst[2] else ""}; a line '
+            "leads from who writes a value to who reads it.</p></section>"
         )
 
     def _places(self) -> dict[int, tuple[int, float]]:

@@ -11,7 +11,9 @@ from typing import Any
 from superkernel.core.errors import FileFormatError
 from superkernel.display.charts import StackedBar
 from superkernel.display.difference import (
+    INTERVALS,
     SIMULATED,
+    SINGLE,
     TRACE,
     WHOLE,
     Figure,
@@ -23,6 +25,7 @@ from superkernel.display.difference import (
 from superkernel.display.page import Cell, Page, PageTable
 from superkernel.display.spans import Recording
 from superkernel.display.tracing import side_by_side
+from superkernel.display.units import format_us
 
 
 def comparison_page(
@@ -53,13 +56,18 @@ def _headline(found: MeasuredDifference) -> str:
     assert change.before is not None
     assert change.after is not None
     if not found.changes:
-        return f"Nothing changed beyond noise: a launch takes {change.after.us:,.2f} us."
+        differs = "differs" if found.evidence == SINGLE else "changed"
+        return f"Nothing {differs} {found.beyond}: a launch takes {format_us(change.after.us)}."
     ratio = change.after.us / change.before.us - 1 if change.before.us else 0.0
     parts = [each for each in found.changes if each.name != WHOLE]
     most = (
         f' Of its parts "{parts[0].name}" changed most, by {100 * parts[0].share:+.1f} % of a launch.' if parts else ""
     )
-    return f"A launch takes {change.before.us:,.2f} us in A, {change.after.us:,.2f} us in B: {ratio:+.1%}.{most}"
+    takes = "took" if found.evidence == SINGLE else "takes"
+    times = f"{format_us(change.before.us)} in A, {format_us(change.after.us)} in B"
+    if found.evidence != SINGLE and change not in found.changes:
+        return f"A launch takes {times}: no change {found.beyond}.{most}"
+    return f"A launch {takes} {times}: {ratio:+.1%}.{most}"
 
 
 def _bar(letter: str, name: str, kind: str, data: Mapping[str, Any]) -> StackedBar:
@@ -89,14 +97,22 @@ def _table(
     first, second = figures_of(kind, before, names[0]), figures_of(kind, after, names[1])
     changed = {change.name: change for change in found.changes}
     rows = tuple(_row(name, first.get(name), second.get(name), changed.get(name)) for name in first | second)
-    head = ("figure", "A us", "B us", "change us", "of a launch", "beyond noise")
-    return PageTable(
-        "What changed", head, rows, f"Beyond noise: by {found.limit:.1%} of a launch or more.", chooses=False
-    )
+    head = ("figure", "A us", "A from", "A to", "B us", "B from", "B to", "change us", "of a launch", found.beyond)
+    note = f"The limit is {found.limit:.1%} of a launch."
+    if found.evidence == INTERVALS:
+        note += " Beyond noise: by that at least, and the 95 % intervals, from and to, in us, do not overlap."
+    return PageTable("What changed", head, rows, note, chooses=False, signed=("change us",))
 
 
 def _row(name: str, before: Figure | None, after: Figure | None, change: FigureChange | None) -> tuple[Cell, ...]:
-    us = tuple(None if figure is None else figure.us for figure in (before, after))
-    grown = (us[1] or 0.0) - (us[0] or 0.0)
+    grown = (after.us if after else 0.0) - (before.us if before else 0.0)
     said = "" if change is None else "more" if grown > 0 else "less"
-    return (name, *us, grown, "" if change is None else f"{100 * change.share:+.1f} %", said)
+    share = "" if change is None else f"{100 * change.share:+.1f} %"
+    return (name, *_cells(before), *_cells(after), grown, share, said)
+
+
+def _cells(figure: Figure | None) -> tuple[Cell, Cell, Cell]:
+    """A time and its interval, where it has one that says something."""
+    if figure is None:
+        return None, None, None
+    return (figure.us, figure.low_us, figure.high_us) if figure.interval else (figure.us, None, None)

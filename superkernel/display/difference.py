@@ -1,10 +1,11 @@
 """What changed between two measurements, as their JSON forms say it: `difference`.
 
-Model: a report, an ablation or a trace gives *figures*: the time of a launch, and what parts of it took, each with the
-95 % interval of its median; figures of a simulator and of a single recorded run are exact, but for what NumPy computed
-beside a simulator. A figure has *changed* where the intervals of both sides are disjoint and its change is at least
-`limit` of the whole time: a part that doubles and is a thousandth of the launch is no news. The two are *worse* where
-the whole time itself has changed upwards.
+Model: a report, an ablation or a trace gives *figures*: the time of a launch, and what parts of it took, each with its
+95 % interval. Figures of a simulator are *exact*, but for what NumPy computed beside it; those of one launch that was
+measured, a trace of the host, have no interval at all, and how far the next launch would be from them is not known. A
+figure has *changed* where the intervals of both sides are disjoint and its change is at least `limit` of the whole
+time: a part that doubles and is a thousandth of the launch is no news. The two are *worse* where the whole time itself
+has changed upwards. Of single launches what differs is listed all the same; they are never *worse*.
 
 It reads data alone, so that measurements of other machines and versions can be held against each other; it cannot know
 what either machine did beside.
@@ -13,29 +14,45 @@ what either machine did beside.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from os import PathLike
 from typing import Any
 
 from superkernel.core.errors import FileFormatError, InputError
 from superkernel.core.files import file_name
+from superkernel.display.units import format_us
 
 LIMIT = 0.02
 WHOLE = "a launch"
 NUMPY_WITHIN = 2.0  # times: what one measurement of a call of NumPy is believed to
 TRACE = "trace"
+EXACT, INTERVALS, SINGLE = "exact", "intervals", "single launches"
+ONE_LAUNCH = (
+    "a trace of the host is one launch, and two launches of one kernel differ by chance: this proves nothing; "
+    "reports can (superkernel report --json)"
+)
 SIMULATED = "superkernel.sim_report/2"
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A time in us with its interval, and what it is the time of."""
+    """A time in us with its interval, and what it is the time of; no interval where it is that of a single launch."""
 
     name: str
     us: float
-    low_us: float
-    high_us: float
+    low_us: float | None
+    high_us: float | None
+
+    @property
+    def interval(self) -> str:
+        """As text; empty where there is none, or nothing between its ends."""
+        if self.low_us is None or self.high_us is None or self.low_us == self.high_us:
+            return ""
+        return f"[{format_us(self.low_us)}, {format_us(self.high_us)}]"
+
+    def __str__(self) -> str:
+        return f"{format_us(self.us)} {self.interval}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,28 +68,32 @@ class FigureChange:
         if self.before is None or self.after is None:
             found = self.before or self.after
             assert found is not None
-            return f"{self.name}: {'gone' if self.after is None else 'new'}, {found.us:.2f} us"
+            return f"{self.name}: {'gone' if self.after is None else 'new'}, {format_us(found.us)}"
         ratio = self.after.us / self.before.us - 1 if self.before.us else float("inf")
-        return (
-            f"{self.name}: {self.before.us:.2f} us [{self.before.low_us:.2f}, {self.before.high_us:.2f}] -> "
-            f"{self.after.us:.2f} us [{self.after.low_us:.2f}, {self.after.high_us:.2f}], {ratio:+.1%}"
-        )
+        return f"{self.name}: {self.before} -> {self.after}, {ratio:+.1%}"
 
 
 @dataclass(frozen=True)
 class MeasuredDifference:
-    """See the module docstring. `changes`: the whole time first where it is one of them, then by size."""
+    """See the module docstring. `changes`: the whole time first where it is one of them, then by size. `evidence`: one
+    of `EXACT`, `INTERVALS` and `SINGLE`, what the figures of both are."""
 
     subject: str
     limit: float
     whole: FigureChange
     changes: tuple[FigureChange, ...]
     notes: tuple[str, ...]
+    evidence: str = "intervals"
 
     @property
     def worse(self) -> bool:
         """Whether the whole time has grown beyond noise, by `limit` at least."""
-        return any(change.name == WHOLE and change.share > 0 for change in self.changes)
+        return self.evidence != SINGLE and any(change.name == WHOLE and change.share > 0 for change in self.changes)
+
+    @property
+    def beyond(self) -> str:
+        """What a change is, in words."""
+        return "by the limit or more" if self.evidence != INTERVALS else "beyond noise"
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, stable keys."""
@@ -80,7 +101,8 @@ class MeasuredDifference:
 
     def text(self) -> str:
         """For a terminal."""
-        said = "nothing changed beyond noise" if not self.changes else "slower" if self.worse else "changed"
+        differs = "differs" if self.evidence == SINGLE else "changed"
+        said = "slower" if self.worse else differs if self.changes else f"nothing {differs} {self.beyond}"
         lines = [f"{self.subject}: {said} (limit {self.limit:.1%} of a launch)", *self.notes, str(self.whole)]
         return "\n".join(lines + [f"  {change}" for change in self.changes if change.name != WHOLE])
 
@@ -98,10 +120,12 @@ def difference(
     figures = [figures_of(kinds[0], data, name) for data, name in zip((before, after), names, strict=True)]
     whole = figures[0][WHOLE]
     rows = [_change(name, figures[0].get(name), figures[1].get(name), whole) for name in figures[0] | figures[1]]
-    changed = [row for row in rows if _disjoint(row) and abs(row.share) >= limit and row.share]
-    subject = str(before.get("graph", before.get("title", kinds[0])))
+    changed = [row for row in rows if not _overlap(row) and abs(row.share) >= limit and row.share]
+    subject = str(before.get("graph") or _about(before).get("title") or kinds[0])
     ordered = sorted(changed, key=lambda row: (row.name != WHOLE, -abs(row.share), row.name))
-    return MeasuredDifference(subject, limit, rows[0], tuple(ordered), tuple(_notes(before, after, names)))
+    evidence = _evidence(figures)
+    notes = (*([ONE_LAUNCH] if evidence == SINGLE else []), *_notes(before, after, names))
+    return MeasuredDifference(subject, limit, rows[0], tuple(ordered), notes, evidence)
 
 
 def read_measurement(path: str | PathLike[str]) -> dict[str, Any]:
@@ -138,6 +162,10 @@ def figures_of(kind: str, data: Mapping[str, Any], name: str) -> dict[str, Figur
 
 def _exact(name: str, us: float) -> Figure:
     return Figure(name, us, us, us)
+
+
+def _of_one_launch(name: str, us: float) -> Figure:
+    return Figure(name, us, None, None)
 
 
 def _of_host(data: Mapping[str, Any]) -> Iterator[Figure]:
@@ -187,7 +215,8 @@ def _of_host_ablation(data: Mapping[str, Any]) -> Iterator[Figure]:
 
 def _of_trace(data: Mapping[str, Any]) -> Iterator[Figure]:
     spans = [event for event in data["traceEvents"] if event.get("ph") == "X"]
-    yield _exact(WHOLE, max((span["ts"] + span["dur"] for span in spans), default=0.0))
+    made = _exact if _about(data).get("times") == "simulated" else _of_one_launch
+    yield made(WHOLE, max((span["ts"] + span["dur"] for span in spans), default=0.0))
     tracks = max(1, len({span["pid"] for span in spans}))
     totals: dict[str, float] = {}
     for span in spans:
@@ -195,7 +224,7 @@ def _of_trace(data: Mapping[str, Any]) -> Iterator[Figure]:
     if "compute" in totals:  # engines do the work: what a control unit is in contains what it waits for there
         totals = {name: us for name, us in totals.items() if name not in ("work", "between")}
     for name, us in totals.items():
-        yield _exact(f"{name}, mean over cores", us)
+        yield made(f"{name}, mean over cores", us)
 
 
 _FORMS: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Figure]]] = {
@@ -212,16 +241,36 @@ def _change(name: str, before: Figure | None, after: Figure | None, whole: Figur
     return FigureChange(name, before, after, grown / whole.us if whole.us else 0.0)
 
 
-def _disjoint(change: FigureChange) -> bool:
-    if change.before is None or change.after is None:
-        return True
-    return change.after.low_us > change.before.high_us or change.after.high_us < change.before.low_us
+def _overlap(change: FigureChange) -> bool:
+    """Whether the intervals of both sides do, where there are two."""
+    ends = [(f.low_us, f.high_us) for f in (change.before, change.after) if f is not None]
+    known = [(low, high) for low, high in ends if low is not None and high is not None]
+    if len(known) < 2:
+        return False
+    (low, high), (other_low, other_high) = known
+    return low <= other_high and other_low <= high
+
+
+def _evidence(figures: Sequence[Mapping[str, Figure]]) -> str:
+    ends = [(figure.low_us, figure.high_us) for side in figures for figure in side.values()]
+    if any(None in pair for pair in ends):
+        return SINGLE
+    return EXACT if all(low == high for low, high in ends) else INTERVALS
+
+
+def _about(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a trace says of itself."""
+    found = data.get("otherData")
+    return found if isinstance(found, dict) else {}
 
 
 def _notes(before: Mapping[str, Any], after: Mapping[str, Any], names: tuple[str, str]) -> Iterator[str]:
     for key in ("graph", "target", "cores", "waits", "sets"):
         if isinstance(before.get(key), (str, int)) and before[key] != after.get(key):
             yield f"{key}: {before[key]} -> {after.get(key)}"
+    titles = [_about(data).get("title") for data in (before, after)]
+    if titles[0] != titles[1]:
+        yield f"run: {titles[0]} -> {titles[1]}"
     for data, name in zip((before, after), names, strict=True):
         conditions = data.get("conditions")
         if isinstance(conditions, dict) and not conditions.get("trusted", True):

@@ -18,6 +18,7 @@ from typing import Any
 from superkernel.core.counted import counted
 from superkernel.display.charts import Bars, Chart, StackedBar, drawn
 from superkernel.display.spans import Recording, Span, SpanKind
+from superkernel.display.units import format_us
 
 LEGEND = {
     SpanKind.WORK: "work of a sub-operator",
@@ -52,13 +53,15 @@ class Gain:
 
 @dataclass(frozen=True)
 class PageTable:
-    """Rows under a title; a row's first cell, where `chooses` is set, is the number of a sub-operator."""
+    """Rows under a title; a row's first cell, where `chooses` is set, is the number of a sub-operator. `signed`: heads
+    of columns of changes, whose numbers have their sign."""
 
     title: str
     head: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     note: str = ""
     chooses: bool = True
+    signed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ class Page:
         template, style, timeline, script, sorting = (folder.joinpath(name).read_text("utf-8") for name in PARTS)
         recording, summary, scripts, shown, times = self.recording, "", [sorting], "", []
         if recording is not None:
-            summary = f"{recording.duration_us:,.2f} us on {counted(len(recording.cores), 'core')}"
+            summary = f"{format_us(recording.duration_us)} on {counted(len(recording.cores), 'core')}"
             counts = f"{counted(len(recording.spans), 'span')} on {counted(len(recording.tracks), 'track')}"
             shown = Template(timeline).substitute(summary=escape(f"Timeline: {summary}, {counts}"))
             data = json.dumps(_data(recording), separators=(",", ":")).replace("</", "<\\/")
@@ -171,7 +174,10 @@ def _table(table: PageTable) -> str:
     body = []
     for row in table.rows:
         number = f' data-subop="{row[0]}" tabindex="0"' if table.chooses else ""
-        cells = "".join(f"<td{_text(column, table)}>{escape(_cell(value))}</td>" for column, value in enumerate(row))
+        cells = "".join(
+            f"<td{_text(column, table)}>{escape(_cell(value, signed=table.head[column] in table.signed))}</td>"
+            for column, value in enumerate(row)
+        )
         body.append(f"<tr{number}>{cells}</tr>")
     note = f'<p class="faint">{escape(table.note)}</p>' if table.note else ""
     return (
@@ -196,9 +202,11 @@ def _text(column: int, table: PageTable) -> str:
     return ' class="text long"' if max(len(str(cell)) for cell in cells) > LONG_LETTERS else ' class="text"'
 
 
-def _cell(value: Cell) -> str:
+def _cell(value: Cell, *, signed: bool = False) -> str:
     if isinstance(value, float):
-        return f"{value:,.3f}" if value else "0"
+        if not round(value, 3):
+            return "0.000" if value else "0"
+        return f"{value:+,.3f}" if signed else f"{value:,.3f}"
     return "" if value is None else f"{value:,}" if isinstance(value, int) else value
 
 
@@ -212,7 +220,9 @@ def _times(recording: Recording) -> PageTable:
         waits = [sum(s.end_us - s.begin_us for s in spans if s.activity is kind) / len(cores) for kind in WAITING]
         rows.append((subop, recording.subops[subop], len(cores), begin, end, end - begin, *waits))
     head = ("", "sub-operator", "cores", "begin us", "end us", "us", "wait us", "imbalance us", "fetch us")
-    note = "Of the launch in the timeline. Times of waiting are means over the cores that have the sub-operator."
+    note = "Of the launch in the timeline."
+    if any(any(row[-len(WAITING) :]) for row in rows):
+        note += " Times of waiting are means over the cores that have the sub-operator."
     return PageTable("Sub-operators in time", head, tuple(rows), note)
 
 

@@ -64,7 +64,8 @@ class SignalFlow:
 
 @dataclass(frozen=True)
 class Recording:
-    """One run. `cores`: the names of all cores that have tracks; `subops`: names by number."""
+    """One run. `cores`: the names of all cores that have tracks; `subops`: names by number. `measured`: on a machine,
+    where the next run takes another time; what is not was simulated, and is the same in every run."""
 
     title: str
     cores: Mapping[int, str]
@@ -74,6 +75,7 @@ class Recording:
     subops: Mapping[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # what a reader must know of how it was recorded
     path: tuple[tuple[int, float, float], ...] = ()  # the critical path: cores, begins and ends in us
+    measured: bool = False
 
     @property
     def duration_us(self) -> float:

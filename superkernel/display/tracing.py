@@ -17,6 +17,7 @@ from superkernel.core.files import file_name, replacing
 from superkernel.display import notebook
 from superkernel.display.page import Page
 from superkernel.display.spans import Recording, SignalFlow, Span, SpanKind, Track
+from superkernel.display.units import format_us
 
 FORMS = (".html", ".json")
 _CORES = 1 << 20  # more than any run has
@@ -68,9 +69,11 @@ class Trace(Recording):
     """A recording that can be written. See the module docstring."""
 
     def chrome(self) -> str:
-        """Chrome's trace event format: cores are processes, tracks threads."""
+        """Chrome's trace event format: cores are processes, tracks threads. `otherData`: what was run, and whether its
+        times were measured or simulated."""
         events = [*self._names(), *map(self._complete, self.spans), *map(self._step, self.flows)]
-        return json.dumps({"displayTimeUnit": "ns", "traceEvents": events}, separators=(",", ":"))
+        about = {"title": self.title, "times": "measured" if self.measured else "simulated"}
+        return json.dumps({"displayTimeUnit": "ns", "otherData": about, "traceEvents": events}, separators=(",", ":"))
 
     def html(self) -> str:
         """A page of its own: rows of cores and engines to zoom into, and what the time went into."""
@@ -86,7 +89,7 @@ class Trace(Recording):
     def __str__(self) -> str:
         counts = f"{counted(len(self.spans), 'span')} on {counted(len(self.tracks), 'track')}"
         counts += f" of {counted(len(self.cores), 'core')}"
-        return "; ".join([f"{self.title}: {self.duration_us:.2f} us, {counts}", *self.notes])
+        return "; ".join([f"{self.title}: {format_us(self.duration_us)}, {counts}", *self.notes])
 
     def _repr_html_(self) -> str:
         """For notebooks: the page, in a frame."""

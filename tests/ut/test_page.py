@@ -136,6 +136,42 @@ def test_columns_of_nothing_but_zeros_are_left_out() -> None:
     assert len(page.of("td")) == 2 * 4
 
 
+def test_changes_have_their_sign_and_nothing_is_less_than_zero() -> None:
+    rows = (("a", 1.5, 2.0), ("b", -1.5, -0.00001), ("c", -0.0, 0.0))
+    table = PageTable("T", ("what", "change us", "us"), rows, chooses=False, signed=("change us",))
+    page = Elements(Page(None, tables=(table,), title="t").html())
+    said = "".join(page.texts)
+    assert "+1.500" in said
+    assert "-1.500" in said
+    assert "+2.000" not in said
+    assert "-0" not in said
+
+
+def test_times_on_a_page_have_the_unit_that_keeps_them_short() -> None:
+    bar = StackedBar("as chosen", 371_864.05, (("work", 371_864.05),))
+    flow = DataFlow(((0, "a", 371_864.05), (1, "b", 0.25)), ((0, 1),))
+    memory = MemoryUse(((0.0, 64), (5.0, 0)), 371_864.05, 64)
+    for text in (Bars("T", (bar,)).html(), flow.html(), memory.html()):
+        assert "371.86 ms" in text
+        assert " us" not in text
+    assert "250 ns" in flow.html()
+
+
+def test_waiting_is_explained_where_there_is_some() -> None:
+    track = (Track(0, 0, "worker"),)
+    work = Span(0, 0.0, 1.0, "a", SpanKind.WORK, 0)
+    wait = Span(0, 1.0, 2.0, "wait", SpanKind.WAIT, 0)
+    for spans, said in (((work,), False), ((work, wait), True)):
+        page = Page(Recording("t", {0: "core 0"}, track, spans, subops={0: "a"})).html()
+        assert ("Times of waiting are means" in page) == said
+
+
+def test_the_roofline_shows_no_backticks() -> None:
+    page = Roofline((RooflinePoint("a", 1.0, 9.0, 1.0),), (("all cores", 2.0),), (("cache", 2.0),)).html()
+    assert "<code>superkernel machine --again</code>" in page
+    assert "`" not in page
+
+
 def test_what_the_script_reads() -> None:
     data = data_of(WHOLE.html())
     assert data["duration"] == 4000

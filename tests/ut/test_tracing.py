@@ -50,7 +50,7 @@ def test_a_trace_without_spans() -> None:
     empty = _trace()
     assert empty.duration_us == 0
     assert json.loads(empty.chrome())["traceEvents"]
-    assert "0.00 us on 2 cores" in empty.html()
+    assert "0 ns on 2 cores" in empty.html()
 
 
 def test_saving(tmp_path: Path) -> None:

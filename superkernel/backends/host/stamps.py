@@ -158,7 +158,7 @@ def trace_of(
     cores = {core: f"core {core}" for core in range(plan.cores)}
     tracks = tuple(Track(core, 0, "worker") for core in cores)
     told = with_symbols(spans, compiled.symbols)
-    return Trace(title, cores, tracks, told, tuple(flows), names, tuple(notes), path)
+    return Trace(title, cores, tracks, told, tuple(flows), names, tuple(notes), path, measured=True)
 
 
 def core_stamps(plan: Plan, events: NDArray[np.uint64], core: int, ns_per_tick: float) -> list[float]:
