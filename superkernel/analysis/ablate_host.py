@@ -5,7 +5,7 @@ kernel with all of them off, a barrier of all cores between any two sub-operator
 up to the kernel that one gets. All rows take turns in one process (`backends/host/profile.py`), so that drift of the
 machine meets them alike. Times are medians of plain launches with 95 % intervals; a row *gains* where its interval and
 that of the row above are disjoint, and by at least 0.5 %. What a launch consists of is the mean over cores of launches
-with time stamps; it is withheld where the machine was too busy.
+with time stamps; where the machine was too busy it is withheld, and readers are told neither gains nor speedups.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, cast
 from superkernel.analysis.ablate import FUSED, NO_GAIN, ONE_BY_ONE, ablation_chart, steps_on
 from superkernel.backends.host.backend import BACKEND
 from superkernel.backends.host.conditions import Conditions
+from superkernel.backends.host.estimates import MedianInterval
 from superkernel.backends.host.kernel import HostKernel
 from superkernel.backends.host.profile import measure
-from superkernel.backends.host.report import MedianInterval, TimePart
+from superkernel.backends.host.report import TimePart
 from superkernel.backends.host.variants import with_other_sync
 from superkernel.compilation.pipeline import compile_graph
 from superkernel.core.counted import counted
@@ -90,9 +91,10 @@ class HostAblation:
             f"{'step':<17}{'us':>9}{'from':>9}{'to':>9}{'gain':>8}{'speedup':>9}"
             + ("   us of " + "".join(f"{kind:>11}" for kind in kinds) if kinds else ""),
         ]
-        for row in self.rows:
+        for row in self.told:
             gain = "" if row.gain is None else f"{row.gain:.1%}"
-            line = f"{row.name:<17}{row.us:>9.2f}{row.low_us:>9.2f}{row.high_us:>9.2f}{gain:>8}{row.speedup:>8.2f}x"
+            line = f"{row.name:<17}{row.us:>9.2f}{row.low_us:>9.2f}{row.high_us:>9.2f}{gain:>8}"
+            line += f"{row.speedup:>8.2f}x" if self.conditions.trusted else f"{'':>9}"
             parts = "".join(f"{row.split[kind]:>z11.2f}" if kind in row.split else f"{'':>11}" for kind in kinds)
             lines.append(f"{line}{'':>9}{parts}  {row.verdict}".rstrip())
         lines += ["", "medians with 95 % intervals; gain: against the row above; speedup: against one by one"]
@@ -103,7 +105,12 @@ class HostAblation:
 
     def chart(self) -> Bars:
         """The rows as bars."""
-        return ablation_chart(self.rows)
+        return ablation_chart(self.told)
+
+    @property
+    def told(self) -> tuple[HostRow, ...]:
+        """The rows as a reader is told them: without gains where the machine was too busy."""
+        return self.rows if self.conditions.trusted else tuple(dataclasses.replace(r, gain=None) for r in self.rows)
 
 
 def ablate_host(

@@ -52,13 +52,19 @@ def ablation(
 
 def ablation_page(found: AnyAblation) -> Page:
     """The rows as a page of its own: a chart, a table, and a sentence."""
-    rows = tuple((row.name, row.us, _percent(row.gain), f"{row.speedup:.2f}x", row.verdict) for row in found.rows)
+    told = found.told if isinstance(found, HostAblation) else found.rows
+    known = not isinstance(found, HostAblation) or found.conditions.trusted
+    rows = tuple(
+        (row.name, row.us, _percent(row.gain), f"{row.speedup:.2f}x" if known else "", row.verdict) for row in told
+    )
     table = PageTable("Rows", ("step", "us", "gain", "speedup", "verdict"), rows, chooses=False)
     steps: Sequence[ChartRow] = found.rows[1:]
     best = max(steps, key=lambda row: row.gain or 0.0)
     said = (
         f"Of all steps, {best.name} gives most: {_percent(best.gain)} of the row above. The whole is "
         f"{found.rows[-1].speedup:.2f}x as fast as one by one."
+        if known
+        else "The machine was too busy to tell what each step gives."
     )
     notes = tuple(found.conditions.sentences()) if isinstance(found, HostAblation) else ()
     title = f"{found.graph} on {found.target}: what each optimisation gives"

@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 
 from superkernel.analysis.errors import Array
 from superkernel.api import compile
+from superkernel.backends.host.estimates import MedianInterval, RatioInterval
 from superkernel.backends.host.planner import HostPlanner
-from superkernel.backends.host.report import MedianInterval
 from superkernel.codegen.host.constants import aligned_bytes
 from superkernel.codegen.host.features import detect_cpu, forget_cpu
 from superkernel.codegen.host.standalone import StandaloneKernel
@@ -107,9 +107,9 @@ class LaunchComparison:
     @staticmethod
     def of(before: Sequence[float], after: Sequence[float]) -> LaunchComparison:
         """From ns per round, both of a round measured beside one another."""
-        ratio = MedianInterval.of(np.asarray(before) / np.asarray(after))
+        ratio = RatioInterval.of(before, after)
         found = MedianInterval.of(before), MedianInterval.of(after)
-        return LaunchComparison(*found, ratio.median_ns, ratio.low_ns, ratio.high_ns)
+        return LaunchComparison(*found, ratio.median, ratio.low, ratio.high)
 
     def __str__(self) -> str:
         times = f"a launch: {self.before} before, {self.after} after"

@@ -15,7 +15,8 @@ from seeds import seeds
 
 import superkernel as sk
 from superkernel.backends.host.conditions import Conditions
-from superkernel.backends.host.report import MedianInterval, Report, TimePart, Work
+from superkernel.backends.host.estimates import MedianInterval
+from superkernel.backends.host.report import Report, TimePart, Work
 from superkernel.cli import main
 from superkernel.core.errors import FileFormatError, InputError
 from superkernel.display.difference import difference
@@ -105,15 +106,47 @@ def test_ablations_and_traces() -> None:
     longer = {**host, "rows": [host["rows"][0], {**row, "us": 9.5, "low_us": 9.4, "high_us": 9.6}]}
     assert [change.name for change in difference(host, longer).changes] == ["a launch", "up to a"]
     assert not difference(host, {**host, "rows": [row, {**row, "us": 9.3, "high_us": 9.7}]}).worse
-    trace = {"traceEvents": [{"ph": "X", "pid": 0, "ts": 0.0, "dur": 4.0, "cat": "work"}, {"ph": "M"}]}
+    about: dict[str, Any] = {"otherData": {"title": "g on mini", "times": "simulated"}}
+    trace = {**about, "traceEvents": [{"ph": "X", "pid": 0, "ts": 0.0, "dur": 4.0, "cat": "work"}, {"ph": "M"}]}
     assert not difference(trace, trace).changes
-    longer = {"traceEvents": [{"ph": "X", "pid": 0, "ts": 0.0, "dur": 5.0, "cat": "work"}]}
+    longer = {**about, "traceEvents": [{"ph": "X", "pid": 0, "ts": 0.0, "dur": 5.0, "cat": "work"}]}
+    assert difference(trace, longer).worse
+    assert difference(trace, longer).text().splitlines()[1:2] == ["a launch: 4.00 us -> 5.00 us, +25.0%"]
     assert [c.name for c in difference(trace, longer).changes] == ["a launch", "work, mean over cores"]
     engine = {"ph": "X", "pid": 0, "ts": 0.0, "dur": 1.0, "cat": "compute"}
-    before, after = ({"traceEvents": [*each["traceEvents"], engine]} for each in (trace, longer))
+    before, after = ({**about, "traceEvents": [*each["traceEvents"], engine]} for each in (trace, longer))
     assert [c.name for c in difference(before, after).changes] == ["a launch"], (
         "waits are inside of what steers engines"
     )
+
+
+@pytest.mark.parametrize("about", [{"otherData": {"title": "g on the host, 1 core", "times": "measured"}}, {}])
+def test_single_launches_prove_nothing(about: dict[str, Any], tmp_path: Path) -> None:
+    """Traces of the host, and those that do not say what they are."""
+    before, after = (
+        {**about, "traceEvents": [{"ph": "X", "pid": 0, "tid": 0, "name": "m", "ts": 0.0, "dur": us, "cat": "work"}]}
+        for us in (4.0, 5.0)
+    )
+    found = difference(before, after)
+    assert (found.worse, found.evidence, found.whole.share) == (False, "single launches", 0.25)
+    text = found.text()
+    assert "this proves nothing" in text
+    assert "a launch: 4.00 us -> 5.00 us, +25.0%" in text
+    assert "beyond noise" not in text
+    page = compared(tmp_path, before, after, 0)
+    assert "A launch took 4.00 us in A, 5.00 us in B" in page
+    assert "this proves nothing" in page
+    assert "beyond noise" not in page
+    assert f"<title>{'g on the host, 1 core' if about else 'trace'}: two runs side by side</title>" in page
+
+
+def test_a_trace_of_the_host_says_that_it_was_measured() -> None:
+    kernel = sk.compile(models.mlp((32, 32, 16), batch=4), threads=1)
+    traces = [json.loads(kernel.trace().chrome()) for _ in range(2)]
+    assert traces[0]["otherData"] == {"title": "mlp on the host, 1 core", "times": "measured"}
+    assert not difference(traces[0], traces[1], limit=0.0).worse
+    simulated_trace = sk.compile(models.mlp((32, 32, 16), batch=4), target="mini").trace()
+    assert json.loads(simulated_trace.chrome())["otherData"]["times"] == "simulated"
 
 
 def test_what_cannot_be_compared_is_refused() -> None:
@@ -168,7 +201,7 @@ def test_a_slower_device_is_found_by_what_the_commands_write(
     for target, file in (("mini", "a.json"), ("mini", "again.json"), ("slow.toml", "b.json")):
         measure(target, file)
     assert main(["diff", "a.json", "again.json", "--limit", "0"]) == 0
-    assert "nothing changed beyond noise" in capsys.readouterr().out
+    assert "nothing changed by the limit or more" in capsys.readouterr().out
     assert main(["diff", "a.json", "b.json", "--limit", "3", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert found["worse"]
@@ -192,7 +225,13 @@ def test_two_reports_side_by_side(tmp_path: Path) -> None:
     assert re.search(r"A launch takes [\d.]+ us in A, [\d.]+ us in B: \+", page)
     assert '<div class="stack" role="img" aria-label="A: ' in page
     assert "<canvas" not in page, "reports have no timelines"
-    assert "Nothing changed beyond noise" in compared(tmp_path, simulated(1000), simulated(1000), 0)
+    assert re.search(r"<td>[\d.]+</td><td>[\d.]+</td><td>[\d.]+</td>.*<td>\+[\d.]+</td>", page), "intervals, a sign"
+    assert "-0.000" not in page
+    assert "beyond noise</button>" in page
+    exact = compared(tmp_path, simulated(1000), simulated(1000), 0)
+    assert "Nothing changed by the limit or more" in exact
+    assert "beyond noise" not in exact
+    assert "A from" not in exact, "what is exact has no interval"
 
 
 def test_what_numpy_computes_is_part_of_an_accelerator_s_launch() -> None:

@@ -11,24 +11,25 @@ from pathlib import Path
 import models
 import numpy as np
 import pytest
+from seeds import seeds
 
 import superkernel as sk
 from superkernel.backends.host.compiled import HostCompiled
 from superkernel.backends.host.conditions import Conditions, Watch, frequencies, kept_launches
+from superkernel.backends.host.estimates import MedianInterval, RatioInterval, middle_half, middle_means
 from superkernel.backends.host.profile import Rounds, faster, report_of
 from superkernel.backends.host.report import (
     BoundaryReport,
     HardwareCounts,
-    MedianInterval,
     Report,
     TimePart,
     Variant,
     Work,
-    format_ns,
 )
 from superkernel.backends.host.stamps import read_single_stamps, read_stamps
 from superkernel.backends.host.variants import with_other_sync
 from superkernel.display.page import Gain
+from superkernel.display.units import format_ns
 from superkernel.scheduler.schedule import Task
 from superkernel.sync.plan import Plan, Set, TaskStep, Wait
 
@@ -105,10 +106,15 @@ def make_report(boundaries: int, conditions: Conditions | None = None) -> Report
     rows = tuple(BoundaryReport(i, f"node{i}", "full", "because", 2, 10.0 * i, 1.0) for i in range(boundaries))
     return Report(
         "g", "host avx512", 2, 9, boundaries, 3, 4, 2, boundaries - 1, 1000.0, (900.0, 800.0), 50.0, 20.0, rows, (),
-        MedianInterval(10.0, 9.0, 11.0, 5), MedianInterval(20.0, 19.0, 21.0, 5), profiled_ns=1000.0,
+        MedianInterval(10.0, 9.0, 11.0, 9), MedianInterval(20.0, 19.0, 21.0, 9), RatioInterval(2.0, 1.9, 2.1, 9),
+        profiled_ns=1000.0,
         parts=(TimePart("work", 950.0, 0.95, 940.0, 960.0), TimePart("pure sync", 50.0, 0.05, 40.0, 60.0)),
         conditions=conditions,
     )  # fmt: skip
+
+
+def other_variant() -> Variant:
+    return Variant("full barriers", MedianInterval(15.0, 14.0, 16.0, 9), 1, 1, (), RatioInterval(1.5, 1.4, 1.6, 9))
 
 
 def test_text_shows_the_costliest_boundaries() -> None:
@@ -213,10 +219,83 @@ def test_disturbed_launches_are_left_out_while_enough_remain(
     assert (int(rows.sum()), trust) == (kept, trusted)
 
 
-def test_shares_of_a_disturbed_report_are_withheld() -> None:
-    text = make_report(3, Conditions(10, 8, 9, trusted=False)).text()
-    assert "threads lost their CPU in 8 of 10 launches" in text
-    assert "pure sync 50 ns" not in text
+def test_what_a_disturbed_report_withholds_no_form_for_readers_tells() -> None:
+    """Times of whole launches it tells; the JSON form keeps the rest beside `trusted`."""
+    work = tuple(Work(i, f"s{i}", "k", 1, 137.0 + i, 1e3, 64) for i in range(2))
+    trusted = dataclasses.replace(make_report(3), work=work, variants=(other_variant(),))
+    busy = dataclasses.replace(trusted, conditions=Conditions(10, 8, 9, trusted=False))
+    for told, text in ((trusted.text(), busy.text()), (trusted._repr_html_(), busy._repr_html_())):
+        for time in ("137 ns", "49.8", "2.00x", "1.50x", "pure", "imbalance", "share", "GFLOP/s"):
+            assert time in told, time
+            assert time not in text, time
+        assert "threads lost their CPU in 8 of 10 launches" in text
+        assert "fused 10 ns [9 ns, 11 ns], one by one 20 ns [19 ns, 21 ns]: the machine was too busy to tell" in text
+        assert "node2" in text
+    data = busy.to_json()
+    assert (data["speedup"], data["ratio"]["median"], data["conditions"]["trusted"]) == (None, 2.0, False)
+    assert data["work"][0]["busy_ns"] == 137.0
+
+
+@pytest.mark.parametrize(
+    ("over", "under", "said", "told"),
+    [
+        ([20.0] * 9, [10.0] * 9, "2.00x [2.00x, 2.00x]", True),
+        ([20.0] * 5, [10.0] * 5, "too few launches to tell, 2.00x [2.00x, 2.00x]", False),
+        ([9.9, 10.1] * 20, [10.0] * 40, "no difference beyond noise, 1.00x [0.99x, 1.01x]", False),
+        ([5.0, 150.0] * 20, [10.0] * 40, "too noisy to tell, 7.75x [0.50x, 15.00x]", False),
+    ],
+)
+def test_a_ratio_is_told_where_it_can_be(over: list[float], under: list[float], said: str, told: bool) -> None:
+    ratio = RatioInterval.of(over, under)
+    assert (str(ratio), ratio.told) == (said, told)
+    report = dataclasses.replace(make_report(2), ratio=ratio)
+    assert f": {said} (medians" in report.text()
+    assert report.speedup == (2.0 if told else None)
+
+
+def test_a_ratio_is_that_of_launches_beside_one_another() -> None:
+    """On a machine that becomes ten times slower and fast again, medians alone tell nothing, rounds do."""
+    drift = np.repeat([1.0, 10.0, 1.0], [15, 30, 15])
+    one, other = MedianInterval.of(200 * drift), MedianInterval.of(100 * drift)
+    ratio = RatioInterval.of(200 * drift, 100 * drift)
+    assert one.low_ns <= other.high_ns, "the intervals overlap"
+    assert ratio.told
+    assert (ratio.low, ratio.median, ratio.high) == (2.0, 2.0, 2.0)
+
+
+@pytest.mark.parametrize("seed", seeds(20))
+def test_every_estimate_lies_within_its_interval_and_parts_add_up(seed: int) -> None:
+    """Of skewed figures with rare spikes, whose medians and middle means are far apart."""
+    rng = np.random.default_rng(seed)
+    shape = int(rng.integers(1, 60)), int(rng.integers(1, 8))
+    values = rng.lognormal(0, rng.uniform(0, 2), shape) * rng.choice([0.0, 1.0, 50.0], shape)
+    totals = values.sum(axis=1)
+    means, low, high = middle_means(values, totals)
+    assert np.all(low <= means)
+    assert np.all(means <= high)
+    assert means == pytest.approx(values[middle_half(totals)].mean(axis=0))
+    assert means.sum() == pytest.approx(middle_means(totals[:, None], totals)[0][0])
+    for samples in (values[:, 0], totals):
+        one = MedianInterval.of(samples)
+        assert one.low_ns <= one.median_ns <= one.high_ns
+
+
+def test_the_interval_of_a_middle_mean_covers_what_many_launches_give() -> None:
+    """Both parts of a launch, one skewed, against the middle mean of a hundred thousand launches."""
+    rng = np.random.default_rng(5)
+
+    def launches(count: int) -> np.ndarray:
+        return np.stack([rng.exponential(1.0, count), rng.normal(5.0, 0.5, count)], axis=1)
+
+    many = launches(100_000)
+    true = many[middle_half(many.sum(axis=1))].mean(axis=0)
+    hits = np.zeros(2)
+    for _ in range(200):
+        values = launches(60)
+        _, low, high = middle_means(values, values.sum(axis=1))
+        hits += (low <= true) & (true <= high)
+    assert hits.min() >= 0.89 * 200
+    assert hits.max() < 200, "an interval that is never missed is too wide"
 
 
 def test_counters_that_cannot_be_had_are_absent() -> None:
@@ -255,6 +334,20 @@ def test_parts_of_a_launch_are_all_of_it() -> None:
     assert sum(report.busy_ns) / plan.cores == pytest.approx(report.parts[0].ns + report.parts[1].ns)
     assert report.pure_ns == pytest.approx(report.parts[2].ns)
     assert report.parts[1].ns == 0, "nothing is only moved"
+    for part in report.parts:
+        assert part.low_ns <= part.ns <= part.high_ns, part.name
+    for work in report.work:
+        assert work.low_ns <= work.busy_ns <= work.high_ns, work.name
+
+
+def test_one_by_one_on_fewer_cores_than_the_kernel_has_leaves_no_rest() -> None:
+    """Two small products, for which one of two cores is enough: parts are means over the cores that are there."""
+    report = sk.compile(models.mlp((32, 32, 16), batch=4), threads=2).report(rounds=8)
+    assert (report.cores, len(report.busy_ns)) == (2, 1)
+    if report.trusted:
+        parts = {part.name: part for part in report.one_by_one_parts}
+        assert parts["rest"].ns == pytest.approx(0.0, abs=1e-6)
+        assert sum(part.share for part in parts.values()) == pytest.approx(1.0)
 
 
 def test_what_only_moves_data_is_told_apart() -> None:
@@ -366,9 +459,12 @@ def test_a_report_from_a_busy_machine_is_that_of_a_quiet_one_or_withholds_its_sh
     worst = report_of(compiled, recorded(compiled, 100, range(90)), 1.0)
     assert "the machine was busy: threads lost their CPU in 90 of 100 launches" in worst.text()
     assert (worst.parts, worst.gains) == ((), ())
-    page = worst.html()
+    page, whole = worst.html(), quiet.html()
     assert "too busy to say what limits" in page
     assert "pure sync" not in page.partition("<script")[0]
+    for time in ("pure us", "busy us", "GFLOP/s", "takes longest", "% of the sum"):
+        assert time in whole, time
+        assert time not in page, time
 
 
 def test_full_barriers_are_measured_beside_the_kernel() -> None:
@@ -400,7 +496,7 @@ def test_every_field_of_a_report_s_json_form_is_documented() -> None:
         work=(Work(0, "s", "k", 1, 1.0, 1.0, 1),),
         counters=HardwareCounts(1.0, 1.0, 1.0),
         gains=(Gain("less", 0.5),),
-        variants=(Variant("full barriers", MedianInterval(1.0, 1.0, 1.0, 1), 1, 1, ()),),
+        variants=(other_variant(),),
     ).to_json()
     fields = set(data) - {"schema"}
     for value in data.values():

@@ -2,11 +2,12 @@
 
 Model: a launch is *disturbed* where the operating system took the CPU from one of its threads meanwhile (involuntary
 context switches, counted by thread and round). Disturbed launches are left out and counted. What is left is *trusted*
-where it is half of all launches, or `ENOUGH`: then medians are those of a quiet machine. Else figures are of all
-launches, and their shares are withheld. What other processes and the hypervisor took of the CPUs (/proc/stat) and
-whether two of our CPUs are one core is said beside that; both slow a launch without interrupting it. So is a
-frequency that moved: behind each profiled launch every core runs a chain of additions, a cycle each, against the
-invariant counter. Every twentieth at either end is left out of the range: an interrupt lengthens a chain, too.
+where it is half of all launches, or `ENOUGH`: then medians are those of a quiet machine. Else times are of all
+launches, and what these consist of and how they compare is withheld. What other processes and the hypervisor took of
+the CPUs (/proc/stat) and whether two of our CPUs are one core is said beside that; both slow a launch without
+interrupting it. So is a frequency that moved: behind each profiled launch every core runs a chain of additions, a cycle
+each, against the invariant counter. Every twentieth at either end is left out of the range: an interrupt lengthens a
+chain, too.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ class Conditions:
         """What a reader must know; nothing where the machine was quiet."""
         if not self.trusted:
             yield (
-                f"the machine was busy: threads lost their CPU in {self.left_out} of {self.launches} launches; shares "
-                "are withheld, times are of all launches"
+                f"the machine was busy: threads lost their CPU in {self.left_out} of {self.launches} launches; times "
+                "are of all launches, and what these consist of is withheld"
             )
         elif self.left_out:
             yield f"{self.left_out} of {self.launches} launches left out: a thread lost its CPU meanwhile"

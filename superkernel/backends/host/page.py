@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from superkernel.backends.host.report import LEAST_SHARE, BoundaryReport, Report, TimePart
+from superkernel.backends.host.report import LEAST_SHARE, BoundaryReport, Report, TimePart, Work
 from superkernel.backends.page_parts import flow_of, kernels_table, memory_of
 from superkernel.display.charts import Roofline, RooflinePoint, StackedBar
-from superkernel.display.page import Page, PageTable, headline
+from superkernel.display.page import Cell, Page, PageTable, headline
 from superkernel.scheduler.schedule import Schedule
 
+WITHHELD = "Times are withheld: the machine was too busy."
 FORMS = {
     "none": "no core waits: what is read was written by the same core, or earlier waits order it",
     "point-to-point": "each core waits only for the cores whose data it needs",
@@ -26,7 +27,8 @@ LIMITS = {
 
 
 def page_of(schedule: Schedule, report: Report) -> Page:
-    """The page of a report that has a timeline."""
+    """The page of a report that has a timeline. What a report withholds it leaves out; the timeline and the times in
+    it are those of one launch, as it was."""
     assert report.timeline is not None
     notes = () if report.conditions is None else tuple(report.conditions.sentences())
     if report.parts:
@@ -40,7 +42,7 @@ def page_of(schedule: Schedule, report: Report) -> Page:
         report.gains,
         (_boundaries(report), _work(report), kernels_table(report.kernels)),
         (
-            flow_of(schedule, {work.subop: work.busy_ns / 1e3 for work in report.work}),
+            flow_of(schedule, {work.subop: work.busy_ns / 1e3 for work in report.work if report.trusted}),
             memory_of(schedule, report.timeline),
             _roofline(report),
         ),
@@ -66,21 +68,28 @@ def _boundaries(report: Report) -> PageTable:
         said = FORMS.get(boundary.form, boundary.form)
         return f"{said}; {boundary.why}" if boundary.why else said
 
-    rows = tuple(
-        (b.subop, b.name, b.form, b.arrivals, b.pure_ns / 1e3, b.imbalance_ns / 1e3, why(b)) for b in report.boundaries
-    )
+    def times(boundary: BoundaryReport) -> tuple[float | None, float | None]:
+        return (boundary.pure_ns / 1e3, boundary.imbalance_ns / 1e3) if report.trusted else (None, None)
+
+    rows = tuple((b.subop, b.name, b.form, b.arrivals, *times(b), why(b)) for b in report.boundaries)
     head = ("", "ahead of", "form", "waits", "pure us", "imbalance us", "why")
-    return PageTable("Boundaries", head, rows, "Times are sums over the cores that wait.")
+    note = "Times are sums over the cores that wait." if report.trusted else WITHHELD
+    return PageTable("Boundaries", head, rows, note)
 
 
 def _work(report: Report) -> PageTable:
-    rows = tuple((w.subop, w.name, w.busy_ns / 1e3, w.cores, w.gflops, w.gbytes, w.kernel) for w in report.work)
+    def row(w: Work) -> tuple[Cell, ...]:
+        busy_us, *rates = (w.busy_ns / 1e3, w.gflops, w.gbytes) if report.trusted else (None, None, None)
+        return (w.subop, w.name, busy_us, w.cores, *rates, w.kernel)
+
+    rows = tuple(map(row, report.work))
     head = ("", "sub-operator", "busy us", "cores", "GFLOP/s", "GB/s", "kernel")
-    return PageTable("Kernels", head, rows, "Times are those of the busiest core, over many launches.")
+    note = "Times are those of the busiest core, over many launches." if report.trusted else WITHHELD
+    return PageTable("Kernels", head, rows, note)
 
 
 def _roofline(report: Report) -> Roofline | None:
-    if not all(report.peak):
+    if not all(report.peak) or not report.trusted:
         return None
     flops_per_ns, bytes_per_ns = report.peak
     whole = sum(w.busy_ns for w in report.work) or 1.0

@@ -10,7 +10,7 @@ Where the kernel is held against others (*variants*), each has as many rounds, a
 blocks of rounds: what changes about the machine meanwhile meets all of them.
 
 A launch's *time* is the median of the plain launches; nothing else is called so. Parts of the time are means over the
-middle half of the profiled launches (by total): unlike medians they add up.
+middle half of the profiled launches, by total (`estimates.py`).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from superkernel import _core
 from superkernel.backends.host.compiled import HostCompiled
 from superkernel.backends.host.computed_in import formats_in_force, formats_text
 from superkernel.backends.host.conditions import Conditions, Watch, frequencies, kept_launches
+from superkernel.backends.host.estimates import MedianInterval, RatioInterval, middle_half, middle_means
 from superkernel.backends.host.hang import PlanWords
 from superkernel.backends.host.page import page_of
 from superkernel.backends.host.replay import LaunchReplay
 from superkernel.backends.host.report import (
     BoundaryReport,
     HardwareCounts,
-    MedianInterval,
     Report,
     TimePart,
     Variant,
@@ -83,20 +83,12 @@ class Rounds:
         """Rounds that no disturbance met; all where there are too few of them."""
         return kept_launches(self.preemptions.sum(axis=1))[0]
 
-    def middle(self) -> NDArray[np.int64]:
-        """Of the kept rounds, those in the middle half by the profiled launch's ticks; at least one."""
-        return self._middle(self.edges)
-
-    def middle_singles(self) -> NDArray[np.int64]:
-        """The same by the ticks of the sub-operators one by one."""
-        return self._middle(self.single_edges)
-
-    def _middle(self, edges: NDArray[np.uint64]) -> NDArray[np.int64]:
-        ticks = (edges[:, 1] - edges[:, 0]).astype(np.int64)
+    @property
+    def median_row(self) -> int:
+        """Of the kept rounds, the one whose profiled launch takes the median of the ticks."""
         kept = np.flatnonzero(self.kept)
-        order = kept[np.argsort(ticks[kept], kind="stable")]
-        quarter = len(order) // 4
-        return order[quarter : len(order) - quarter]
+        middle = kept[middle_half((self.edges[kept, 1] - self.edges[kept, 0]).astype(np.int64))]
+        return int(middle[len(middle) // 2])
 
 
 def run_rounds(
@@ -154,25 +146,27 @@ def measure(
     counted = compiled.executable.count(io, COUNTED_LAUNCHES) / COUNTED_LAUNCHES
     ns_per_tick = 1e9 / _core.tsc_hz()
     report = report_of(compiled, measured, ns_per_tick, HardwareCounts.of(counted))
-    rows = (_variant(name, kernel, others[name], ns_per_tick) for name, kernel in (variants or {}).items())
+    rows = (_variant(name, kernel, measured, others[name], ns_per_tick) for name, kernel in (variants or {}).items())
     return replace(report, variants=tuple(rows))
 
 
-def _variant(name: str, compiled: HostCompiled, measured: Rounds, ns_per_tick: float) -> Variant:
-    figures = _figures(compiled, measured, ns_per_tick)
-    middle = [figures[int(row)] for row in measured.middle()]
-    parts = _parts(middle, list(figures.values()), compiled.plan.cores) if measured.conditions.trusted else ()
+def _variant(name: str, compiled: HostCompiled, kernel: Rounds, measured: Rounds, ns_per_tick: float) -> Variant:
+    """A variant beside the kernel, whose rounds have the same numbers as its own."""
+    trusted, both = measured.conditions.trusted, measured.kept & kernel.kept
+    parts = _parts(_figures(compiled, measured, ns_per_tick)) if trusted else ()
+    told = trusted and kernel.conditions.trusted and both.any()
+    ratio = RatioInterval.of(measured.plain[both], kernel.plain[both]) if told else None
     run = MedianInterval.of(measured.plain[measured.kept])
-    return Variant(name, run, compiled.plan.waits, sum(compiled.plan.sets), parts)
+    return Variant(name, run, compiled.plan.waits, sum(compiled.plan.sets), parts, ratio)
 
 
-def _figures(compiled: HostCompiled, measured: Rounds, ns_per_tick: float) -> dict[int, RunFigures]:
-    """Of the kept rounds, by number."""
+def _figures(compiled: HostCompiled, measured: Rounds, ns_per_tick: float) -> list[RunFigures]:
+    """Of the kept rounds."""
     moving = moving_of(compiled)
-    return {
-        int(row): read_stamps(compiled.plan, measured.events[row], ns_per_tick, measured.edges[row].tolist(), moving)
+    return [
+        read_stamps(compiled.plan, measured.events[row], ns_per_tick, measured.edges[row].tolist(), moving)
         for row in np.flatnonzero(measured.kept)
-    }
+    ]
 
 
 def _single_parts(compiled: HostCompiled, measured: Rounds, ns_per_tick: float) -> tuple[TimePart, ...]:
@@ -180,12 +174,11 @@ def _single_parts(compiled: HostCompiled, measured: Rounds, ns_per_tick: float) 
     if not len(measured.single_edges) or not measured.conditions.trusted:
         return ()
     moving, events, edges = moving_of(compiled), measured.single_events, measured.single_edges
-    figures = {
-        int(row): read_single_stamps(events[row], edges[row].tolist(), ns_per_tick, moving)
+    figures = [
+        read_single_stamps(events[row], edges[row].tolist(), ns_per_tick, moving)
         for row in np.flatnonzero(measured.kept)
-    }
-    middle = [figures[int(row)] for row in measured.middle_singles()]
-    return _parts(middle, list(figures.values()), compiled.cores)
+    ]
+    return _parts(figures)
 
 
 def report_of(
@@ -194,7 +187,7 @@ def report_of(
     """The report of what was measured."""
     plan, kept = compiled.plan, measured.kept
     figures = _figures(compiled, measured, ns_per_tick)
-    middle = [figures[int(row)] for row in measured.middle()]
+    middle = [figures[int(row)] for row in middle_half([f.total for f in figures])]
     pure, imbalance, busy, sets = (
         np.mean([getattr(f, name) for f in middle], axis=0) for name in ("pure", "imbalance", "busy", "sets")
     )
@@ -215,7 +208,7 @@ def report_of(
         )
         for b in plan.boundaries
     )
-    work, peak = _work(compiled, middle, list(figures.values())), _peak(compiled)
+    work, peak = _work(compiled, figures), _peak(compiled)
     return Report(
         graph=compiled.graph.name,
         target=f"host {compiled.target.tier}",
@@ -237,13 +230,14 @@ def report_of(
         ),
         fused=run if compared else None,
         one_by_one=MedianInterval.of(measured.single[kept]) if compared else None,
+        ratio=RatioInterval.of(measured.single[kept], measured.plain[kept]) if compared else None,
         one_by_one_parts=_single_parts(compiled, measured, ns_per_tick),
         work=work,
         precision=formats_text(compiled.options.precision, tuple(formats_in_force(compiled.schedule).items())),
         run=run,
         profiled_ns=float(np.mean([f.total for f in middle])),
         stamps=MedianInterval.of((measured.profiled - measured.plain)[kept]),
-        parts=_parts(middle, list(figures.values()), plan.cores) if measured.conditions.trusted else (),
+        parts=_parts(figures) if measured.conditions.trusted else (),
         conditions=measured.conditions,
         counters=counters,
         kernels=kernel_uses(compiled),
@@ -256,9 +250,8 @@ def report_of(
 
 def _timeline(compiled: HostCompiled, measured: Rounds, ns_per_tick: float) -> Trace:
     """The launch with the median time."""
-    middle = measured.middle()
     notes = tuple(measured.conditions.sentences())
-    return trace_of(compiled, measured.events[int(middle[len(middle) // 2])], ns_per_tick, notes)
+    return trace_of(compiled, measured.events[measured.median_row], ns_per_tick, notes)
 
 
 def _gains(
@@ -269,8 +262,7 @@ def _gains(
     work: Sequence[Work],
 ) -> tuple[Gain, ...]:
     """What would help most, from the launch with the median time, largest first."""
-    plan, middle = compiled.plan, measured.middle()
-    row = int(middle[len(middle) // 2])
+    plan, row = compiled.plan, measured.median_row
     stamps = [core_stamps(plan, measured.events[row], core, ns_per_tick) for core in range(plan.cores)]
     replay = LaunchReplay(plan, stamps)
     whole = (int(measured.edges[row, 1]) - int(measured.edges[row, 0])) * ns_per_tick
@@ -309,8 +301,9 @@ def faster(of_roof: float) -> tuple[float, str]:
     return factor, "twice as fast" if factor == 0.5 else f"as fast as the cores can be, {1 / factor:.1f} times"
 
 
-def _parts(middle: Sequence[RunFigures], kept: Sequence[RunFigures], cores: int) -> tuple[TimePart, ...]:
-    """What a profiled launch's time consists of, mean over cores. They sum to it."""
+def _parts(figures: Sequence[RunFigures]) -> tuple[TimePart, ...]:
+    """What a profiled launch's time consists of, mean over the cores that left stamps, which may be fewer than the
+    kernel has. They sum to it."""
 
     def of(figures: RunFigures) -> dict[str, float]:
         found = {
@@ -321,35 +314,41 @@ def _parts(middle: Sequence[RunFigures], kept: Sequence[RunFigures], cores: int)
             "end": float(figures.end.sum()),
             "launch": float(figures.launch.sum()),
         }
-        found = {name: ns / cores for name, ns in found.items()}
+        found = {name: ns / len(figures.busy) for name, ns in found.items()}
         return found | {"rest": figures.total - sum(found.values())}
 
-    means, each = [of(f) for f in middle], [of(f) for f in kept]
-    total = float(np.mean([f.total for f in middle])) or 1.0
-    rows = []
-    for name in means[0]:
-        interval = MedianInterval.of([row[name] for row in each])
-        ns = float(np.mean([row[name] for row in means]))
-        rows.append(TimePart(name, ns, ns / total, interval.low_ns, interval.high_ns))
-    return tuple(rows)
+    rows, totals = [of(f) for f in figures], [f.total for f in figures]
+    means, low, high = middle_means(np.array([list(row.values()) for row in rows]), totals)
+    total = float(means.sum()) or 1.0
+    found = zip(rows[0], means.tolist(), (means / total).tolist(), low.tolist(), high.tolist(), strict=True)
+    return tuple(TimePart(*row) for row in found)
 
 
-def _work(compiled: HostCompiled, middle: Sequence[RunFigures], kept: Sequence[RunFigures]) -> tuple[Work, ...]:
+def _work(compiled: HostCompiled, figures: Sequence[RunFigures]) -> tuple[Work, ...]:
     """A row per sub-operator."""
     schedule = compiled.schedule
     cores: dict[int, set[int]] = {}
     for task in schedule.tasks:
         cores.setdefault(task.subop, set()).add(task.core)
-    rows = []
-    for sub, flops in zip(schedule.subops, flops_of(compiled.graph, schedule), strict=True):
-        busy = float(np.mean([f.subop.get(sub.index, 0.0) for f in middle]))
-        each = MedianInterval.of([f.subop.get(sub.index, 0.0) for f in kept])
-        nbytes = sum(operand.type.nbytes for operand in sub.body.operands)
-        on = len(cores.get(sub.index, ()))
-        what = computed_in(sub, schedule.tilings[sub.index])
-        names, low, high = compiled.symbols[sub.index], each.low_ns, each.high_ns
-        rows.append(Work(sub.index, sub.name, sub.kernel, on, busy, flops, nbytes, what, names, low, high))
-    return tuple(rows)
+    times = np.array([[f.subop.get(sub.index, 0.0) for sub in schedule.subops] for f in figures])
+    means, low, high = middle_means(times, [f.total for f in figures])
+    flops = flops_of(compiled.graph, schedule)
+    return tuple(
+        Work(
+            sub.index,
+            sub.name,
+            sub.kernel,
+            len(cores.get(sub.index, ())),
+            float(means[place]),
+            flops[place],
+            sum(operand.type.nbytes for operand in sub.body.operands),
+            computed_in(sub, schedule.tilings[sub.index]),
+            compiled.symbols[sub.index],
+            float(low[place]),
+            float(high[place]),
+        )
+        for place, sub in enumerate(schedule.subops)
+    )
 
 
 def traced(compiled: HostCompiled, io: Sequence[Array]) -> Trace:

@@ -10,8 +10,11 @@ A set's own time counts as pure. What a core waits behind its last step until th
 launch takes ahead of a core's first step and behind the last core's last is *launch*; work, pure sync, imbalance, end,
 launch and the rest add up to the profiled launch. A *row of work* is a sub-operator's own time, that of its busiest
 core, with the operations that its nodes stand for (a multiply-add counts as two). Figures of one launch vary; `Report`
-therefore holds those of many (`profile.py`): medians with a 95 % interval (binomial, distribution-free) of whole
-launches, which alternate in one process, and means over the middle half for what a launch consists of.
+therefore holds those of many (`profile.py`), with their intervals (`estimates.py`): medians of whole launches, which
+alternate in one process, and means over the middle half for what a launch consists of.
+
+Where the machine was too busy (`conditions.py`) the report says times of whole launches alone, in every form for
+readers; the JSON form keeps what was measured of sub-operators and boundaries beside `conditions.trusted`.
 """
 
 from __future__ import annotations
@@ -20,12 +23,10 @@ import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from superkernel.backends.host.conditions import Conditions
+from superkernel.backends.host.estimates import MedianInterval, RatioInterval
 from superkernel.compilation.kernel_uses import KernelUse, use_lines
 from superkernel.core.counted import counted
 from superkernel.core.errors import UnsupportedError
@@ -34,8 +35,13 @@ from superkernel.display.charts import Chart
 from superkernel.display.notebook import Share
 from superkernel.display.page import Gain, Page
 from superkernel.display.spans import Recording
+from superkernel.display.units import format_ns
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 HTML_ROWS_MAX = 40
+TOO_BUSY = "the machine was too busy to tell"
 LEAST_SHARE = 0.0005  # of a launch: parts below are not mentioned
 
 
@@ -66,7 +72,7 @@ class Work:
     operand_bytes: int  # sizes of its operands: what a cold run must move at most
     computed_in: str = ""  # format of its products, or the type of its result
     symbols: tuple[str, ...] = ()  # of its kernel function
-    low_ns: float = 0.0  # 95 % interval of the median
+    low_ns: float = 0.0  # 95 % interval of `busy_ns`
     high_ns: float = 0.0
 
     @property
@@ -81,31 +87,8 @@ class Work:
 
 
 @dataclass(frozen=True)
-class MedianInterval:
-    """Median of samples with its 95 % interval, in ns."""
-
-    median_ns: float
-    low_ns: float
-    high_ns: float
-    samples: int
-
-    @staticmethod
-    def of(samples: NDArray[Any] | Sequence[float]) -> MedianInterval:
-        """Order statistics: the interval's ranks are n/2 -+ 0.98 sqrt(n) (normal approximation of the binomial)."""
-        ordered = np.sort(np.asarray(samples, float))
-        count = len(ordered)
-        half = 0.98 * count**0.5
-        low = ordered[max(0, int(count / 2 - half))]
-        high = ordered[min(count - 1, int(np.ceil(count / 2 + half)))]
-        return MedianInterval(float(np.median(ordered)), float(low), float(high), count)
-
-    def __str__(self) -> str:
-        return f"{format_ns(self.median_ns)} [{format_ns(self.low_ns)}, {format_ns(self.high_ns)}]"
-
-
-@dataclass(frozen=True)
 class TimePart:
-    """A part of a profiled launch's time, mean over cores: ns and share of 1, and the 95 % interval of its median."""
+    """A part of a profiled launch's time, mean over cores: ns with their 95 % interval, and share of 1."""
 
     name: str
     ns: float
@@ -117,13 +100,15 @@ class TimePart:
 @dataclass(frozen=True)
 class Variant:
     """The same sub-operators with other options, measured in turn with the kernel: its launch, and what it consists of;
-    no `parts` where the machine was too busy."""
+    `ratio`: against the kernel's, of rounds of the same block. No `parts` and no `ratio` where the machine was too
+    busy."""
 
     name: str
     run: MedianInterval
     waits: int
     sets: int
     parts: tuple[TimePart, ...]
+    ratio: RatioInterval | None = None
 
 
 @dataclass(frozen=True)
@@ -149,10 +134,10 @@ class HardwareCounts:
 @dataclass(frozen=True)
 class Report:
     """See the module docstring. `run_ns`: the time of a launch, as `run` has it with its interval; `busy_ns` per core;
-    `fused` and `one_by_one` None where not compared; `work` in the order of execution. `profiled_ns` is the time of a
-    launch that leaves time stamps, `stamps` what they cost, `parts` what it consists of and `one_by_one_parts` what the
-    sub-operators one by one do, none where the machine was too busy to say; `variants`: what it was held
-    against beside one by one; `gains`: what would help, the largest first;
+    `fused`, `one_by_one` and the `ratio` of the second to the first None where not compared; `work` in the order of
+    execution. `profiled_ns` is the time of a launch that leaves time stamps, `stamps` what they cost, `parts` what it
+    consists of and `one_by_one_parts` what the sub-operators one by one do, none where the machine was too busy to
+    say; `variants`: what it was held against beside one by one; `gains`: what would help, the largest first;
     `timeline`: the launch with the median time, no part of the JSON form."""
 
     graph: str
@@ -172,6 +157,7 @@ class Report:
     fallbacks: tuple[str, ...]
     fused: MedianInterval | None = None
     one_by_one: MedianInterval | None = None
+    ratio: RatioInterval | None = None
     one_by_one_parts: tuple[TimePart, ...] = ()
     work: tuple[Work, ...] = ()
     precision: str = ""  # where less than the declared precision is allowed: what was computed in what
@@ -195,10 +181,9 @@ class Report:
 
     @property
     def speedup(self) -> float | None:
-        """One by one over fused, medians."""
-        if self.fused is None or self.one_by_one is None:
-            return None
-        return self.one_by_one.median_ns / self.fused.median_ns
+        """How many times as long the sub-operators take one by one; None where that cannot be told: not compared,
+        within noise of 1, or on a machine that was too busy."""
+        return self.ratio.median if self.ratio is not None and self.ratio.told and self.trusted else None
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, stable keys."""
@@ -218,14 +203,13 @@ class Report:
         shown = self._costliest(boundaries_max)
         if shown:
             lines.append(self._forms())
-            lines.append(f"{'boundary':<40} {'form':<15} {'arrivals':>8} {'pure':>10} {'imbalance':>10}  reason")
+            times = f" {'pure':>10} {'imbalance':>10}" if self.trusted else ""
+            lines.append(f"{'boundary':<40} {'form':<15} {'arrivals':>8}{times}  reason")
             for b in shown:
-                lines.append(
-                    f"{_label(b.subop, b.name):<40} {b.form:<15} {b.arrivals:>8} {format_ns(b.pure_ns):>10} "
-                    f"{format_ns(b.imbalance_ns):>10}  {b.why or b.reason}"
-                )
+                times = f" {format_ns(b.pure_ns):>10} {format_ns(b.imbalance_ns):>10}" if self.trusted else ""
+                lines.append(f"{_label(b.subop, b.name):<40} {b.form:<15} {b.arrivals:>8}{times}  {b.why or b.reason}")
             if len(shown) < len(self.boundaries):
-                lines.append(f"(the {len(shown)} costliest of {len(self.boundaries)}; all of them in the JSON form)")
+                lines.append(f"({self._which(len(shown), len(self.boundaries))}; all of them in the JSON form)")
         return "\n".join(lines)
 
     def _headlines(self) -> list[str]:
@@ -240,16 +224,14 @@ class Report:
         lines += self._part_lines()
         if self.fused is not None and self.one_by_one is not None:
             lines.append(
-                f"fused {self.fused}, one by one {self.one_by_one}: {self.speedup:.2f}x "
+                f"fused {self.fused}, one by one {self.one_by_one}: {self._ratio(self.ratio)} "
                 f"(medians with 95 % intervals, {counted(self.fused.samples, 'alternating pair')})"
             )
             if self.one_by_one_parts and self.trusted:
                 lines.append(f"one by one, mean over cores: {_said(self.one_by_one_parts)}")
         for variant in self.variants:
-            lines.append(
-                f"with {variant.name} {variant.run}, {counted(variant.waits, 'wait')}: "
-                f"{variant.run.median_ns / (self.run_ns or 1.0):.2f}x the time"
-            )
+            waits = counted(variant.waits, "wait")
+            lines.append(f"with {variant.name} {variant.run}, {waits}: {self._ratio(variant.ratio)} of the time")
         lines += [self.precision] if self.precision else []
         return lines + [f"fallback to NumPy: {text}" for text in self.fallbacks]
 
@@ -275,9 +257,17 @@ class Report:
         lines = [said, f"busy: {busy}"]
         return lines + ([f"per launch, all cores: {self.counters}"] if self.counters is not None else [])
 
+    def _ratio(self, ratio: RatioInterval | None) -> str:
+        return TOO_BUSY if ratio is None or not self.trusted else str(ratio)
+
+    def _which(self, shown: int, whole: int) -> str:
+        """Which boundaries are shown."""
+        return f"the {shown} costliest of {whole}" if self.trusted else f"the {shown} of {whole} with most arrivals"
+
     def _costliest(self, rows_max: int) -> list[BoundaryReport]:
-        """The boundaries that cost most, in the order of execution."""
-        costliest = sorted(self.boundaries, key=lambda b: (-b.pure_ns - b.imbalance_ns, -b.arrivals, b.subop))
+        """The boundaries that cost most, as far as that is known, in the order of execution."""
+        known = self.trusted
+        costliest = sorted(self.boundaries, key=lambda b: (-(b.pure_ns + b.imbalance_ns) * known, -b.arrivals, b.subop))
         return sorted(costliest[:rows_max], key=lambda b: b.subop)
 
     def _longest(self) -> list[Work]:
@@ -294,9 +284,13 @@ class Report:
         work = [
             (w.subop, w.name, format_ns(w.busy_ns), Share(w.busy_ns / total), w.cores, w.gflops, w.gbytes, w.kernel)
             for w in self._longest()
+            if self.trusted
         ]
+        known = self.trusted
         boundaries = [
-            (b.subop, b.name, b.form, b.arrivals, format_ns(b.pure_ns), format_ns(b.imbalance_ns), b.why or b.reason)
+            (b.subop, b.name, b.form, b.arrivals)
+            + ((format_ns(b.pure_ns), format_ns(b.imbalance_ns)) if known else ())
+            + (b.why or b.reason,)
             for b in self._costliest(HTML_ROWS_MAX)
         ]
         return notebook.shown(
@@ -309,18 +303,16 @@ class Report:
             ),
             notebook.lines([self._forms()] if self.boundaries else []),
             notebook.table(
-                ("", "boundary ahead of", "form", "arrivals", "pure", "imbalance", "reason"),
+                ("", "boundary ahead of", "form", "arrivals", *(("pure", "imbalance") if known else ()), "reason"),
                 boundaries,
-                f"the {HTML_ROWS_MAX} costliest of {len(self.boundaries)}"
-                if len(self.boundaries) > HTML_ROWS_MAX
-                else "",
+                self._which(HTML_ROWS_MAX, len(self.boundaries)) if len(self.boundaries) > HTML_ROWS_MAX else "",
             ),
             notebook.folded("kernels", "\n".join(use_lines(self.kernels, HTML_ROWS_MAX))),
         )
 
     def _work_lines(self, rows_max: int) -> list[str]:
-        """The sub-operators that took longest, longest first."""
-        if not self.work:
+        """The sub-operators that took longest, longest first, where that is known."""
+        if not self.work or not self.trusted:
             return []
         total = sum(w.busy_ns for w in self.work) or 1.0
         lines = [f"{'sub-operator':<40} {'busy':>10} {'share':>7} {'cores':>5} {'GFLOP/s':>9} {'GB/s':>7}  kernel"]
@@ -350,11 +342,3 @@ def _said(parts: Sequence[TimePart]) -> str:
 def _label(subop: int, name: str) -> str:
     label = f"{subop} {name}"
     return label if len(label) <= 40 else label[:39] + "…"
-
-
-def format_ns(ns: float) -> str:
-    """A time with a unit that keeps three digits readable."""
-    for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
-        if abs(ns) >= size:
-            return f"{ns / size:.2f} {unit}"
-    return f"{ns:.0f} ns"
