@@ -2,8 +2,8 @@
 
     python docs/site/timeline.py [docs/timeline.svg]
 
-Prints the SVG, or writes it. The graph is the tutorial's; times are the simulator's, so that the picture is the same
-on every machine. Rows are the cores of the first group. Bars are a core's own time in a
+Prints the SVG, or writes it. The graph is the tutorial's; times are the simulator's, without what launching costs, so
+that the picture is the same on every machine. Rows are the cores of the first group. Bars are a core's own time in a
 sub-operator; what it waits in it for others is pale.
 """
 

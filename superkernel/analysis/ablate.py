@@ -53,8 +53,7 @@ from superkernel.backends import backend_of
 from superkernel.backends.aicore.backend import BACKEND
 from superkernel.backends.aicore.executable import SimExecutable
 from superkernel.backends.aicore.kernel import AicoreKernel
-from superkernel.backends.aicore.measure import span_of
-from superkernel.backends.aicore.timeline import Activity, Timeline, summed
+from superkernel.backends.aicore.timeline import Activity, Timeline, span_of, summed
 from superkernel.backends.aicore.variants import with_other_code
 from superkernel.compilation.pipeline import compile_graph
 from superkernel.core.counted import counted

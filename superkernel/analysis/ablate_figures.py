@@ -152,7 +152,7 @@ class Figures:
 
 def unsynchronised_cycles(compiled: AicoreCompiled, io: Sequence[NDArray[Any]]) -> int | None:
     """Cycles of a program without the events between its cores."""
-    from superkernel.backends.aicore.measure import span_of
+    from superkernel.backends.aicore.timeline import span_of
     from superkernel.backends.aicore.variants import unverified_program
 
     plan = compiled.plan

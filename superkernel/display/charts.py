@@ -7,7 +7,7 @@ is the same blue as work, the fuller the longer a sub-operator takes. What canno
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -49,6 +49,12 @@ def colour_of(part: str) -> str:
     return PART_COLOURS.get(part, part)
 
 
+def ordered_parts(parts: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
+    """Parts that there are, in `PART_ORDER`."""
+    known = [(name, us) for name, us in parts if us > 0]
+    return sorted(known, key=lambda part: PART_ORDER.index(part[0]) if part[0] in PART_ORDER else len(PART_ORDER))
+
+
 @dataclass(frozen=True, slots=True)
 class StackedBar:
     """A time in us and its parts; parts may be unknown. `said`: what is written behind it."""
@@ -60,8 +66,7 @@ class StackedBar:
 
     def ordered(self) -> list[tuple[str, float]]:
         """Parts that there are, in `PART_ORDER`."""
-        known = [(name, us) for name, us in self.parts if us > 0]
-        return sorted(known, key=lambda part: PART_ORDER.index(part[0]) if part[0] in PART_ORDER else len(PART_ORDER))
+        return ordered_parts(self.parts)
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,6 @@ def _parts(kind: str, data: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
                 yield figure.name.partition(",")[0], figure.us
     elif kind == SIMULATED:
         yield from data.get("split", {}).items()
-        yield "NumPy", data.get("numpy_us", 0.0)
     elif "rows" in data:
         yield from data["rows"][-1].get("split", {}).items()
     elif (data.get("conditions") or {}).get("trusted", True):

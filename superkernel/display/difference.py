@@ -25,6 +25,7 @@ from superkernel.display.units import format_us
 
 LIMIT = 0.02
 WHOLE = "a launch"
+NUMPY = "NumPy"
 NUMPY_WITHIN = 2.0  # times: what one measurement of a call of NumPy is believed to
 TRACE = "trace"
 EXACT, INTERVALS, SINGLE = "exact", "intervals", "single launches"
@@ -187,13 +188,12 @@ def _median(name: str, interval: Mapping[str, float]) -> Figure:
 
 def _of_simulator(data: Mapping[str, Any]) -> Iterator[Figure]:
     us = 1 / data["clock_mhz"]
-    yield _with_numpy(WHOLE, data["cycles"] * us, data.get("numpy_us", 0.0))
+    numpy_us = data.get("numpy_us", 0.0)
+    yield _with_numpy(WHOLE, data["time_us"] - numpy_us, numpy_us)
     for row in data["subops"]:
         yield _exact(f"{row['name']} ({row['kernel']})", (row["last"] - row["first"]) * us)
     for name, part_us in data.get("split", {}).items():
-        yield _exact(f"{name}, mean over cores", part_us)
-    if data.get("numpy_us"):
-        yield _with_numpy("NumPy", 0.0, data["numpy_us"])
+        yield _with_numpy(name, 0.0, numpy_us) if name == NUMPY else _exact(name, part_us)
 
 
 def _with_numpy(name: str, us: float, numpy_us: float) -> Figure:

@@ -214,8 +214,8 @@ def _times(recording: Recording) -> PageTable:
     """A row per sub-operator: when, how long, and what its cores waited for, means over the cores that have it."""
     rows: list[tuple[Cell, ...]] = []
     for subop, spans in sorted(_of_subops(recording).items(), key=lambda item: min(s.begin_us for s in item[1])):
-        cores = {recording.tracks[s.track].core for s in spans}
         works = [s for s in spans if s.activity in WORKING] or spans
+        cores = {recording.tracks[s.track].core for s in works}
         begin, end = min(s.begin_us for s in works), max(s.end_us for s in works)
         waits = [sum(s.end_us - s.begin_us for s in spans if s.activity is kind) / len(cores) for kind in WAITING]
         rows.append((subop, recording.subops[subop], len(cores), begin, end, end - begin, *waits))

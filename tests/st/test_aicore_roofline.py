@@ -18,8 +18,9 @@ import pytest
 
 import superkernel
 from superkernel.backends.aicore.compiled import AicoreCompiled
-from superkernel.backends.aicore.measure import report_of, span_of
+from superkernel.backends.aicore.measure import report_of
 from superkernel.backends.aicore.report import SimReport
+from superkernel.backends.aicore.timeline import span_of
 from superkernel.builder import GraphBuilder, Tensor
 from superkernel.codegen.aicore.program_spec import PHASE_BEHIND
 from superkernel.ir.graph import Graph

@@ -182,7 +182,7 @@ def without_events(plan: AicorePlan, events: Collection[int]) -> AicorePlan:
 
 def _tried(compiled: AicoreCompiled, io: Sequence[NDArray[Any]], row: BoundaryRow, cycles: int) -> float | None:
     """The gain of a run without the boundary's events."""
-    from superkernel.backends.aicore.measure import span_of
+    from superkernel.backends.aicore.timeline import span_of
     from superkernel.backends.aicore.variants import unverified_program
 
     program = unverified_program(compiled, without_events(compiled.plan, row.events))

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from superkernel.backends.aicore.compiled import AicoreCompiled
-from superkernel.backends.aicore.measure import span_of
+from superkernel.backends.aicore.timeline import span_of
 from superkernel.codegen.cache import ObjectCache
 from superkernel.compilation.compiled import Job
 from superkernel.compilation.planned import HASHED_BYTES_MAX, job_key

@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,7 +28,7 @@ from superkernel.codegen.aicore.program_spec import SINGLE
 from superkernel.core.errors import DataError, SimulationError, UnsupportedError, Violation
 from superkernel.core.options import SIMULATION_LIMIT_S
 from superkernel.core.tensor import Region
-from superkernel.ir.body import Role
+from superkernel.ir.body import Body, Role
 from superkernel.ops.grouped import STATUS_WORD, TILINGS
 from superkernel.scheduler.schedule import Schedule, Space
 from superkernel.sim.counters import LaunchResult
@@ -150,13 +151,14 @@ class SimExecutable:
         single: bool = False,
         trace: bool = False,
         warm: bool = False,
+        numpy_trials: int = 1,
         **options: Any,
     ) -> SimRun:
         """A run: fused, or with `single` one launch per sub-operator; with `warm` the second of two on one device, so
         that L2 holds what the first one left (instruction caches are cold at every launch). Mode `timing` computes data
         where tilings depend on it (`SimRun.needed_data`), and else packs and writes no constants that engines alone
         read. Raises DataError where such data is out of range, SimulationError, of kind
-        `time_limit` where all of it takes longer than `limit_s`."""
+        `time_limit` where all of it takes longer than `limit_s`. `numpy_trials`: as in `host_call`."""
         needed_data = tuple(self._tilings()) if mode == "timing" else ()
         if needed_data:
             mode = "both"
@@ -167,13 +169,15 @@ class SimExecutable:
         end_s = time.monotonic() + self.limit_s
         for _ in range(2 if warm else 1):
             self.fill(device, io, device.reserve if mode == "timing" else None)
-            launches, between = self._launches(device, single, end_s)
+            launches, between = self._launches(device, single, end_s, numpy_trials)
         check_finished(self.schedule, launches, counted=mode != "functional")
         if mode != "timing":
             self.collect(device, io)
         return SimRun(tuple(launches), device, tuple(between), needed_data)
 
-    def _launches(self, device: Device, single: bool, end_s: float) -> tuple[list[LaunchResult], list[NumPyCall]]:
+    def _launches(
+        self, device: Device, single: bool, end_s: float, numpy_trials: int
+    ) -> tuple[list[LaunchResult], list[NumPyCall]]:
         """One run on a filled device."""
         launches: list[LaunchResult] = []
         between: list[NumPyCall] = []
@@ -181,14 +185,15 @@ class SimExecutable:
         if single:
             for sub in self.schedule.subops:
                 if sub.index in calls:
-                    between.append(NumPyCall(len(launches) - 1, sub.index, self._host_call(device, sub.index)))
+                    us = self._host_call(device, sub.index, numpy_trials)
+                    between.append(NumPyCall(len(launches) - 1, sub.index, us))
                 elif self.image.calls[sub.index] is not None:
                     launches.append(self._launch(device, SINGLE + sub.index, end_s))
         else:
             for number in range(self.image.launches):
                 launches.append(self._launch(device, number, end_s))
                 if number < len(self.image.between) and (call := self.image.between[number]) is not None:
-                    between.append(NumPyCall(number, call, self._host_call(device, call)))
+                    between.append(NumPyCall(number, call, self._host_call(device, call, numpy_trials)))
         return launches, between
 
     def _launch(self, device: Device, number: int, end_s: float) -> LaunchResult:
@@ -264,9 +269,9 @@ class SimExecutable:
 
     # Sub-operators on the reference -----------------------------------------------------------------------------------
 
-    def _host_call(self, device: Device, index: int) -> float:
+    def _host_call(self, device: Device, index: int, trials: int) -> float:
         """The same between launches of a run: where engines compute no data, what follows from data is none."""
-        us = self.host_call(device, index)
+        us = self.host_call(device, index, trials)
         if device.mode == "timing":
             for address, operand in zip(
                 self.schedule.addresses[index], self.schedule.subops[index].body.operands, strict=True
@@ -275,9 +280,9 @@ class SimExecutable:
                     device.reserve(self.image.addresses.of(address), operand.type.nbytes)
         return us
 
-    def host_call(self, device: GlobalMemory, index: int) -> float:
+    def host_call(self, device: GlobalMemory, index: int, trials: int = 1) -> float:
         """Compute one sub-operator with NumPy on the device's memory: the us that it took on this machine, without the
-        way of its operands."""
+        way of its operands; the median of several trials, which end early where they take long."""
         sub = self.schedule.subops[index]
         body = sub.body
         addresses = [self.image.addresses.of(address) for address in self.schedule.addresses[index]]
@@ -285,13 +290,20 @@ class SimExecutable:
             np.frombuffer(bytearray(device.read(a, o.type.nbytes)), o.type.dtype.numpy)
             for a, o in zip(addresses, body.operands, strict=True)
         ]
-        begin = self.clock_ns()
-        compute(body, buffers, sub.name)
-        us = (self.clock_ns() - begin) / 1000
+        took: list[float] = []
+        while len(took) < trials - 1 and sum(took) < TRIALS_US_MAX:
+            took.append(self._computed(body, [buffer.copy() for buffer in buffers], sub.name))
+        took.append(self._computed(body, buffers, sub.name))
         for address, buffer, operand in zip(addresses, buffers, body.operands, strict=True):
             if operand.role in (Role.OUTPUT, Role.INOUT):
                 device.write(address, buffer.tobytes())
-        return us
+        return median(took)
+
+    def _computed(self, body: Body, buffers: Sequence[Array], name: str) -> float:
+        """us."""
+        begin = self.clock_ns()
+        compute(body, buffers, name)
+        return (self.clock_ns() - begin) / 1000
 
 
 def _unwritten(slot: int, offset: int, nbytes: int) -> SimulationError:
@@ -302,6 +314,7 @@ def _unwritten(slot: int, offset: int, nbytes: int) -> SimulationError:
 
 
 RUNS_MAX = 4096
+TRIALS_US_MAX = 50_000.0
 
 
 def _runs(region: Region) -> list[tuple[int, int]]:

@@ -147,7 +147,7 @@ class AicoreKernel(Kernel):
         from superkernel.backends.aicore.page import PageSource
 
         source = PageSource(self._compiled, [array.copy() for array in io], warm)
-        return replace(measure(self._compiled, io, baseline=rounds > 0, warm=warm), source=source)
+        return replace(measure(self._compiled, io, baseline=rounds > 0, split=True, warm=warm), source=source)
 
     def _times(self, io: Io, rounds: int) -> NDArray[np.int64]:
         """Simulated ns of a fused run, the same every time, with what NumPy took between launches."""

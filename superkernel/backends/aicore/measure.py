@@ -11,27 +11,39 @@ from numpy.typing import NDArray
 
 from superkernel.backends.aicore.compiled import AicoreCompiled
 from superkernel.backends.aicore.report import FATES, FETCH_STALLS, Baseline, CoreRow, PartRow, SimReport, SubopRow
-from superkernel.codegen.aicore.program_spec import PHASE_BEHIND, PHASE_ENTRY
+from superkernel.backends.aicore.timeline import PART_NAMES, Timeline, span_of, summed
+from superkernel.codegen.aicore.program_spec import PHASE_BEHIND
 from superkernel.compilation.kernel_uses import kernel_uses
 from superkernel.sim.counters import STALLS, ControlCounts, CoreCounts, LaunchResult, MarkerCounts
 from superkernel.sync.aicore.plan import AicorePlan
 from superkernel.target.aicore import AicoreTarget
 
 _WAITS = ("cross_wait", "wait_memory")
+NUMPY_TRIALS = 5  # the first one finds cold caches
 
 
 def measure(
-    compiled: AicoreCompiled, io: Sequence[NDArray[Any]], *, baseline: bool, warm: bool = False, delays: int = 0
+    compiled: AicoreCompiled,
+    io: Sequence[NDArray[Any]],
+    *,
+    baseline: bool,
+    split: bool = False,
+    warm: bool = False,
+    delays: int = 0,
 ) -> SimReport:
     """Run on the simulator and account for it. Outputs and states are those of the fused run. `warm`: as in
-    `SimExecutable.simulate`; `delays`, of the fused run: as in `Device`. In the executable's mode, which must have
+    `SimExecutable.simulate`; `delays`, of the fused run: as in `Device`; `split`: with the parts of its time, and what
+    NumPy computes is timed several times. In the executable's mode, which must have
     times; for timing only, outputs and states stay."""
     executable, kept = compiled.executable, None
     states = io[len(compiled.graph.inputs) + len(compiled.graph.outputs) :]
     if baseline:
         kept = [state.copy() for state in states]
     mode = executable.mode
-    run = executable.simulate(io, mode=mode, warm=warm, delays=delays, races=mode == "both")
+    trials = NUMPY_TRIALS if split else 1
+    run = executable.simulate(
+        io, mode=mode, trace=split, warm=warm, delays=delays, races=mode == "both", numpy_trials=trials
+    )
     names = [sub.name for sub in compiled.schedule.subops]
     report = replace(
         report_of(compiled, run.launches),
@@ -40,7 +52,14 @@ def measure(
         needed_data=tuple(names[index] for index in run.needed_data),
         data_dependent=tuple(names[index] for index in run.data_dependent),
     )
-    report = replace(report, numpy_us=run.numpy_us, time_us=report.time_us + run.numpy_us)
+    numpy_us = {call.subop: call.us for call in run.between}
+    rows = tuple(replace(row, numpy_us=numpy_us.get(row.subop, 0.0)) for row in report.subops)
+    report = replace(report, subops=rows, numpy_us=run.numpy_us, time_us=report.time_us + run.numpy_us)
+    if split:
+        found = summed(Timeline.of(compiled, launch).split() for launch in run.launches)
+        us = compiled.target.nanoseconds(1) / 1000
+        parts = {PART_NAMES[activity]: cycles * us for activity, cycles in found.items()}
+        report = replace(report, split={**parts, "NumPy": run.numpy_us})
     if not baseline:
         return report
     assert kept is not None
@@ -97,15 +116,6 @@ def _part_rows(compiled: AicoreCompiled, launches: Sequence[LaunchResult]) -> It
             other / 1000 if len(part.subops) > 1 else None,
             (target.nanoseconds(cycles) + len(numbers) * float(target.dispatch.launch_ns)) / 1000,
         )
-
-
-def span_of(compiled: AicoreCompiled, launch: LaunchResult) -> tuple[int, int]:
-    """When a launch begins, and its cycles."""
-    outside = len(compiled.schedule.subops)
-    markers = [m for core in launch.cores for m in core.of_sub_operator(outside)]
-    begin = min((m.control.first_cycle or 0 for m in markers if m.phase == PHASE_ENTRY), default=0)
-    end = max((m.control.first_cycle or 0 for m in markers if m.phase == PHASE_BEHIND), default=launch.cycles)
-    return begin, end - begin
 
 
 def _subop_row(compiled: AicoreCompiled, launches: Sequence[LaunchResult], subop: int) -> SubopRow:
@@ -201,4 +211,5 @@ def _with_baseline(compiled: AicoreCompiled, report: SimReport, singles: Sequenc
     fused_us = report.time_us + launch_ns * report.launches / 1000
     steady_to_first = (float(target.dispatch.steady_ns), float(target.dispatch.first_ns))
     base = Baseline(len(launched), cycles, launch_ns, time_us, steady_to_first)
-    return replace(report, subops=rows, time_us=fused_us, baseline=base)
+    split = {**report.split, "launch": fused_us - report.time_us} if report.split else {}
+    return replace(report, subops=rows, time_us=fused_us, baseline=base, split=split)

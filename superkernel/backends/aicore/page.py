@@ -5,16 +5,16 @@ The simulator gives the same run again, so that the page shows the one that the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.backends.aicore.critical import CriticalReport, critical_of
 from superkernel.backends.aicore.critical_path import critical_path
-from superkernel.backends.aicore.measure import span_of
-from superkernel.backends.aicore.timeline import Activity, Timeline, summed
+from superkernel.backends.aicore.timeline import PART_NAMES, Timeline, span_of, summed
 from superkernel.backends.aicore.variants import with_other_code
 from superkernel.backends.page_parts import (
     busy_times,
@@ -39,13 +39,16 @@ if TYPE_CHECKING:
 
 ROWS = 8  # boundaries and sub-operators in the list of gains
 LIMITS = {
-    Activity.COMPUTE: ("compute", "computing"),
-    Activity.MOVEMENT: ("movement", "copying between memories"),
-    Activity.MISSES: ("misses", "waiting for instructions"),
-    Activity.PURE: ("pure sync", "synchronisation itself"),
-    Activity.IMBALANCE: ("imbalance", "waiting for cores that still work"),
-    Activity.CONTROL: ("control", "control units' own instructions"),
+    "compute": "computing",
+    "movement": "copying between memories",
+    "misses": "waiting for instructions",
+    "pure sync": "synchronisation itself",
+    "imbalance": "waiting for cores that still work",
+    "control": "control units' own instructions",
+    "launch": "launching",
+    "NumPy": "what NumPy computes on the host",
 }
+"""Parts of a report's `split`, as what limits a kernel."""
 FORMS = {
     "none": "no core waits: earlier waits order it, or the same core wrote what is read",
     "fence": "no core waits for another one; each waits for its own engines",
@@ -69,18 +72,19 @@ class PageSource:
         """The report's page."""
         compiled = self.compiled
         run = self.simulated(compiled)
+        numpy_us = {row.subop: row.numpy_us for row in report.subops}
+        run = replace(run, between=tuple(replace(call, us=numpy_us[call.subop]) for call in run.between))
         trace = traced(compiled, run)
-        us = {row.subop: (row.last - row.first) / report.clock_mhz for row in report.subops}
+        us = {subop: end - begin for subop, (begin, end) in busy_times(trace).items()}
         lines = [Timeline.of(compiled, launch) for launch in run.launches]
-        split = summed(line.split() for line in lines)
         gains = _gains(critical_of(compiled, lines, run.numpy_us), report)
-        limits = [(LIMITS[activity][1], split[activity] / (report.cycles or 1)) for activity in Activity]
+        limits = [(LIMITS[name], part / report.time_us) for name, part in report.split.items()]
         return Page(
             trace,
             headline(limits, gains),
-            _bars(self, report, run),
+            _bars(self, report),
             gains,
-            (_boundaries(report, compiled), _work(report), kernels_table(report.kernels)),
+            (_boundaries(report, compiled), _work(report, us), kernels_table(report.kernels)),
             (flow_of(compiled.schedule, us), memory_of(compiled.schedule, trace), _roofline(compiled, trace)),
         )
 
@@ -91,52 +95,54 @@ class PageSource:
 
 
 def traced(compiled: AicoreCompiled, run: SimRun) -> Trace:
-    """A run for timing that was traced as a timeline, with its critical path where it is one launch."""
+    """A run for timing that was traced as a timeline, with its critical path where it is one launch. It lasts as long
+    as a report of it says, but for what launches cost."""
     between: dict[int, list[tuple[int, float]]] = {}
     for call in run.between:
         between.setdefault(call.launch, []).append((call.subop, call.us))
     names = {sub.index: sub.name for sub in compiled.schedule.subops}
     title = f"{compiled.graph.name} on {compiled.target.name}, simulated"
     path: list[tuple[int, float, float]] = []
+    windows = [span_of(compiled, launch) for launch in run.launches]
     if len(run.launches) == 1:
-        us = compiled.target.nanoseconds(1) / 1000
+        us, first = compiled.target.nanoseconds(1) / 1000, windows[0][0]
         pieces = critical_path(Timeline.of(compiled, run.launches[0]))
-        path = sorted(((p.core, p.begin * us, p.end * us) for p in pieces), key=lambda row: row[1])
-    rows = [records(launch.trace) for launch in run.launches]
+        path = sorted(((p.core, (p.begin - first) * us, (p.end - first) * us) for p in pieces), key=lambda row: row[1])
+    rows = [_inside(records(launch.trace), *window) for launch, window in zip(run.launches, windows, strict=True)]
     trace = trace_of(rows, compiled.target, names, title, between, path, values_read(compiled.schedule))
     mode = run.timed_without_data([sub.name for sub in compiled.schedule.subops])
-    notes = (*trace.notes, mode, _ends(compiled, run))
+    notes = (*trace.notes, mode)
     return replace(trace, spans=with_symbols(trace.spans, compiled.symbols), notes=notes)
 
 
-def _ends(compiled: AicoreCompiled, run: SimRun) -> str:
-    """How a report's time comes out of the timeline's."""
-    us = compiled.target.nanoseconds(1) / 1000
-    spans = [span_of(compiled, launch) for launch in run.launches]
-    inside, ahead = (sum(column) * us for column in zip(*((cycles, begin) for begin, cycles in spans), strict=True))
-    behind = sum(launch.cycles for launch in run.launches) * us - inside - ahead
-    return (
-        "a report's cycles are those from the program's begin on the first core to its end on the last one, "
-        f"{inside:.2f} us; in place of what cores do ahead of it ({ahead:.2f} us) and behind it ({behind:.2f} us) it "
-        "adds the cost of a launch"
-    )
+def _inside(rows: NDArray[Any], begin: int, cycles: int) -> NDArray[Any]:
+    """What records hold of the cycles that a report counts, from the first of them on: neither the start code ahead of
+    them nor the count of harts behind, which are part of what a launch costs."""
+    kept = rows[(rows["end"] >= begin) & (rows["begin"] <= begin + cycles)].copy()
+    for column in ("begin", "end"):
+        kept[column] = np.clip(kept[column], begin, begin + cycles) - begin
+    return kept
 
 
 def _gains(found: CriticalReport, report: SimReport) -> tuple[Gain, ...]:
-    """What would help, largest first: estimates from the critical path."""
-    whole = found.cycles or 1
-    gains = [Gain("all instructions in the cache", found.path.get("misses", 0) / whole)]
+    """What would help, largest first, as parts of the report's time: estimates from the critical path."""
+    cycle = 1 / report.clock_mhz / report.time_us
+    gains = [Gain("all instructions in the cache", found.path.get("misses", 0) * cycle)]
     for row in found.boundaries[:ROWS]:
-        gains.append(Gain(f"no core waits ahead of sub-operator {row.subop} ({row.name})", row.removed))
-    gains.append(Gain("every signal visible at once", found.path.get("pure", 0) / whole))
+        gain = row.removed * found.cycles * cycle
+        gains.append(Gain(f"no core waits ahead of sub-operator {row.subop} ({row.name})", gain))
+    gains.append(Gain("every signal visible at once", found.path.get("pure", 0) * cycle))
     for subop, name, cycles in found.by_subop[:ROWS]:
-        gains.append(Gain(f"sub-operator {subop} ({name}) twice as fast", cycles / whole / 2))
-    if report.numpy_us:
-        gains.append(Gain("kernels for what NumPy computes", report.numpy_us / report.time_us))
+        if subop < len(report.subops):
+            gains.append(Gain(f"sub-operator {subop} ({name}) twice as fast", cycles * cycle / 2))
+        else:
+            gains.append(Gain("entering the kernel and leaving it for free", cycles * cycle))
+    gains.append(Gain("launching for free", report.split.get("launch", 0.0) / report.time_us))
+    gains.append(Gain("kernels for what NumPy computes", report.numpy_us / report.time_us))
     return tuple(sorted((g for g in gains if g.share > 0), key=lambda g: (-g.share, g.what)))
 
 
-def _bars(source: PageSource, report: SimReport, chosen: SimRun) -> tuple[StackedBar, ...]:
+def _bars(source: PageSource, report: SimReport) -> tuple[StackedBar, ...]:
     """Ways to run the same sub-operators; the chosen one alone where the report compares nothing."""
     compiled, bars = source.compiled, []
     if report.baseline is not None:
@@ -146,18 +152,15 @@ def _bars(source: PageSource, report: SimReport, chosen: SimRun) -> tuple[Stacke
         if options.sync_level != "full":
             full = with_other_code(compiled, replace(options, sync="full", launches="fused", fallback="allow"))
             bars.append(_bar("full barriers", full, source.simulated(full), report.numpy_us))
-    return (*bars, _bar("as chosen", compiled, chosen, report.numpy_us, launching=report.baseline is not None))
+    return (*bars, StackedBar("as chosen", report.time_us, tuple(report.split.items())))
 
 
-def _bar(
-    name: str, compiled: AicoreCompiled, run: SimRun, numpy_us: float, *, single: bool = False, launching: bool = True
-) -> StackedBar:
-    """A run with its parts, mean over the cores. `numpy_us`: as the report has it, so that no bar differs by its noise;
-    `launching`: with what its launches cost."""
+def _bar(name: str, compiled: AicoreCompiled, run: SimRun, numpy_us: float, *, single: bool = False) -> StackedBar:
+    """Another run with the parts of its time. `numpy_us`: as the report has it, so that no bar differs by its noise."""
     us = compiled.target.nanoseconds(1) / 1000
     split = summed(Timeline.of(compiled, launch, single=single).split() for launch in run.launches)
-    parts = [(LIMITS[activity][0], cycles * us) for activity, cycles in split.items()]
-    launch_us = len(run.launches) * float(compiled.target.dispatch.launch_ns) / 1000 if launching else 0.0
+    parts = [(PART_NAMES[activity], cycles * us) for activity, cycles in split.items()]
+    launch_us = len(run.launches) * float(compiled.target.dispatch.launch_ns) / 1000
     parts += [("launch", launch_us), ("NumPy", numpy_us)]
     return StackedBar(name, sum(part for _, part in parts), tuple(parts))
 
@@ -175,19 +178,24 @@ def _boundaries(report: SimReport, compiled: AicoreCompiled) -> PageTable:
 
     rows = tuple((r.subop, r.name, r.form, r.pure * us, r.imbalance * us, why(r)) for r in report.subops)
     head = ("", "ahead of", "form", "pure us", "imbalance us", "why")
-    return PageTable("Boundaries", head, rows, "Means over the cores.")
+    note = (
+        "Means over the cores that wait there, whether others work meanwhile or not; what no work hides is in the bars."
+    )
+    return PageTable("Boundaries", head, rows, note)
 
 
-def _work(report: SimReport) -> PageTable:
+def _work(report: SimReport, busy_us: Mapping[int, float]) -> PageTable:
     us = 1 / report.clock_mhz
     rows = tuple(
         (
-            r.subop, r.name, (r.last - r.first) * us, None if r.single_cycles is None else r.single_cycles * us,
+            r.subop, r.name, busy_us.get(r.subop, 0.0), None if r.single_cycles is None else r.single_cycles * us,
             r.kind, r.cores, r.misses, r.kernel,
         )
         for r in report.subops
     )  # fmt: skip
-    return PageTable("Kernels", ("", "sub-operator", "us", "alone us", "type", "cores", "misses", "kernel"), rows)
+    head = ("", "sub-operator", "us", "alone us", "type", "cores", "misses", "kernel")
+    note = "From the first work of any core to the last one's; alone: a launch of its own, with cold caches."
+    return PageTable("Kernels", head, rows, note)
 
 
 def _roofline(compiled: AicoreCompiled, trace: Trace) -> Roofline:

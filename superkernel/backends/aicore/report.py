@@ -32,7 +32,7 @@ from superkernel.compilation.kernel_uses import KernelUse, use_lines
 from superkernel.core.counted import counted
 from superkernel.core.errors import UnsupportedError
 from superkernel.display import notebook
-from superkernel.display.charts import Chart
+from superkernel.display.charts import Chart, ordered_parts
 from superkernel.display.notebook import Share
 from superkernel.display.page import Page
 from superkernel.transforms.selections import no_bound
@@ -76,6 +76,7 @@ class SubopRow:
     busy: dict[str, int]
     single_cycles: int | None = None  # alone, cold, without the launch
     symbols: tuple[str, ...] = ()  # of its kernel functions, by role
+    numpy_us: float = 0.0  # where NumPy computes it
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,8 @@ class SimReport:
     cores; `copies` of the code. `error_bound`: what outputs may be off by, relative to their largest value, because
     values are narrow; None: no bound can be given, because of the `selections`. `simulation`: the mode that the figures
     are from, the option. For timing only: `needed_data`, sub-operators for whose tilings data was computed all the
-    same; `data_dependent`, those whose cycles may depend on data that was not."""
+    same; `data_dependent`, those whose cycles may depend on data that was not. `split`: us by what became of them,
+    which sum to `time_us` (`timeline.py` defines the parts); empty for the report of a call."""
 
     graph: str
     target: str
@@ -150,6 +152,7 @@ class SimReport:
     needed_data: tuple[str, ...] = ()
     data_dependent: tuple[str, ...] = ()
     kernels: tuple[KernelUse, ...] = ()
+    split: dict[str, float] = field(default_factory=dict)
     source: PageMaker | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -162,18 +165,6 @@ class SimReport:
         """Pure synchronisation cost, summed over the boundaries."""
         return sum(row.pure for row in self.subops)
 
-    @property
-    def split(self) -> dict[str, float]:
-        """us of the run's cycles by what became of them, mean over the cores; `rest`: work, and cores without any."""
-        cores = [row for row in self.cores if row.kind in CORE_KINDS]
-        of_cores = 1 / (self.clock_mhz * (len(cores) or 1))
-        found = {
-            "pure sync": sum(row.pure * row.waiting for row in self.subops) * of_cores,
-            "imbalance": sum(row.imbalance * row.waiting for row in self.subops) * of_cores,
-            "misses": sum(row.stalls.get(cause, 0) for row in cores for cause in FETCH_STALLS) * of_cores,
-        }
-        return {**found, "rest": self.cycles / self.clock_mhz - sum(found.values())}
-
     def engine_share(self, kind: str, engine: str) -> float:
         """Part of the run that an engine is busy, mean over the cores of a type ("cube", "vector") that work."""
         rows = [r for r in self.cores if r.kind == kind and r.busy.get(engine)]
@@ -183,7 +174,7 @@ class SimReport:
         """Plain data, stable keys."""
         found = asdict(replace(self, source=None))
         del found["source"]
-        return {"schema": "superkernel.sim_report/2", **found, "speedup": self.speedup, "split": self.split}
+        return {"schema": "superkernel.sim_report/2", **found, "speedup": self.speedup}
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what makes the page, which holds the kernel: copies and pickles have figures and texts."""
@@ -261,6 +252,9 @@ def _headlines(report: SimReport) -> list[str]:
             f"with launches of {steady / 1000:.2f} us (steady stream) {least:.2f}x, "
             f"of {first / 1000:.2f} us (first one) {most:.2f}x"
         )
+    if report.split:
+        parts = ", ".join(f"{name} {us / report.time_us:.1%}" for name, us in ordered_parts(report.split.items()))
+        lines.append(f"where it goes: {parts}")
     if report.needed_data:
         lines.append(f"data was computed, as tilings depend on it: {', '.join(report.needed_data)}")
     if report.data_dependent:
@@ -275,10 +269,11 @@ def _headlines(report: SimReport) -> list[str]:
     if report.selections:
         lines.append(no_bound(report.selections))
     lines += _part_lines(report)
-    pure, imbalance = (report.split[part] * report.clock_mhz for part in ("pure sync", "imbalance"))
+    cores = sum(core.kind in CORE_KINDS for core in report.cores) or 1
+    pure, imbalance = (sum(getattr(r, n) * r.waiting for r in report.subops) / cores for n in ("pure", "imbalance"))
     lines.append(
-        f"waits between sub-operators, mean over all cores: {pure + imbalance:.0f} cycles, {pure:.0f} of them pure "
-        f"synchronisation, {imbalance:.0f} imbalance"
+        f"cores stand still between sub-operators, mean over all of them, whether others work meanwhile or not: "
+        f"{pure + imbalance:.0f} cycles, {pure:.0f} of them pure synchronisation, {imbalance:.0f} imbalance"
     )
     memory = report.memory
     lines.append(

@@ -28,8 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.backends.aicore.measure import span_of
-from superkernel.codegen.aicore.program_spec import PHASE_BEHIND, PHASE_BODY
+from superkernel.codegen.aicore.program_spec import PHASE_BEHIND, PHASE_BODY, PHASE_ENTRY
 from superkernel.sim.counters import STALLS, LaunchResult
 from superkernel.sim.trace import COMMAND, FLOW_IN, FLOW_OUT, MARKER, STALL, records
 from superkernel.sync.aicore.plan import AicorePlan, CoreKind, HartKind, Mode, Run, awaited
@@ -52,6 +51,15 @@ class Activity(IntEnum):
     COMPUTE = 5
 
 
+PART_NAMES = {
+    Activity.COMPUTE: "compute",
+    Activity.MOVEMENT: "movement",
+    Activity.MISSES: "misses",
+    Activity.PURE: "pure sync",
+    Activity.IMBALANCE: "imbalance",
+    Activity.CONTROL: "control",
+}
+"""As reports and pages have them."""
 COMPUTE_ENGINES = (Engine.M.value, Engine.V.value)
 _CROSS, _WORD = STALLS.index("cross_wait"), STALLS.index("wait_memory")
 _FETCHES = (STALLS.index("fetch"), STALLS.index("prefetch_late"))
@@ -69,6 +77,15 @@ class Take:
     end: int
     fired: int
     setter: int
+
+
+def span_of(compiled: AicoreCompiled, launch: LaunchResult) -> tuple[int, int]:
+    """When a launch begins, and its cycles."""
+    outside = len(compiled.schedule.subops)
+    markers = [m for core in launch.cores for m in core.of_sub_operator(outside)]
+    begin = min((m.control.first_cycle or 0 for m in markers if m.phase == PHASE_ENTRY), default=0)
+    end = max((m.control.first_cycle or 0 for m in markers if m.phase == PHASE_BEHIND), default=launch.cycles)
+    return begin, end - begin
 
 
 @dataclass(frozen=True)
