@@ -198,7 +198,7 @@ class NhwcEmitter:
             at = kb.add(at, kb.add(kb.mul(channel, s[1]), kb.mul(row, s[2] * form.strides[0])))
             start, low, _ = self.depths
             at = kb.add(at, kb.mul(kb.add(start, kb.mul(low, form.depth.dilation)), form.x_depth))
-            return kb.at(kb.operands[form.operand], kb.add(at, kb.mul(column, s[3] * form.strides[1])), DType.F32)
+            return kb.at(kb.operands[form.operand], kb.add(at, kb.mul(column, s[3] * form.strides[1])), self.item)
         if self.lines_in_row:
             columns = kb.minimum(kb.sub(form.out_width, column), kb.mul(kb.sub(stop, line), self.t.columns))
             block = (0, 1), (column, columns)

@@ -81,7 +81,15 @@ def reads_in_place(form: ConvForm) -> bool:
         )
     )
     inside = last[0] < form.height and last[1] < form.width
-    return form.prologue is None and form.dtype is DType.F32 and form.pads == (0, 0) and inside
+    as_stored = form.dtype is DType.F32 or _has_whole_words(form)
+    return form.prologue is None and as_stored and form.pads == (0, 0) and inside
+
+
+def _has_whole_words(form: ConvForm) -> bool:
+    """Whether what a window's row meets of an image of unsigned bytes is one run of whole words, at all its depths."""
+    _, channel, _, column = form.x_strides
+    in_one_piece = channel == 1 and (column == form.channels or form.kernel[1] == 1)
+    return form.dtype is DType.U8 and in_one_piece and form.channels % 4 == 0 and form.depth.reads_inside
 
 
 def always_meets(window: Window) -> bool:

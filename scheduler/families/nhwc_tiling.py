@@ -22,8 +22,9 @@ Where nothing is padded, converted or computed ahead, inputs are read where they
 broadcast element by element. Else the input positions of some lines are copied to scratch, the *patch*, with zeros for
 the padding: channels inside, or columns inside where that is the order of the input.
 
-In reduced precision inputs always go by way of a patch with channels inside: they are rounded once, as they are copied
-there, and every tap reads them from it. Depth goes by words of neighbours. A *run* is what lies side by side under a
+In reduced precision inputs go by way of a patch with channels inside: they are rounded once, as they are copied there,
+and every tap reads them from it. Unsigned bytes that lie so already, in whole words, are read where they are.
+Depth goes by words of neighbours. A *run* is what lies side by side under a
 row of a window: all its columns and channels (with dilated columns the channels of one tap). Weights are packed as
 [group][panel][run][word][tile_rows][numbers of a word], zeros behind a run's end. A window of one tap needs only the
 inputs that it meets: with strides the patch holds those alone.
@@ -242,7 +243,8 @@ def nhwc_tiling(
     """The tiling with that register tile."""
     positions, vectors, lanes = shape
     panel, by_rows = vectors * lanes, number.scales_rows
-    in_place = not number.is_reduced and reads_in_place(form)
+    as_stored = not number.is_reduced or (number.is_integral and not number.tiled)
+    in_place = as_stored and reads_in_place(form)
     budget = target.l2_bytes // (4 if by_rows else 10) * (4 // number.item.itemsize if not by_rows else 1)
     columns, lines = cut_lines(form, positions, budget, in_place or number.is_reduced, pieces)
     if by_rows:

@@ -19,6 +19,7 @@ CONVS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "padded": ((1, 16, 9, 9), (24, 16, 3, 3), {"pads": (1, 1, 1, 1)}),
     "strided": ((1, 3, 20, 20), (16, 3, 3, 3), {"strides": (2, 2), "pads": (0, 1, 1, 0)}),
     "pointwise": ((2, 32, 8, 8), (40, 32, 1, 1), {}),
+    "where it lies": ((1, 8, 7, 9), (20, 8, 3, 3), {"strides": (2, 1)}),
     "odd depth": ((1, 7, 5, 6), (5, 7, 1, 1), {"strides": (2, 1)}),
     "one dimension": ((1, 8, 30), (8, 4, 3), {"groups": 2, "pads": (2, 0)}),
     "dilated": ((1, 6, 8, 8), (8, 6, 3, 3), {"dilations": (2, 2)}),
