@@ -152,6 +152,46 @@ class KernelChooser:
         return dump(model, [self.selection_of(sub) for sub in subops], self.registry, ABI_VERSION, symbols)
 
 
+class ChoiceOfAll:
+    """`KernelChooser.choose` for grouping, which goes on where there is no kernel, as if NumPy computed the body: so
+    that all nodes without one are found at once."""
+
+    def __init__(self, chooser: KernelChooser) -> None:
+        self._chooser = chooser
+        self._errors: dict[Hashable, UnsupportedError] = {}
+
+    def __call__(self, body: Body) -> str:
+        try:
+            return self._chooser.choose(body)
+        except UnsupportedError as error:
+            if all(row.kernel != HOST_REFERENCE for row in self._chooser.registry.rows):
+                raise
+            self._errors.setdefault(_problem(body), error)
+            return HOST_REFERENCE
+
+    def raise_unsupported(self, subops: Sequence[SubOperator]) -> None:
+        """Raises UnsupportedError, or what of it all the errors are, with the nodes of each body that has no kernel:
+        what is missing first, then which candidates there were."""
+        if not self._errors:
+            return
+        nodes: dict[Hashable, list[str]] = {}
+        for sub in subops:
+            if sub.kernel == HOST_REFERENCE and _problem(sub.body) in self._errors:
+                nodes.setdefault(_problem(sub.body), []).extend(sub.nodes)
+        # What was asked on the way and is not needed now, such as a program of one node that became an anchor, is left
+        # out, unless there is nothing else.
+        errors = {problem: self._errors[problem] for problem in nodes or self._errors}
+        heads, candidates = [], []
+        for problem, error in errors.items():
+            names = ", ".join(map(repr, nodes.get(problem, ())))
+            head, *others = error.violations
+            heads.append(head.within(f"node{'s' if ',' in names else ''} {names}") if names else head)
+            candidates += others
+        kinds = {type(error) for error in errors.values()}
+        kind = kinds.pop() if len(kinds) == 1 else UnsupportedError
+        raise kind(violations=[*heads, *dict.fromkeys(candidates)]) from next(iter(errors.values()))
+
+
 def _problem(body: Body) -> Hashable:
     """What a refusal is about: an anchor with its types, whatever is joined to it; a program as it is."""
     return body if body.op is None else (body.op, body.attrs, body.anchor_input_types, body.anchor_outputs)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from superkernel.compilation.choice import ChoiceOfAll
 from superkernel.compilation.compiled import Job
 from superkernel.compilation.dumps import with_dumps
 from superkernel.compilation.planner import PlannedT, Planner, ScheduledT, TargetT
@@ -86,9 +87,10 @@ def _schedule(run: Stages, graph: Graph, planner: Planner[TargetT, ScheduledT, A
 
 def _grouped(graph: Graph, planner: Planner[TargetT, Any, Any]) -> tuple[Graph, Grouping, dict[str, int]]:
     """The graph, with the values of option `dump` as outputs, its sub-operators, and the outputs' numbers by name."""
-    target, options, choose = planner.job.target, planner.job.options, planner.chooser.choose
+    target, options, choose = planner.job.target, planner.job.options, ChoiceOfAll(planner.chooser)
     layout = storage_policy(graph, choose, target, options)
     grouping = group(graph, choose, target, options, planner.kernels.family_of, layout)
+    choose.raise_unsupported(grouping.subops)
     dumps: dict[str, int] = {}
     if options.dump:
         graph, dumps = with_dumps(graph, grouping.subops, options.dump)

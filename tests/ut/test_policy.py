@@ -172,3 +172,17 @@ def test_a_run_that_takes_too_long_by_estimate_is_refused(target: str) -> None:
     )
     with pytest.raises(sk.DeadlineError):
         sk.compile(graph, target=target, options={"deadline_us": limit - 0.3})
+
+
+@pytest.mark.parametrize(("target", "deny"), [("a3", ()), ("mini", ()), ("host", ("host.cumsum", "host.lrn/*"))])
+def test_all_nodes_without_a_kernel_are_named_at_once(target: str, deny: tuple[str, ...]) -> None:
+    b = sk.GraphBuilder("three")
+    x = b.input("x", (1, 8, 16, 16), "f32")
+    first = b.cumsum(x, axis=1, name="first")
+    b.output(b.relu(b.cumsum(b.lrn(first, size=3, name="middle"), axis=1, name="last"), name="fine"), name="y")
+    with pytest.raises(sk.UnsupportedError) as caught:
+        sk.compile(b.graph(), target=target, options={"fallback": "forbid", "deny": deny, "precision": "f32"})
+    places = [v.location for v in caught.value.violations]
+    assert places[:2] == ["nodes 'first', 'last', operator 'cumsum'", "node 'middle', operator 'lrn'"]
+    assert set(places[2:]) == {"operator 'cumsum'", "operator 'lrn'"}  # the candidates of each, once
+    assert len(set(caught.value.violations)) == len(places)
