@@ -60,7 +60,7 @@ from superkernel.core.counted import counted
 from superkernel.core.errors import InputError, UnsupportedError
 from superkernel.core.option import ACCELERATOR
 from superkernel.core.options import OPTIONS, Options
-from superkernel.display.charts import Bars, StackedBar
+from superkernel.display.charts import TOLD_AS, Bars, StackedBar
 from superkernel.ops.grouped import TILINGS
 from superkernel.scheduler.aicore.streams import AS_GIVEN
 
@@ -234,7 +234,7 @@ class Ablation:
         lines = [
             f"{self.graph} on {self.target} (simulated), {counted(self.subops, 'sub-operator')}",
             "",
-            head + "   us of " + "".join(f"{k:>11}" for k in kinds),
+            head + "   us of " + "".join(f"{TOLD_AS.get(k, k):>11}" for k in kinds),
         ]
         for row in self.rows:
             shown = "".join(f"{_percent(g):>{w}}" for g, w in ((row.gain, 8), (row.alone, 8), (row.predicted, 11)))

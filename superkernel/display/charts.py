@@ -16,9 +16,10 @@ from math import atan2, degrees, floor, log10
 from superkernel.core.counted import counted
 from superkernel.display.units import format_us
 
+TOLD_AS = {"pure": "pure sync", "numpy": "NumPy"}
+"""What readers are told, where a JSON form calls a part otherwise."""
 PART_COLOURS = {
     "pure sync": "wait",
-    "pure": "wait",
     "misses": "fetch",
     "control": "between",
     "NumPy": "numpy",
@@ -50,8 +51,8 @@ def colour_of(part: str) -> str:
 
 
 def ordered_parts(parts: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
-    """Parts that there are, in `PART_ORDER`."""
-    known = [(name, us) for name, us in parts if us > 0]
+    """Parts that there are, as readers are told them, in `PART_ORDER`."""
+    known = [(TOLD_AS.get(name, name), us) for name, us in parts if us > 0]
     return sorted(known, key=lambda part: PART_ORDER.index(part[0]) if part[0] in PART_ORDER else len(PART_ORDER))
 
 

@@ -96,10 +96,11 @@ def _table(
     first, second = figures_of(kind, before, names[0]), figures_of(kind, after, names[1])
     changed = {change.name: change for change in found.changes}
     rows = tuple(_row(name, first.get(name), second.get(name), changed.get(name)) for name in first | second)
-    head = ("figure", "A us", "A from", "A to", "B us", "B from", "B to", "change us", "of a launch", found.beyond)
+    times = (f"{side} {end}" for side in "AB" for end in ("us", "from us", "to us"))
+    head = ("figure", *times, "change us", "of a launch", found.beyond)
     note = f"The limit is {found.limit:.1%} of a launch."
     if found.evidence == INTERVALS:
-        note += " Beyond noise: by that at least, and the 95 % intervals, from and to, in us, do not overlap."
+        note += " Beyond noise: by that at least, and the 95 % intervals, from and to, do not overlap."
     return PageTable("What changed", head, rows, note, chooses=False, signed=("change us",))
 
 

@@ -36,6 +36,7 @@ WORKING = (SpanKind.WORK, SpanKind.COMPUTE, SpanKind.MOVEMENT)
 WAITING = (SpanKind.WAIT, SpanKind.IMBALANCE, SpanKind.FETCH)
 TIME_TITLE = "Where the time goes"
 LONG_LETTERS = 40
+LONG_US = 1e4  # a table with times from here on has them in ms
 LEAST_GAIN = 0.005  # of a launch: what would save less is not recommended
 LEAST_LISTED = 0.0005  # what would save less is not told
 PARTS = ("page.html", "page.css", "timeline.html", "timeline.js", "tables.js")
@@ -166,7 +167,7 @@ def _gains(gains: Sequence[Gain]) -> str:
 def _table(table: PageTable) -> str:
     if not table.rows:
         return ""
-    table = _without_zeros(table)
+    table = _in_short_units(_without_zeros(table))
     head = "".join(
         f'<th scope="col"{_text(column, table)}><button type="button">{escape(name) or "no."}</button></th>'
         for column, name in enumerate(table.head)
@@ -192,6 +193,27 @@ def _without_zeros(table: PageTable) -> PageTable:
     kept = [c for c in columns if (c == 0 and table.chooses) or any(row[c] not in (0, None) for row in table.rows)]
     rows = tuple(tuple(row[c] for c in kept) for row in table.rows)
     return replace(table, head=tuple(table.head[c] for c in kept), rows=rows)
+
+
+def _in_short_units(table: PageTable) -> PageTable:
+    """With times in ms where they are long in us: columns whose heads end in `us`, all of a table alike."""
+    timed = [c for c, name in enumerate(table.head) if name.split(" ")[-1] == "us"]
+    cells = (row[column] for row in table.rows for column in timed)
+    if not any(isinstance(cell, float) and abs(cell) >= LONG_US for cell in cells):
+        return table
+
+    def in_ms(name: str) -> str:
+        return name.removesuffix("us") + "ms"
+
+    def cell(column: int, value: Cell) -> Cell:
+        return value / 1e3 if column in timed and isinstance(value, float) else value
+
+    return replace(
+        table,
+        head=tuple(in_ms(name) if column in timed else name for column, name in enumerate(table.head)),
+        rows=tuple(tuple(cell(column, value) for column, value in enumerate(row)) for row in table.rows),
+        signed=tuple(in_ms(name) if name.split(" ")[-1] == "us" else name for name in table.signed),
+    )
 
 
 def _text(column: int, table: PageTable) -> str:

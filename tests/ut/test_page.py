@@ -157,6 +157,22 @@ def test_times_on_a_page_have_the_unit_that_keeps_them_short() -> None:
     assert "250 ns" in flow.html()
 
 
+def test_tables_of_long_times_are_in_milliseconds() -> None:
+    rows = (("a", 371_864.05, -12.5, 3.5), ("b", 7.0, 0.0, 2.5))
+    table = PageTable("T", ("what", "busy us", "change us", "GB/s"), rows, chooses=False, signed=("change us",))
+    page = Elements(Page(None, tables=(table,), title="t").html())
+    texts = [text for text in page.texts if text.strip()]
+    assert {"busy ms", "change ms", "371.864", "-0.013", "0.007", "3.500"} <= set(texts)
+    assert "busy us" not in texts
+
+
+def test_a_part_has_one_name_for_readers() -> None:
+    bars = Bars("T", (StackedBar("a", 3.0, (("pure", 1.0), ("work", 1.5), ("numpy", 0.5))),)).html()
+    assert 'aria-label="a: 3.00 us: work 50.0 %, NumPy 16.7 %, pure sync 33.3 %"' in bars
+    assert "var(--numpy)" in bars
+    assert "var(--wait)" in bars
+
+
 def test_waiting_is_explained_where_there_is_some() -> None:
     track = (Track(0, 0, "worker"),)
     work = Span(0, 0.0, 1.0, "a", SpanKind.WORK, 0)

@@ -231,7 +231,7 @@ class Report:
                 lines.append(f"one by one, mean over cores: {_said(self.one_by_one_parts)}")
         for variant in self.variants:
             waits = counted(variant.waits, "wait")
-            lines.append(f"with {variant.name} {variant.run}, {waits}: {self._ratio(variant.ratio)} of the time")
+            lines.append(f"with {variant.name} {variant.run}, {waits}: {self._ratio(variant.ratio)}")
         lines += [self.precision] if self.precision else []
         return lines + [f"fallback to NumPy: {text}" for text in self.fallbacks]
 
