@@ -228,10 +228,6 @@ def load_saved(path: str | PathLike[str], cores: int | None = None) -> AnyCompil
     """Read a saved kernel of any kind of target; `cores`: other than it was compiled for. Raises InputError where there
     is no such file, FileFormatError where it is damaged."""
     path = file_name(path)
-    if is_elf(path):
-        raise FileFormatError(
-            "an accelerator's program, not a saved kernel", location=f"file {str(path)!r}", hint=ELF_HINT
-        )
     header, members, check_arrays = _read(path)
     try:
         options = Options.of(header["options"])
@@ -249,11 +245,7 @@ def load_saved(path: str | PathLike[str], cores: int | None = None) -> AnyCompil
     as_it_is = {_SOURCE, _PLAN, _CONSTANTS} <= members.keys() and cores in (None, stored_cores)
     if target is None or not as_it_is or header.get("plan_key") != _plan_key(backend, target):
         check_arrays()
-        from superkernel.frontends.json_form import graph_of
-
-        whole = {name: bytes(members[name]) for name in (_GRAPH, _ARRAYS) if name in members}
-        graph = graph_of(whole[_GRAPH], whole, f"file {str(path)!r}, member {_GRAPH!r}")
-        made = compile_stored(kind, graph, cores or stored_cores, options, stored)
+        made = compile_stored(kind, _graph_of(members, path), cores or stored_cores, options, stored)
         _check_certificate(made, header, stored, path)
         return made
     try:
@@ -267,6 +259,23 @@ def load_saved(path: str | PathLike[str], cores: int | None = None) -> AnyCompil
     check_arrays()
     _check_certificate(made, header, stored, path)
     return made
+
+
+def load_source(path: str | PathLike[str]) -> Graph:
+    """The graph that a saved kernel was compiled from, ahead of all passes: what compiling it anew starts from. Raises
+    as `load_saved`."""
+    path = file_name(path)
+    _, members, check_arrays = _read(path)
+    check_arrays()
+    return _graph_of(members, path)
+
+
+def _graph_of(members: Mapping[str, memoryview], path: Path) -> Graph:
+    """The graph in the file, with arrays of its own."""
+    from superkernel.frontends.json_form import graph_of
+
+    whole = {name: bytes(members[name]) for name in (_GRAPH, _ARRAYS) if name in members}
+    return graph_of(whole[_GRAPH], whole, f"file {str(path)!r}, member {_GRAPH!r}")
 
 
 def _check_certificate(
@@ -344,6 +353,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, memoryview], Callable[[
     """Header, verified members, and what waits until the large ones are verified, too, while others work. All raise
     FileFormatError where something is damaged."""
     where = f"file {str(path)!r}"
+    if is_elf(path):
+        raise FileFormatError("an accelerator's program, not a saved kernel", location=where, hint=ELF_HINT)
 
     def raise_damaged(names: Sequence[str]) -> None:
         if names:
@@ -366,7 +377,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, memoryview], Callable[[
         if _is_cut_short(path):
             hint = "copy the file again, or save the kernel again"
             raise FileFormatError("the saved kernel is cut short", location=where, hint=hint) from error
-        found = f"{type(error).__name__}: {error}"
+        found = f"{type(error).__name__}: {error}" if path.stat().st_size else "an empty file"
         raise FileFormatError("not a saved kernel", location=where, found=found) from error
     if schema != SCHEMA:
         hint = "compile the model again with this version"

@@ -230,8 +230,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def add_model_arguments(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
     """The arguments that say which model is compiled, and how. `optional`: there need not be a model."""
-    text = "an .onnx, .pt2, .gguf or node-link .json file, a folder with config.json, or a saved kernel"
-    parser.add_argument("model", nargs="?" if optional else None, help=text)
+    parser.add_argument("model", nargs="?" if optional else None, help=cli_sweep.MODEL)
     text = (
         "host, a machine's profile (.json), a3, a2, mini or a target file (default: host; ablate: a3, crosscheck: mini)"
     )
@@ -258,13 +257,9 @@ def _input_arguments(parser: argparse.ArgumentParser, seed: int | None = None) -
 def load_model(args: argparse.Namespace) -> Any:
     """The compiled kernel of the command line's model."""
     import superkernel
-    from superkernel.backends.saved import is_saved_kernel
 
-    if is_saved_kernel(args.model):
-        given = [f"--{name}" for name in ("target", "option", "manifest", "dim", "shape") if getattr(args, name)]
-        if given:
-            hint = "a saved kernel has its options and shapes already; compile the model again"
-            raise InputError(f"{', '.join(given)} with a saved kernel", location=f"file {args.model!r}", hint=hint)
+    if _is_saved(args.model):
+        _refuse_with_saved(args, args.model, "target", "option", "manifest", "dim", "shape")
         return superkernel.load(args.model, threads=args.threads)
     return superkernel.compile(
         args.model,
@@ -273,6 +268,22 @@ def load_model(args: argparse.Namespace) -> Any:
         options=_options(args),
         **_sizes(args),
     )
+
+
+def _is_saved(model: str) -> bool:
+    """Whether a model is read as a saved kernel, which may have any name: reading says why one that only has its
+    ending is none."""
+    from superkernel.backends.saved import is_saved_kernel
+
+    return is_saved_kernel(model) or (Path(model).suffix == ".skm" and not Path(model).is_dir())
+
+
+def _refuse_with_saved(args: argparse.Namespace, model: str, *names: str) -> None:
+    """Raises InputError where arguments are given that a saved kernel has decided already."""
+    given = [f"--{name}" for name in names if getattr(args, name)]
+    if given:
+        hint = "a saved kernel has its options and shapes already; compile the model again"
+        raise InputError(f"{', '.join(given)} with a saved kernel", location=f"file {model!r}", hint=hint)
 
 
 def _sizes(args: argparse.Namespace) -> dict[str, Any]:
@@ -415,10 +426,17 @@ def _verify(args: argparse.Namespace) -> int:
     return 0
 
 
-def _graph(args: argparse.Namespace) -> Any:
+def _graph(args: argparse.Namespace, model: str | None = None) -> Any:
+    """The graph of a model (default: the command line's) that is to be compiled in many ways: of a saved kernel what it
+    was compiled from."""
+    from superkernel.backends.saved import load_source
     from superkernel.frontends import load_graph
 
-    return load_graph(args.model, **_sizes(args))
+    model = args.model if model is None else model
+    if _is_saved(model) or is_elf(model):
+        _refuse_with_saved(args, model, "dim", "shape")
+        return load_source(model)
+    return load_graph(model, **_sizes(args))
 
 
 def _ablate(args: argparse.Namespace) -> int:
@@ -473,9 +491,7 @@ def _canary(args: argparse.Namespace) -> int:
 
 
 def _sweep(args: argparse.Namespace) -> int:
-    from superkernel.frontends import load_graph
-
-    graphs = {name: load_graph(name, **_sizes(args)) for name in args.models}
+    graphs = {name: _graph(args, name) for name in args.models}
     found, best = cli_sweep.run(args, graphs)
     data = {**found.to_json(), "best": [found.rows.index(row) for row in best]}
     _print(args, data, lambda: found.text(best))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from superkernel.cli.npz import read_npz
+from superkernel.core.errors import InputError
 
 if TYPE_CHECKING:
     from superkernel.analysis.quantising import Quantisation
@@ -29,7 +30,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Quantisation:
     """Carry `quantise` out. Raises as `superkernel.analysis.quantising.quantise` does."""
     from superkernel.analysis.quantising import quantise, stacked_samples
+    from superkernel.backends.saved import is_saved_kernel
 
+    if is_saved_kernel(args.model):
+        raise InputError(
+            "a saved kernel: its graph is compiled already",
+            location=f"file {args.model!r}",
+            expected="an .onnx file in f32",
+            hint="give the model it was made of",
+        )
     samples = [s for file in args.data for s in stacked_samples(args.model, read_npz(Path(file), {}))]
     return quantise(
         args.model,

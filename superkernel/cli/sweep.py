@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from superkernel.analysis.sweeping import SweepRow, TargetSweep
     from superkernel.ir.graph import Graph
 
+MODEL = "an .onnx, .pt2, .gguf or node-link .json file, a folder with config.json, or a saved kernel"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `sweep`."""
-    parser.add_argument("models", nargs="+", metavar="MODEL", help="an .onnx, .pt2 or node-link .json file")
+    parser.add_argument("models", nargs="+", metavar="MODEL", help=MODEL)
     text = "a3, a2, mini or a target file; repeatable (default: a3)"
     parser.add_argument("--target", action="append", default=[], metavar="TARGET", help=text)
     text = "values of a target's number, as `target show` names it; repeatable"

@@ -62,7 +62,10 @@ def load_graph(
 
             return _plain(load_json(path), given)
         raise InputError(
-            "the file name says no known format", expected=".onnx, .pt2, .json or .gguf", found=repr(str(source))
+            "the file name says no known format",
+            expected=".onnx, .pt2, .json or .gguf",
+            found=repr(str(source)),
+            hint="saved kernels (.skm) have any name and are known by their contents; this is none",
         )
     module = type(source).__module__
     if type(source).__name__ == "ModelProto" and module.startswith("onnx"):

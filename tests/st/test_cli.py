@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 
 import superkernel as sk
+from superkernel.backends.saved import load_source
 from superkernel.cli import main
 from superkernel.cli.npz import write_npz
-from superkernel.frontends.json_form import save_json
+from superkernel.frontends.json_form import load_json, save_json
 from superkernel.reference import evaluate
 
 Run = tuple[int, str, str]
@@ -53,6 +54,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_json(model(), path / "m.json")
     sk.compile(path / "m.json", threads=1).save(path / "m.skm")
     write_npz(path / "in.npz", arrays())
+    for name in ("empty.skm", "empty.txt"):
+        (path / name).touch()
     shape: list[Any] = ["batch", 4]
     infos = [oh.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name in ("x", "y")]
     graph = oh.make_graph([oh.make_node("Relu", ["x"], ["y"], name="act")], "dynamic", infos[:1], infos[1:])
@@ -115,6 +118,31 @@ def test_executors_agree_and_text_names_outputs(folder: Path, call: Any) -> None
         assert out.splitlines()[2] == "nan: f32[2,8]  not_finite 16"
     with np.load(folder / "host.npz") as host, np.load(folder / "reference.npz") as reference:
         np.testing.assert_allclose(host["scope/h"], reference["scope/h"], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("ablate", "--target", "mini"),
+        ("bisect", "--option", "fuse=off"),
+        ("crosscheck",),
+        ("explore", "--seeds", "1"),
+        ("sweep", "--target", "mini"),
+        ("tune", "--budget", "0"),  # status 4 under the profile that all tests go by, which is of no machine
+    ],
+)
+def test_what_compiles_in_many_ways_takes_the_graph_of_a_saved_kernel(words: Any, folder: Path, call: Any) -> None:
+    b = sk.GraphBuilder("small")
+    b.output(b.relu(b.input("x", (2, 8), "f32") + 1.0), name="y")
+    kernel = sk.compile(b.graph(), threads=1)
+    kernel.save(folder / "kernel")
+    save_json(b.graph(), folder / "small.json")
+    from_saved, from_model = (call(words[0], name, *words[1:], "--json") for name in ("kernel", "small.json"))
+    assert from_saved[0] == from_model[0] == (4 if words[0] == "tune" else 0)
+    assert strict(from_saved[1]).keys() == strict(from_model[1]).keys()
+    if words[0] == "bisect":  # all of it is exact, and the graph is that ahead of all passes
+        assert from_saved[1] == from_model[1]
+        assert load_source(folder / "kernel") == load_json(folder / "small.json")
 
 
 def test_random_inputs_are_the_seed_s(call: Any) -> None:
@@ -242,6 +270,14 @@ RANDOM = ("--random-inputs", "0")
         (("bisect", "m.json", "--target", ""), 2, "unknown target"),
         (("crosscheck", "m.json", "--target", ""), 2, "unknown target"),
         (("run", "m.skm", *RANDOM, "--option", "fuse=on"), 2, "--option with a saved kernel"),
+        (("bisect", "m.skm", "--dim", "batch=2"), 2, "--dim with a saved kernel"),
+        (("sweep", "m.skm", "--shape", "x=2"), 2, "--shape with a saved kernel"),
+        (("quantise", "m.skm", "-o", "q.onnx", "--data", "in.npz"), 2, "give the model it was made of"),
+        (("run", "empty.skm", *RANDOM), 2, "an empty file"),
+        (("ablate", "empty.skm"), 2, "an empty file"),
+        (("run", "none.skm", *RANDOM), 2, "no such file"),
+        (("tune", "none.skm"), 2, "no such file"),
+        (("explore", "empty.txt"), 2, "are known by their contents; this is none"),
         (("run", "m.json", *RANDOM, "--outputs", "none/out.npz"), 4, "cannot write the arrays"),
         (("compile", "m.json"), 2, "required: -o/--output"),
         (("compile", "m.json", "-o", "none/m.skm"), 4, "cannot write the kernel"),
