@@ -108,6 +108,12 @@ class HostAblation:
         return ablation_chart(self.told)
 
     @property
+    def told_apart(self) -> bool:
+        """Whether the interval of the last row and that of the first are disjoint."""
+        first, last = self.rows[0], self.rows[-1]
+        return last.high_us < first.low_us or last.low_us > first.high_us
+
+    @property
     def told(self) -> tuple[HostRow, ...]:
         """The rows as a reader is told them: without gains where the machine was too busy."""
         return self.rows if self.conditions.trusted else tuple(dataclasses.replace(r, gain=None) for r in self.rows)

@@ -58,17 +58,23 @@ def ablation_page(found: AnyAblation) -> Page:
         (row.name, row.us, _percent(row.gain), f"{row.speedup:.2f}x" if known else "", row.verdict) for row in told
     )
     table = PageTable("Rows", ("step", "us", "gain", "speedup", "verdict"), rows, chooses=False)
-    steps: Sequence[ChartRow] = found.rows[1:]
-    best = max(steps, key=lambda row: row.gain or 0.0)
-    said = (
-        f"Of all steps, {best.name} gives most: {_percent(best.gain)} of the row above. The whole is "
-        f"{found.rows[-1].speedup:.2f}x as fast as one by one."
-        if known
-        else "The machine was too busy to tell what each step gives."
-    )
+    said = _headline(found) if known else "The machine was too busy to tell what each step gives."
     notes = tuple(found.conditions.sentences()) if isinstance(found, HostAblation) else ()
     title = f"{found.graph} on {found.target}: what each optimisation gives"
     return Page(None, said, charts=(found.chart(),), tables=(table,), notes=notes, title=title)
+
+
+def _headline(found: AnyAblation) -> str:
+    """The step that gives most, and the whole against one by one, as far as either is beyond noise."""
+    steps: Sequence[ChartRow] = found.rows[1:]
+    best = max(steps, key=lambda row: (not row.verdict, row.gain or 0.0))
+    most = f"{best.name} gives most: {_percent(best.gain)} of the row above"
+    measured = isinstance(found, HostAblation)
+    nothing = "No step gives anything beyond noise." if measured else "No step gives anything."
+    said = nothing if best.verdict else f"Of all steps, {most}."
+    if isinstance(found, HostAblation) and not found.told_apart:
+        return f"{said} The whole and one by one do not differ beyond noise."
+    return f"{said} The whole is {found.rows[-1].speedup:.2f}x as fast as one by one."
 
 
 def _percent(part: float | None) -> str:

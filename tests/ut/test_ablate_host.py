@@ -25,6 +25,16 @@ def test_bars_and_table_say_gains_alike() -> None:
         assert "-20.0" not in text
 
 
+def test_what_lies_within_noise_is_no_headline() -> None:
+    said = "Of all steps, fused, full sync gives most: 20.0% of the row above."
+    assert f"{said} The whole is 1.21x as fast as one by one." in ablation_page(QUIET).html()
+    noisy = dataclasses.replace(ROWS[1], gain=0.2, beyond_noise=False, high_us=4.5)
+    last = dataclasses.replace(ROWS[2], high_us=4.0)
+    page = ablation_page(dataclasses.replace(QUIET, rows=(ROWS[0], noisy, last))).html()
+    assert "No step gives anything beyond noise. The whole and one by one do not differ beyond noise." in page
+    assert "1.21x as fast" not in page
+
+
 def test_on_a_busy_machine_neither_gains_nor_speedups_are_told() -> None:
     rows = tuple(dataclasses.replace(row, split={}) for row in ROWS)
     busy = dataclasses.replace(QUIET, rows=rows, conditions=Conditions(60, 55, 80, trusted=False))
