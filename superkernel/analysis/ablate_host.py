@@ -29,6 +29,7 @@ from superkernel.core.errors import InputError
 from superkernel.core.option import HOST
 from superkernel.core.options import OPTIONS, Options
 from superkernel.display.charts import Bars
+from superkernel.display.difference import SAMPLES_MIN
 from superkernel.target.cpu import CpuTarget
 
 if TYPE_CHECKING:
@@ -109,9 +110,10 @@ class HostAblation:
 
     @property
     def told_apart(self) -> bool:
-        """Whether the interval of the last row and that of the first are disjoint."""
+        """Whether the last row and the first differ beyond noise."""
         first, last = self.rows[0], self.rows[-1]
-        return last.high_us < first.low_us or last.low_us > first.high_us
+        disjoint = last.high_us < first.low_us or last.low_us > first.high_us
+        return disjoint and self.conditions.launches >= SAMPLES_MIN
 
     @property
     def told(self) -> tuple[HostRow, ...]:
@@ -181,7 +183,7 @@ def _row(
     parts: tuple[TimePart, ...],
 ) -> HostRow:
     gain = None if above is None else 1 - run.median_ns / above.median_ns
-    apart = above is not None and (run.high_ns < above.low_ns or run.low_ns > above.high_ns)
+    apart = above is not None and run.apart(above)
     split = {part.name: part.ns / 1e3 for part in parts}
     us, low, high = run.median_ns / 1e3, run.low_ns / 1e3, run.high_ns / 1e3
     return HostRow(name, us, low, high, gain, single.median_ns / run.median_ns, waits, split, apart)

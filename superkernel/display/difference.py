@@ -1,11 +1,12 @@
 """What changed between two measurements, as their JSON forms say it: `difference`.
 
 Model: a report, an ablation or a trace gives *figures*: the time of a launch, and what parts of it took, each with its
-95 % interval. Figures of a simulator are *exact*, but for what NumPy computed beside it; those of one launch that was
-measured, a trace of the host, have no interval at all, and how far the next launch would be from them is not known. A
-figure has *changed* where the intervals of both sides are disjoint and its change is at least `limit` of the whole
-time: a part that doubles and is a thousandth of the launch is no news. The two are *worse* where the whole time itself
-has changed upwards. Of single launches what differs is listed all the same; they are never *worse*.
+95 % interval. Figures of a simulator are *exact*, but for what NumPy computed beside it. A trace of the host is one
+launch that was measured: its figures, and those of fewer than `SAMPLES_MIN` launches, have no interval, for nothing
+says how far the next launch would be from them. A figure has *changed* where the intervals of both sides are disjoint
+and its change is at least `limit` of the whole time: a part that doubles and is a thousandth of the launch is no news.
+The two are *worse* where the whole time itself has changed upwards. Without intervals what differs is listed all the
+same, and the two are never *worse*.
 
 It reads data alone, so that measurements of other machines and versions can be held against each other; it cannot know
 what either machine did beside.
@@ -14,7 +15,7 @@ what either machine did beside.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from os import PathLike
 from typing import Any
@@ -28,17 +29,19 @@ WHOLE = "a launch"
 NUMPY = "NumPy"
 NUMPY_WITHIN = 2.0  # times: what one measurement of a call of NumPy is believed to
 TRACE = "trace"
+SAMPLES_MIN = 6  # below, not even the range of the samples is a 95 % interval of a median: 1 - 2 * 0.5**5 < 0.95
 EXACT, INTERVALS, SINGLE = "exact", "intervals", "single launches"
 ONE_LAUNCH = (
     "a trace of the host is one launch, and two launches of one kernel differ by chance: this proves nothing; "
     "reports can (superkernel report --json)"
 )
 SIMULATED = "superkernel.sim_report/2"
+FEW_LAUNCHES = f"fewer than {SAMPLES_MIN} launches: they differ by chance, and this proves nothing"
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A time in us with its interval, and what it is the time of; no interval where it is that of a single launch."""
+    """A time in us with its interval, and what it is the time of; no interval where it is that of too few launches."""
 
     name: str
     us: float
@@ -125,7 +128,8 @@ def difference(
     subject = str(before.get("graph") or _about(before).get("title") or kinds[0])
     ordered = sorted(changed, key=lambda row: (row.name != WHOLE, -abs(row.share), row.name))
     evidence = _evidence(figures)
-    notes = (*([ONE_LAUNCH] if evidence == SINGLE else []), *_notes(before, after, names))
+    why = () if evidence != SINGLE else (ONE_LAUNCH,) if kinds[0] == TRACE else (FEW_LAUNCHES,)
+    notes = (*why, *_notes(before, after, names))
     return MeasuredDifference(subject, limit, rows[0], tuple(ordered), notes, evidence)
 
 
@@ -159,6 +163,11 @@ def figures_of(kind: str, data: Mapping[str, Any], name: str) -> dict[str, Figur
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         found = f"{type(error).__name__}: {error}"
         raise FileFormatError(f"not of the form {kind}", location=name, found=found) from error
+
+
+def _without_intervals(figures: Iterable[Figure], samples: int) -> Iterator[Figure]:
+    """The figures as they are, or without their intervals where there were too few launches for any."""
+    return (f if samples >= SAMPLES_MIN else replace(f, low_us=None, high_us=None) for f in figures)
 
 
 def _exact(name: str, us: float) -> Figure:
@@ -228,10 +237,12 @@ def _of_trace(data: Mapping[str, Any]) -> Iterator[Figure]:
 
 
 _FORMS: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Figure]]] = {
-    "superkernel.report/2": _of_host,
+    "superkernel.report/2": lambda data: _without_intervals(_of_host(data), data["run"]["samples"]),
     SIMULATED: _of_simulator,
     "superkernel.ablation/1": _of_ablation,
-    "superkernel.host_ablation/1": _of_host_ablation,
+    "superkernel.host_ablation/1": lambda data: _without_intervals(
+        _of_host_ablation(data), (data.get("conditions") or {}).get("launches", SAMPLES_MIN)
+    ),
     TRACE: _of_trace,
 }
 

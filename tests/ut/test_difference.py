@@ -141,6 +141,24 @@ def test_single_launches_prove_nothing(about: dict[str, Any], tmp_path: Path) ->
     assert f"<title>{'g on the host, 1 core' if about else 'trace'}: two runs side by side</title>" in page
 
 
+def test_a_few_launches_prove_nothing() -> None:
+    """Reports with `--rounds 1`, whose medians have their one sample as interval."""
+    rng = np.random.default_rng(6)
+    before, after = measured(rng), measured(rng, slower=9.0)
+    assert difference(before, after).worse
+    for data in (before, after):
+        data["run"] = {**data["run"], "samples": 5}
+    found = difference(before, after)
+    assert (found.worse, found.evidence) == (False, "single launches")
+    assert "fewer than 6 launches" in found.text()
+    assert "beyond noise" not in found.text()
+    row = {"name": "a", "us": 9.0, "low_us": 9.0, "high_us": 9.0}
+    host = {"schema": "superkernel.host_ablation/1", "graph": "g", "rows": [row], "conditions": {"launches": 1}}
+    longer = {**host, "rows": [{**row, "us": 99.0, "low_us": 99.0, "high_us": 99.0}]}
+    assert not difference(host, longer).worse
+    assert difference({**host, "conditions": {"launches": 60}}, {**longer, "conditions": {"launches": 60}}).worse
+
+
 def test_a_trace_of_the_host_says_that_it_was_measured() -> None:
     kernel = sk.compile(models.mlp((32, 32, 16), batch=4), threads=1)
     traces = [json.loads(kernel.trace().chrome()) for _ in range(2)]

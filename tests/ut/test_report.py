@@ -253,6 +253,14 @@ def test_a_ratio_is_told_where_it_can_be(over: list[float], under: list[float], 
     assert report.speedup == (2.0 if told else None)
 
 
+def test_medians_differ_where_their_intervals_are_disjoint_and_mean_something() -> None:
+    low, high = MedianInterval(1.0, 0.9, 1.1, 9), MedianInterval(2.0, 1.9, 2.1, 9)
+    assert low.apart(high)
+    assert high.apart(low)
+    assert not low.apart(dataclasses.replace(high, low_ns=1.05))
+    assert not low.apart(dataclasses.replace(high, samples=5))
+
+
 def test_a_ratio_is_that_of_launches_beside_one_another() -> None:
     """On a machine that becomes ten times slower and fast again, medians alone tell nothing, rounds do."""
     drift = np.repeat([1.0, 10.0, 1.0], [15, 30, 15])

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from superkernel.display.difference import SAMPLES_MIN
 from superkernel.display.units import format_ns
 
 RESAMPLES = 500
-SAMPLES_MIN = 6  # below, not even the range of the samples is a 95 % interval of a median: 1 - 2 * 0.5**5 < 0.95
 WIDE = 1.5  # a ratio's interval whose ends are further apart says nothing of what lies within
 ENDS = (0.025, 0.975)
 Array = NDArray[np.float64]
@@ -38,6 +38,11 @@ class MedianInterval:
     def of(samples: NDArray[Any] | Sequence[float]) -> MedianInterval:
         """Of at least one sample."""
         return MedianInterval(*_median(samples))
+
+    def apart(self, other: MedianInterval) -> bool:
+        """Whether the two differ beyond noise: both have enough samples, and their intervals are disjoint."""
+        enough = min(self.samples, other.samples) >= SAMPLES_MIN
+        return enough and (self.high_ns < other.low_ns or self.low_ns > other.high_ns)
 
     def __str__(self) -> str:
         return f"{format_ns(self.median_ns)} [{format_ns(self.low_ns)}, {format_ns(self.high_ns)}]"
