@@ -315,7 +315,8 @@ def _parts(figures: Sequence[RunFigures]) -> tuple[TimePart, ...]:
             "launch": float(figures.launch.sum()),
         }
         found = {name: ns / len(figures.busy) for name, ns in found.items()}
-        return found | {"rest": figures.total - sum(found.values())}
+        rest = round(figures.total - sum(found.values()), 3)  # to a picosecond: sums of ticks are rounded
+        return found | {"rest": rest}
 
     rows, totals = [of(f) for f in figures], [f.total for f in figures]
     means, low, high = middle_means(np.array([list(row.values()) for row in rows]), totals)
