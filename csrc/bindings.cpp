@@ -92,6 +92,7 @@ py::dict abi_layout() {
 
 PYBIND11_MODULE(_core, m) {
   m.doc() = "Host runtime: worker pool, kernels, clock and probe of the machine. See _core.pyi.";
+  register_sources(m);
   register_kernel(m);
   register_crash(m);
   register_calls(m);

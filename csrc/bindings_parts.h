@@ -23,6 +23,9 @@ void register_program(pybind11::module_& m);
 void register_probe(pybind11::module_& m);
 void register_sync(pybind11::module_& m);
 
+// Warns where the module is older than its sources.
+void register_sources(pybind11::module_& m);
+
 // The target of a flat dict {"section.field": value}; KeyError and TypeError as Python would raise them.
 sk::sim::Target target_from(const pybind11::dict& fields);
 

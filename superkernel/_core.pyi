@@ -14,6 +14,8 @@ from typing_extensions import Buffer
 
 ABI_VERSION: int
 """SK_ABI_VERSION of csrc/include/superkernel_abi.h."""
+SOURCES_DIGEST: str
+"""`superkernel.core.version.core_digest` of the sources that this was built from."""
 CHAIN_CYCLES: int
 """Length of the chain of additions that `ProfileRows.chain_ticks` times, a cycle each."""
 
