@@ -27,6 +27,7 @@ html_title = f"SuperKernel {release}"
 html_copy_source = False
 html_show_search_summary = False  # they are fetched, which browsers refuse to pages from files
 html_static_path = ["static"]
+html_extra_path = ["root"]  # where a browser begins that is shown the folder
 html_css_files = ["site.css"]
 html_js_files = ["site.js"]
 highlight_language = "none"  # blocks without a language are commands and what they print

@@ -55,6 +55,8 @@ def test_the_site_is_whole_and_fetches_nothing(site: Path) -> None:
     assert "superkernel.compile_dynamic" in interface
     assert "Fuse a graph into one kernel." in interface
     assert (site / "searchindex.js").stat().st_size > 10_000
+    (begin,) = re.findall(r'url=([^"]+)"', (site / "index.html").read_text())
+    assert (site / begin).exists()
     for page in site.rglob("*.html"):
         for pair in FETCHED.findall(page.read_text()):
             (address,) = filter(None, pair)
