@@ -6,7 +6,7 @@ f32 and scaled, and what followed (bias, activation, `quantize`) follows still, 
 epilogue. Weights are i8 with zero point 0 or u8 with zero point 128, which is the same 128 lower; their scale may
 differ from output to output. A bias that is quantised with the product of the scales is added to the sums. Operators
 that only move or compare values (reshape, transpose, slices, concatenation, maxima), between a dequantize and a
-quantize of the same scale and zero point, move the codes.
+quantize of the same scale and zero point, move the codes. A clamp ahead of a quantize that clamps no less is gone.
 
 A `conv_integer` that no kernel of bytes takes (depthwise, in three dimensions, weights with a zero point or computed)
 becomes a convolution of the same numbers in f32 or f64, rounded to whole ones; so does a depthwise convolution of
@@ -34,6 +34,7 @@ _BIAS_TOLERANCE = 1e-6  # of the scale of a bias, relative to the product of sca
 _DEPTH_MOST = 1 << 16
 _QUANTISED = frozenset({"dequantize", "matmul_integer", "conv_integer"})
 _EXACT_F32 = 1 << 24
+_CLAMPED = 0.25  # of a step: what is so near to the last code is rounded to it
 _MOVES = frozenset({"reshape", "transpose", "slice", "max_pool"})
 
 
@@ -315,6 +316,35 @@ def _moved_codes(editor: Editor, node: Node) -> None:
         editor.emit(moved.op, (codes.value, *moved.inputs[1:]), moved.attrs, node, node.outputs[0])
 
 
+def _quantised(editor: Editor, node: Node) -> None:
+    _moved_codes(editor, _without_clamp(editor, node))
+
+
+def _without_clamp(editor: Editor, node: Node) -> Node:
+    """quantize(relu(x)), or of a clip, as quantize(x), where the ends of the quantised type clamp all the same."""
+    told, clamp = _parameters(editor, node), editor.producer.get(node.inputs[0] or "")
+    bounds = None if clamp is None else _bounds(editor, clamp)
+    dtype = editor.type(node.outputs[0]).dtype
+    if told is None or clamp is None or bounds is None or dtype not in BYTES or not np.all(told.scale > 0):
+        return node
+    ends, zero = np.iinfo(dtype.numpy), 0.0 if told.zero is None else told.zero.astype(np.float64)
+    least, most = (bound / told.scale.astype(np.float64) + zero for bound in bounds)
+    if np.all(least <= ends.min + _CLAMPED) and np.all(most >= ends.max - _CLAMPED):
+        return editor.set_inputs(node, (clamp.inputs[0], *node.inputs[1:]))
+    return node
+
+
+def _bounds(editor: Editor, clamp: Node) -> tuple[float, float] | None:
+    """Between what a relu or a clip keeps values; None for any other operator, and where they are computed."""
+    if clamp.op == "relu":
+        return 0.0, np.inf
+    given = (*clamp.inputs, None, None)[1:3] if clamp.op == "clip" else ("", "")
+    lo, hi = (
+        free if value is None else editor.scalar(value) for value, free in zip(given, (-np.inf, np.inf), strict=True)
+    )
+    return None if lo is None or hi is None else (lo, hi)
+
+
 def _joined_codes(editor: Editor, node: Node, concat: Node, told: Codes, dtype: DType) -> None:
     """quantize(concat(values)) as a concatenation of codes, those of other scales quantised one by one."""
     found = [codes_of(editor, value) for value in concat.inputs]
@@ -341,7 +371,7 @@ class FuseQuantised:
         rules = {
             "matmul_integer": _signed_weights,
             "conv_integer": _integer_or_float_conv,
-            "quantize": _moved_codes,
+            "quantize": _quantised,
             "global_avg_pool": _average,
             "conv": _integer_conv,
             "gemm": _integer_matmul,

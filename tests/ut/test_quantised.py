@@ -311,3 +311,30 @@ def test_qlinear_conv(weights_type: str) -> None:
     real = (integer_conv(x, w, 131, 1) + spread(bias, 3)) * spread(scale * X_SCALE, 3).astype(np.float64)
     found = np.asarray(kernel(x=x))
     assert np.abs(found.astype(int) - requantised(real, 120, np.uint8)).max() <= 1
+
+
+CLAMPS = {
+    "relu, from the first code": ("u8", 0, lambda b, x: b.relu(x), True),
+    "relu, signed codes from the first": ("i8", -128, lambda b, x: b.relu(x), True),
+    "relu, a zero in the middle": ("i8", 0, lambda b, x: b.relu(x), False),
+    "clip as far as the codes": ("u8", 0, lambda b, x: b.clip(x, 0.0, 255.0 * float(Y_SCALE)), True),
+    "clip that cuts codes off": ("u8", 0, lambda b, x: b.clip(x, 0.0, 254.0 * float(Y_SCALE)), False),
+    "clip at one end": ("u8", 0, lambda b, x: b.clip(x, 0.0), True),
+    "another function": ("u8", 0, lambda b, x: b.abs(x), False),
+}
+
+
+@pytest.mark.parametrize("name", CLAMPS)
+def test_a_clamp_that_codes_repeat_is_gone(name: str) -> None:
+    """And nothing else changes, at and around the ends."""
+    dtype, zero, clamp, gone = CLAMPS[name]
+    kind = np.dtype({"u8": "uint8", "i8": "int8"}[dtype])
+    b = GraphBuilder("clamped")
+    x = b.dequantize(b.input("x", (512,), "i8"), np.array(0.75, np.float32), np.array(3, np.int8))
+    b.output(b.quantize(clamp(b, x + 0.1), np.array(Y_SCALE), np.array(zero, kind), dtype=DType(dtype)), name="y")
+    graph = b.graph()
+    found = FuseQuantised().apply(graph)
+    assert ("relu" in ops(found) or "clip" in ops(found) or "abs" in ops(found)) != gone
+    data = {"x": np.resize(np.arange(-128, 128, dtype=np.int8), 512)}
+    np.testing.assert_array_equal(evaluate(found, data)["y"], evaluate(graph, data)["y"])
+    np.testing.assert_array_equal(sk.compile(graph)(**data), evaluate(graph, data)["y"])
