@@ -233,18 +233,19 @@ def _cell(value: Cell, *, signed: bool = False) -> str:
 
 
 def _times(recording: Recording) -> PageTable:
-    """A row per sub-operator: when, how long, and what its cores waited for, means over the cores that have it."""
+    """A row per sub-operator: how many cores work on it, when, how long, and what cores waited for, means over those
+    that work or wait."""
     rows: list[tuple[Cell, ...]] = []
     for subop, spans in sorted(_of_subops(recording).items(), key=lambda item: min(s.begin_us for s in item[1])):
         works = [s for s in spans if s.activity in WORKING] or spans
-        cores = {recording.tracks[s.track].core for s in works}
+        cores, there = ({recording.tracks[s.track].core for s in some} for some in (works, spans))
         begin, end = min(s.begin_us for s in works), max(s.end_us for s in works)
-        waits = [sum(s.end_us - s.begin_us for s in spans if s.activity is kind) / len(cores) for kind in WAITING]
+        waits = [sum(s.end_us - s.begin_us for s in spans if s.activity is kind) / len(there) for kind in WAITING]
         rows.append((subop, recording.subops[subop], len(cores), begin, end, end - begin, *waits))
     head = ("", "sub-operator", "cores", "begin us", "end us", "us", "wait us", "imbalance us", "fetch us")
     note = "Of the launch in the timeline."
     if any(any(row[-len(WAITING) :]) for row in rows):
-        note += " Times of waiting are means over the cores that have the sub-operator."
+        note += " Times of waiting are means over the cores that work on the sub-operator or wait for it."
     return PageTable("Sub-operators in time", head, tuple(rows), note)
 
 

@@ -66,6 +66,8 @@ def test_what_would_help_is_a_part_of_the_same_time() -> None:
         assert halved
         assert sum(halved) <= device / 2 + 1e-9
         assert not any("the launch" in what for what in shares)
+        waited = report.split["pure sync"] + report.split["imbalance"]  # for cores that waited for signals themselves
+        assert 0 < shares["every signal visible at once"] <= waited / report.time_us
 
 
 def test_what_numpy_computes_is_told_everywhere() -> None:
@@ -91,6 +93,7 @@ def test_the_tables_of_a_page_agree() -> None:
         (body,) = re.findall(r'<table aria-label="Sub-operators in time">.*?<tbody>(.*?)</tbody>', html)
         times = [re.findall(r"<td[^>]*>([^<]*)</td>", row) for row in re.findall(r"<tr.*?</tr>", body)]
         took = {cells[0]: (float(cells[5].replace(",", "")), int(cells[2])) for cells in times}
+        assert all(float(cell) < report.time_us for cells in times for cell in cells[6:])
         for number, _, us, _, kind, cores, *_ in kernels.rows:
             assert took[str(number)][0] == pytest.approx(us, abs=6e-4)
             assert kind == "host" or took[str(number)][1] == cores, (number, report.subops)

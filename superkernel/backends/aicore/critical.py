@@ -61,7 +61,8 @@ class BoundaryRow:
 @dataclass(frozen=True)
 class CriticalReport:
     """See the module docstring. `path`: cycles of the critical path by activity, which sum to `cycles`; `by_subop`: the
-    same by sub-operator; `boundaries` by predicted gain."""
+    same by sub-operator; `boundaries` by predicted gain; `instantly`: the gain of all signals visible at once, as part
+    of 1."""
 
     graph: str
     target: str
@@ -72,6 +73,7 @@ class CriticalReport:
     boundaries: tuple[BoundaryRow, ...]
     numpy_us: float = 0.0  # of the time, by NumPy between launches: on the path, and not in cycles
     mode: str = "simulated for timing only"  # and where cycles may depend on data
+    instantly: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -141,7 +143,10 @@ def critical_of(compiled: AicoreCompiled, lines: Sequence[Timeline], numpy_us: f
     """The critical path of launches that were traced, without trying anything out."""
     cycles = sum(line.end - line.begin for line in lines)
     pieces = [piece for line in lines for piece in critical_path(line)]
-    rows = _rows(compiled, lines, pieces, cycles)
+    models = [_Tasks(compiled, line) for line in lines]
+    rows = _rows(compiled, models, pieces, cycles)
+    events = range(len(compiled.plan.events))
+    instantly = sum(model.end() - model.end(instant=events) for model in models) / cycles
     names = {s.index: s.name for s in compiled.schedule.subops}
     spent: dict[int, int] = {}
     path = dict.fromkeys((a.name.lower() for a in reversed(Activity) if a is not Activity.IMBALANCE), 0)
@@ -159,6 +164,7 @@ def critical_of(compiled: AicoreCompiled, lines: Sequence[Timeline], numpy_us: f
         tuple((subop, names.get(subop, "the launch"), length) for subop, length in longest),
         tuple(rows),
         numpy_us,
+        instantly=instantly,
     )
 
 
@@ -194,10 +200,9 @@ def _tried(compiled: AicoreCompiled, io: Sequence[NDArray[Any]], row: BoundaryRo
 
 
 def _rows(
-    compiled: AicoreCompiled, lines: Sequence[Timeline], pieces: Sequence[PathPiece], cycles: int
+    compiled: AicoreCompiled, models: Sequence[_Tasks], pieces: Sequence[PathPiece], cycles: int
 ) -> list[BoundaryRow]:
     names = {s.index: s.name for s in compiled.schedule.subops}
-    models = [_Tasks(compiled, line) for line in lines]
     found = []
     for boundary in compiled.plan.boundaries:
         events = frozenset(boundary.events)

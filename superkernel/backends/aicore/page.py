@@ -131,7 +131,7 @@ def _gains(found: CriticalReport, report: SimReport) -> tuple[Gain, ...]:
     for row in found.boundaries[:ROWS]:
         gain = row.removed * found.cycles * cycle
         gains.append(Gain(f"no core waits ahead of sub-operator {row.subop} ({row.name})", gain))
-    gains.append(Gain("every signal visible at once", found.path.get("pure", 0) * cycle))
+    gains.append(Gain("every signal visible at once", found.instantly * found.cycles * cycle))
     for subop, name, cycles in found.by_subop[:ROWS]:
         if subop < len(report.subops):
             gains.append(Gain(f"sub-operator {subop} ({name}) twice as fast", cycles * cycle / 2))
