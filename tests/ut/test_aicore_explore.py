@@ -319,6 +319,9 @@ def test_a_deadlock_says_who_stands_where() -> None:
     vector = [Drain(), Await(0, 4)]
     found = wrong_of(vector=vector, events=[FROM_CUBE])
     assert found == "deadlock: " + ", ".join(f"core {core} at step 1: await 0 for 4" for core in (2, 3, 4, 5))
+    together = [Await(0, 1)]  # at the same step, which is no end of a launch
+    found = wrong_of(cube=together, vector=together, events=[(ALL, None, 0)])
+    assert found == "deadlock: " + ", ".join(f"core {core} at step 0: await 0 for 1" for core in range(6))
 
 
 def test_launches_end_together() -> None:
