@@ -524,9 +524,9 @@ class NhwcEmitter:
                 values, (scale,) = scaled(line)
                 if line:
                     flat = [kb.load(kb.scratch, at, DType.F32, tile.lanes) for at in places]
-                flat = [
-                    kb.fma(value, scale, flat[i]) if flat else kb.b.fmul(value, scale) for i, value in enumerate(values)
-                ]
+                # Added to 0: sums of what lies outside are any number times 0, whose sign would show.
+                start = zero(DType.F32, tile.lanes)
+                flat = [kb.fma(value, scale, flat[i] if flat else start) for i, value in enumerate(values)]
                 if line < height - 1:
                     for value, at in zip(flat, places, strict=True):
                         kb.store(value, kb.scratch, at, DType.F32)
