@@ -80,6 +80,12 @@ def _alternatives(kind: Any) -> tuple[Any, ...] | None:
     return get_args(kind) if get_origin(kind) in (Union, UnionType) else None
 
 
+def _origin(kind: Any) -> Any:
+    """As `get_origin`, but of what an alias stands for: NumPy's `NDArray` is one from 2.5 on."""
+    origin = get_origin(kind)
+    return get_origin(origin.__value__) if hasattr(origin, "__value__") else origin
+
+
 class _Writer:
     """Rows are found first, each once; then all columns are written."""
 
@@ -152,7 +158,7 @@ class _Writer:
             tags = [_tag(members, value) for value in values]
             parts = [[v for v, t in zip(values, tags, strict=True) if t == i] for i in range(len(members))]
             return [self.numbers(tags), *map(self.column, members, parts)]
-        if (origin := get_origin(kind)) is tuple:
+        if (origin := _origin(kind)) is tuple:
             _checked(tuple, values)
             first, *rest = get_args(kind)
             if rest == [...]:
@@ -245,7 +251,7 @@ class _Reader:
                 return full[0]
             parts = [iter(column) for column in found]
             return [next(parts[tag]) for tag in order]
-        if (origin := get_origin(kind)) is tuple:
+        if (origin := _origin(kind)) is tuple:
             first, *rest = get_args(kind)
             if rest != [...]:
                 return list(zip(*map(self.column, (first, *rest), _of_length(data, 1 + len(rest))), strict=True))

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from types import GenericAlias
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,18 @@ def test_all_comes_back_as_it_was() -> None:
     assert found.data["mine"].dtype == np.int16
     assert np.array_equal(found.data["mine"], MINE)
     assert not found.data["mine"].flags.writeable
+
+
+class Alias:
+    """A generic `type NDArray[T] = ...`, as NumPy from 2.5 on declares it where Python has such statements."""
+
+    __value__ = np.ndarray[Any, np.dtype[Any]]
+
+
+def test_aliases_of_arrays_are_arrays() -> None:
+    kind = GenericAlias(Mapping, (str, GenericAlias(Alias, (Any,))))
+    found = decode(kind, encode(kind, {"mine": MINE}, {}), {}, CLASSES.__getitem__)
+    assert np.array_equal(found["mine"], MINE)
 
 
 def test_equal_rows_are_one() -> None:
