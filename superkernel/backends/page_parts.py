@@ -7,12 +7,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from superkernel.compilation.kernel_uses import KernelUse
 from superkernel.display.charts import DataFlow, MemoryUse
 from superkernel.display.page import PageTable
-from superkernel.display.spans import Recording, SpanKind
+from superkernel.display.spans import WORKING, Recording
 from superkernel.ir.body import Role
 from superkernel.ir.graph import Graph
 from superkernel.scheduler.schedule import Schedule, Space
-
-WORKING = (SpanKind.WORK, SpanKind.COMPUTE, SpanKind.MOVEMENT)
 
 
 def flops_of(graph: Graph, schedule: Schedule) -> tuple[float, ...]:

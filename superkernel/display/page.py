@@ -17,13 +17,14 @@ from typing import Any
 
 from superkernel.core.counted import counted
 from superkernel.display.charts import Bars, Chart, StackedBar, drawn
-from superkernel.display.spans import Recording, Span, SpanKind
+from superkernel.display.spans import WORKING, Recording, Span, SpanKind
 from superkernel.display.units import format_us
 
 LEGEND = {
     SpanKind.WORK: "work of a sub-operator",
     SpanKind.COMPUTE: "compute engines",
     SpanKind.MOVEMENT: "copies between memories",
+    SpanKind.NUMPY: "NumPy computes on the host",
     SpanKind.WAIT: "waiting for other cores: the synchronisation itself",
     SpanKind.IMBALANCE: "waiting for other cores: they still work",
     SpanKind.FETCH: "waiting for instructions",
@@ -32,7 +33,6 @@ LEGEND = {
     SpanKind.STALL: "control unit stands still",
     SpanKind.FLAG: "engine waits for another one of its core",
 }
-WORKING = (SpanKind.WORK, SpanKind.COMPUTE, SpanKind.MOVEMENT)
 WAITING = (SpanKind.WAIT, SpanKind.IMBALANCE, SpanKind.FETCH)
 TIME_TITLE = "Where the time goes"
 LONG_LETTERS = 40

@@ -26,6 +26,11 @@ class SpanKind(Enum):
     FETCH = "fetch"  # for lines of instructions
     STALL = "stall"  # of a control unit, from another cause
     FLAG = "flag"  # of an engine, for another engine of its core
+    NUMPY = "numpy"  # the host computes a sub-operator between launches
+
+
+WORKING = (SpanKind.WORK, SpanKind.COMPUTE, SpanKind.MOVEMENT, SpanKind.NUMPY)
+"""What spans of a sub-operator's own work are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ const lengths = Float64Array.from(columns[LENGTH]);
 const WHOLE = Math.max(1, data.duration);
 const ROW = tracks.length <= 8 ? 26 : 14, GROUP = 44, GAP = 6, RULER = 20, LABEL = 190, ARROWS_MAX = 2000, GROUPED_FROM = 17;
 // What a core does, of all that its engines and its control unit do at a time: the first of these.
-const FOREMOST = ["compute", "movement", "fetch", "wait", "imbalance", "signal", "work", "between", "stall", "flag"];
+const FOREMOST = ["compute", "numpy", "movement", "fetch", "wait", "imbalance", "signal", "work", "between", "stall", "flag"];
 // In one row for a whole core that lies on top, then copies, then what its control unit waits for.
-const LEVELS = [FOREMOST.slice(FOREMOST.indexOf("work")), ["fetch", "wait", "imbalance", "signal"], ["movement"], ["compute"]];
+const LEVELS = [FOREMOST.slice(FOREMOST.indexOf("work")), ["fetch", "wait", "imbalance", "signal"], ["movement"], ["compute", "numpy"]];
 const levels = kinds.map(kind => LEVELS.findIndex(level => level.includes(kind)));
 // Where engines do the work, a control unit inside a sub-operator only steers them.
 const painted = kind => (kind === "work" && kinds.includes("compute") ? "between" : kind);
@@ -94,7 +94,7 @@ function firstVisible(track, ns) {
 
 // Whether a span is none of those that were chosen or searched for.
 const dimmed = i => (chosen !== null && columns[SUBOP][i] !== chosen) || (hits !== null && !hits.has(columns[NAME][i]));
-const NAMED = new Set(["work", "compute", "movement"]); // what waits is named when one points at it
+const NAMED = new Set(["work", "compute", "movement", "numpy"]); // what waits is named when one points at it
 
 // Spans of one level alone where one is given.
 function drawTrack(track, top, level) {

@@ -86,7 +86,7 @@ def trace_of(
         for subop, us in (between or {}).get(number, ()):
             begin, start = start, start + us * target.device.clock_mhz
             begin_us, end_us = begin / target.device.clock_mhz, start / target.device.clock_mhz
-            spans.append(Span(len(seen), begin_us, end_us, names[subop], SpanKind.WORK, subop))
+            spans.append(Span(len(seen), begin_us, end_us, names[subop], SpanKind.NUMPY, subop))
     cores = {core: _core_name(core, target) for core, _ in seen}
     tracks = [Track(core, lane, _lane_name(lane)) for core, lane in seen]
     if between:

@@ -14,6 +14,7 @@ import superkernel as sk
 from superkernel.backends.aicore.report import SimReport
 from superkernel.display.difference import difference
 from superkernel.display.page import Page
+from superkernel.display.spans import SpanKind
 
 
 @cache
@@ -84,6 +85,9 @@ def test_what_numpy_computes_is_told_everywhere() -> None:
     spans = [span for span in page.recording.spans if span.subop == row.subop]
     assert sum(span.end_us - span.begin_us for span in spans) == pytest.approx(row.numpy_us)
     assert page.recording.duration_us > row.numpy_us
+    assert {span.activity for span in spans} == {SpanKind.NUMPY}, "no colour that means something else"
+    assert '["numpy","NumPy computes on the host"]' in page.html()
+    assert "NumPy computes" not in whole()[1].html()
 
 
 def test_the_tables_of_a_page_agree() -> None:
