@@ -1,9 +1,12 @@
 """The arithmetic of number formats: how the words of rows and weights are loaded, multiplied, added and stored.
 
 Model: a vector of weights holds one word per lane, a word of a row is the same in all lanes; an *operand* is what one
-of them is in registers. Elements are their own words. With the CPU's own instructions (AVX-512 BF16 and VNNI) a pair of
-bf16 or four bytes are one operand; without, a pair of bf16 is two vectors of f32 (bf16 is the upper half of an f32),
-and bytes are widened to 16 bits.
+of them is in registers. Elements are their own words. With the CPU's own instructions (AVX-512 BF16 and VNNI, AArch64's
+dot products) a pair of bf16 or four bytes are one operand; without, a pair of bf16 is two vectors of f32 (bf16 is the
+upper half of an f32), and bytes are widened to 16 bits.
+
+AArch64 multiplies signed bytes by signed ones: of rows, which are unsigned in memory, `SIGN` is taken off in registers
+(`shift`), and of what their zero point is for their products as well (`met`).
 
 `multiply` is the register tile of everything but matrix products, whose rows are whole words.
 
@@ -66,6 +69,11 @@ class Arithmetic:
         self.kb, self.format, self.item = kb, number, number.item
 
     @property
+    def shift(self) -> int:
+        """What rows are multiplied smaller by than they are stored."""
+        return 0
+
+    @property
     def takes_memory(self) -> bool:
         """Whether weights may be memory operands of a multiply-add."""
         return True
@@ -87,6 +95,23 @@ class Arithmetic:
     def multiply_add(self, total: ir.Value, row: Operand, weights: Operand) -> ir.Value:
         """total + the products of the words' numbers, per lane."""
         return multiply_add(self.kb, row[0], weights[0], total, self.format.sums)
+
+    @property
+    def zero_is_nothing(self) -> bool:
+        """Whether a 0 of rows adds nothing to the sums of what is multiplied."""
+        return SIGN * self.signed == self.shift
+
+    def met(self, zero_point: ir.Value) -> ir.Value:
+        """What weights are multiplied by for a row's number that is stored as `zero_point` (i32, or a vector)."""
+        if not self.shift:
+            return zero_point
+        return self.kb.b.sub(zero_point, self.kb.splat(ir.Constant(I32, self.shift), _lanes(zero_point)))
+
+    def less_shift(self, word: ir.Value) -> ir.Value:
+        """Four stored bytes, or vectors of fours, as they are multiplied."""
+        if not self.shift:
+            return word
+        return self.kb.b.xor(word, self.kb.splat(ir.Constant(I32, SIGN * 0x01010101), _lanes(word)))
 
     def rounded(self, value: ir.Value) -> ir.Value:
         """Values as copies of rows hold them."""
@@ -179,8 +204,12 @@ class ByteArithmetic(Arithmetic):
     reads_behind = True
     word = DType.I32
 
+    @property
+    def shift(self) -> int:
+        return SIGN if self.format.native and self.format.feature == self.format.arm_feature else 0
+
     def row(self, base: ir.Value, at: Index, whole: bool = True) -> Operand:
-        return [self.kb.b.load(self.kb.at(base, at, self.item), typ=I32, align=1)]
+        return [self.less_shift(self.kb.b.load(self.kb.at(base, at, self.item), typ=I32, align=1))]
 
     def rounded(self, value: ir.Value) -> ir.Value:
         if not self.signed:
@@ -194,7 +223,10 @@ class ByteArithmetic(Arithmetic):
         kb, b, kind = self.kb, self.kb.b, total.type
         if self.format.native:
             octets = ir.VectorType(I8, 4 * kind.count)
-            function = kb.intrinsic(f"llvm.x86.avx512.vpdpbusd.{32 * kind.count}", kind, [kind, octets, octets])
+            name = f"llvm.x86.avx512.vpdpbusd.{32 * kind.count}"
+            if self.shift:
+                name = f"llvm.aarch64.neon.sdot.v{kind.count}i32.v{4 * kind.count}i8"
+            function = kb.intrinsic(name, kind, [kind, octets, octets])
             return b.call(function, [total, b.bitcast(row[0], octets), b.bitcast(weights[0], octets)])
         halves = ir.VectorType(I16, 2 * kind.count)
         eight = ir.Constant(halves, 8)

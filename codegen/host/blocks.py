@@ -207,7 +207,7 @@ class BlockEmitter(MatmulEmitter):
         total: ir.Value = ir.Constant(I32, 0)
         for plane, part in enumerate(sums):
             own = kb.reduce_lanes("add", part)
-            kb.store(b.mul(own, ir.Constant(I32, -t.zero)), copy, kb.add(words, 1 + plane), DType.I32)
+            kb.store(b.mul(own, ir.Constant(I32, self._shift() - t.zero)), copy, kb.add(words, 1 + plane), DType.I32)
             total = b.add(b.shl(total, ir.Constant(I32, 8)), own)
         kb.store(b.fmul(b.sitofp(total, scale.type), scale), copy, kb.add(words, 3), DType.F32)
 
@@ -276,11 +276,15 @@ class BlockEmitter(MatmulEmitter):
             sums = fold(kb, 0, steps, 1, sums, step)
         return sums
 
+    def _shift(self) -> int:
+        """What codes are multiplied smaller by than they are; those of 4 bits are bytes of either kind."""
+        return self.arithmetic.shift if self.t.bits == 8 else 0
+
     def _octets(self, word: ir.Value, part: int) -> ir.Value:
         """The codes of a word as bytes; of 4 bits the even ones, then the odd ones."""
         kb, b, t = self.kb, self.kb.b, self.t
         if t.bits == 8:
-            return word
+            return self.arithmetic.less_shift(word)
         if part:
             word = b.lshr(word, kb.const(4, DType.I32, t.lanes))
         return b.and_(word, kb.const(0x0F0F0F0F, DType.I32, t.lanes))

@@ -400,11 +400,11 @@ class NhwcEmitter:
         return multiply(self.arithmetic, tile, nest, last, position, source, weights, t.tile_rows, ahead=ahead)
 
     def _skips_padding(self) -> bool:
-        """Whether rows of the window that lie in the padding are left out: those of bytes whose zero point is stored as
-        0, which add nothing to their sums."""
+        """Whether rows of the window that lie in the padding are left out: those of bytes that add nothing to their
+        sums."""
         form = self.form
-        stored_as_zero = not self.arithmetic.signed and self.body.anchor_inputs[3:4] in ((), (None,))
-        return self.t.format.is_integral and stored_as_zero and form.depth == ONE and not self.rows.reads_inside
+        nothing = self.arithmetic.zero_is_nothing and self.body.anchor_inputs[3:4] in ((), (None,))
+        return self.t.format.is_integral and nothing and form.depth == ONE and not self.rows.reads_inside
 
     def _rows_inside(self, row: Index) -> tuple[Index, Index]:
         """The rows of the window of an output row that lie inside the image."""
@@ -489,10 +489,10 @@ class NhwcEmitter:
     def _begin(self, tile: Tile, weights: ir.Value) -> list[ir.Value]:
         """What sums of bytes start from, per vector: what the zero point adds, taken off."""
         kb, t, zero_point = self.kb, self.t, self._zero_point()
-        if zero_point is None and not self.arithmetic.signed:
+        if zero_point is None and self.arithmetic.zero_is_nothing:
             return []
         behind = kb.at(weights, t.steps(self.form) * t.tile_rows, DType.I32)
-        whole = stored_zero_point(kb, zero_point, self.form.dtype)
+        whole = self.arithmetic.met(stored_zero_point(kb, zero_point, self.form.dtype))
         zeros = kb.splat(kb.b.neg(whole), tile.lanes)
         return [kb.b.mul(zeros, kb.load(behind, v * tile.lanes, DType.I32, tile.lanes)) for v in range(tile.vectors)]
 
@@ -507,7 +507,7 @@ class NhwcEmitter:
             """Sums over one row of the window, in f32, and the row's scale in all lanes."""
             row = kb.offset(head, self._line_start(line))
             sums = kb.at(behind, kb.mul(line, t.tile_rows), DType.I32)
-            zero_point = kb.splat(kb.b.neg(kb.load(row, 1, DType.I32)), tile.lanes)
+            zero_point = kb.splat(kb.b.neg(self.arithmetic.met(kb.load(row, 1, DType.I32))), tile.lanes)
             begin = [
                 kb.b.mul(zero_point, kb.load(sums, v * tile.lanes, DType.I32, tile.lanes)) for v in range(tile.vectors)
             ]

@@ -245,13 +245,13 @@ class MatmulEmitter:
     def _centred(self, results: list[Values], behind: ir.Value) -> list[Values]:
         """Sums of bytes without what the rows' zero point adds."""
         kb, t, slot = self.kb, self.t, self.form.left_zero
-        if slot is None and not self.arithmetic.signed:
+        if slot is None and self.arithmetic.zero_is_nothing:
             return results
         dtype, own = self.form.left.dtype, None
         if slot is not None:
             view = view_of(self.body, slot)
             own = kb.load(kb.operands[view.operand], view.offset, dtype)
-        zeros = kb.splat(stored_zero_point(kb, own, dtype), t.lanes)
+        zeros = kb.splat(self.arithmetic.met(stored_zero_point(kb, own, dtype)), t.lanes)
         added = [kb.b.mul(zeros, kb.load(behind, v * t.lanes, DType.I32, t.lanes)) for v in range(t.vectors)]
         return [[kb.b.sub(value, part) for value, part in zip(row, added, strict=True)] for row in results]
 
@@ -272,7 +272,9 @@ class MatmulEmitter:
                 zeros = [row_zero]
                 if len(sums) == 2:
                     zeros = [kb.b.lshr(row_zero, byte), kb.b.and_(row_zero, kb.const(255, DType.I32, t.lanes))]
-                exact = (kb.b.sub(s, kb.b.mul(z, total)) for s, z in zip(values, zeros, strict=True))
+                exact = (
+                    kb.b.sub(s, kb.b.mul(self.arithmetic.met(z), total)) for s, z in zip(values, zeros, strict=True)
+                )
                 values = [kb.b.sitofp(value, scale.type) for value in exact]
             whole = values[0]
             if len(values) == 2:

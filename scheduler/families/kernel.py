@@ -134,21 +134,21 @@ class ReducedKernelDef(HostKernelDef):
     def rows(self) -> Iterable[Capability]:
         for tier in TIER_FEATURES:
             if not self.family.numbers[0].tiled:
-                yield self._variant(tier, native=False)
-            if tier == "avx512":
-                yield self._variant(tier, native=True)
+                yield self._variant(tier, "")
+            for feature in _native_on(self.family.numbers[0], tier):
+                yield self._variant(tier, feature)
 
     @property
     def demands(self) -> tuple[Clause, ...]:
         precision = one_of(Reason.PRECISION, self.allowed_by, self.family.numbers[0].precision)
         return (precision, *([CONSTANT_WEIGHT] if self.weights else ()), *super().demands)
 
-    def _variant(self, tier: str, *, native: bool) -> Capability:
+    def _variant(self, tier: str, feature: str) -> Capability:
         number, own = self.family.numbers[0], self.family.numbers[-1]
         weights = self.weights_as or ("qc8w" if own.scales_weights else own.weights.value)
         words = ("f32", *(["qd8"] if own.scales_rows else ()), weights)
         return replace(
-            self.with_feature(self._row(tier, DType.F32), words, number.feature if native else ""),
+            self.with_feature(self._row(tier, DType.F32), words, feature),
             layouts=self.layouts,
             transforms=(Transform("quantise", 1, True),) if self.weights else (),
             numeric=NumericClass.ACCUMULATED,
@@ -178,6 +178,13 @@ class PairedKernelDef(HostKernelDef):
         return (*([CONSTANT_WEIGHT] if self.weights else ()), *super().demands)
 
 
+def _native_on(number: NumberFormat, tier: str) -> tuple[str, ...]:
+    """The feature by which CPUs of a tier multiply a format themselves, if there is one: x86-64's are of AVX-512,
+    AArch64 has but the plain tier."""
+    feature = {"avx512": number.feature, "plain": number.arm_feature}.get(tier, "")
+    return (feature,) if feature else ()
+
+
 def _target_words(tier: str, modifier: str, feature: str) -> tuple[str, ...]:
     """What a name says of where a kernel runs."""
     if feature in FEATURE_TOKENS:
@@ -203,8 +210,8 @@ class ByteKernelDef(HostKernelDef):
         for tier in TIER_FEATURES:
             if not number.tiled:
                 yield self._variant(tier, "")
-            if tier == "avx512":
-                yield self._variant(tier, number.feature)
+            for feature in _native_on(number, tier):
+                yield self._variant(tier, feature)
 
     @property
     def demands(self) -> tuple[Clause, ...]:

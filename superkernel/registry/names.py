@@ -75,7 +75,7 @@ NAME_DTYPES = {
 TIER_TOKENS = {"avx512": "avx512skx", "avx2": "avx2", "plain": "scalar"}
 """Token of each of the host's instruction-set tiers; plain code is LLVM's baseline for the architecture."""
 
-FEATURE_TOKENS = {"amx-bf16": "avx512amx", "amx-int8": "avx512amx"}
+FEATURE_TOKENS = {"amx-bf16": "avx512amx", "amx-int8": "avx512amx", "dotprod": "neondot"}
 """Token of a row that needs one of these features, in place of its tier's."""
 
 CORE_TOKENS = {"aic": ("aic",), "aiv": ("aiv",), "mix": ("aic", "aiv"), "aicpu": ("aicpu",)}

@@ -25,6 +25,7 @@ TILES = ("amx-tile", "amx-bf16", "amx-int8")
 EMULATED_TILES = "emulated-tiles"
 """No feature of a CPU: code for tiles is lowered to vectors that do the same, on any CPU with FMA."""
 _OPTIONAL = ("avx512vnni", "avx512bf16", "avx512vbmi", "avx512vbmi2", "avx512bitalg", "avx512vpopcntdq", "avx512ifma")
+_ARM_OPTIONAL = ("dotprod",)
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,7 @@ class CpuTarget(Target):
         dots = {
             "avx512bf16": self.bf16_dots,
             "avx512vnni": self.int8_dots,
+            "dotprod": self.int8_dots,
             "amx-bf16": self.bf16_tiles,
             "amx-int8": self.int8_tiles,
         }
@@ -141,6 +143,8 @@ def cpu_target(
     elif tier == "avx512" and {"avx512bf16", *TILES}.issubset(available):  # rows become bf16 by AVX-512
         names += TILES
     x86 = triple.startswith("x86_64")
+    if triple.startswith(("aarch64", "arm64")):
+        names += tuple(n for n in _ARM_OPTIONAL if n in available)
     features = ",".join(sorted("+" + n for n in names))
     width, registers = {"avx512": (64, 32), "avx2": (32, 16), "plain": (16, 16 if x86 else 32)}[tier]
     flops = {"avx512": profile.f32_avx512, "avx2": profile.f32_avx2}.get(tier) or profile.f32_plain

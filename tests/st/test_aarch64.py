@@ -11,14 +11,14 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from grouped_on import chooser_on, grouped_on
-from kernel_cases import MAKERS, Case, pointwise
+from kernel_cases import MAKERS, Case, blocks, bytes_of_all_kinds, pointwise, reduced_products
 from kernel_check import compare, undefined_symbols
 from models import decode_step, transformer
 from numpy.typing import NDArray
@@ -98,6 +98,12 @@ def _needs_tools() -> None:
 @pytest.fixture(scope="module")
 def cpu() -> CpuTarget:
     return cpu_target("aarch64-unknown-linux-gnu", "plain", ())
+
+
+@pytest.fixture(scope="module")
+def dots() -> CpuTarget:
+    """A processor that multiplies bytes itself."""
+    return cpu_target("aarch64-unknown-linux-gnu", "plain", ("dotprod",))
 
 
 def execute(folder: Path, source: str, objects: Sequence[bytes], data: bytes) -> bytes:
@@ -191,6 +197,13 @@ def check(cases: Sequence[Case], cpu: CpuTarget, folder: Path) -> None:
 @pytest.mark.parametrize("make", MAKERS)
 def test_kernels(make: Callable[[], list[Case]], cpu: CpuTarget, tmp_path: Path) -> None:
     check(make(), cpu, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "make", [blocks, partial(reduced_products, native=True), bytes_of_all_kinds], ids=["blocks", "reduced", "bytes"]
+)
+def test_products_of_bytes_by_dots(make: Callable[[], list[Case]], dots: CpuTarget, tmp_path: Path) -> None:
+    check(make(), dots, tmp_path)
 
 
 def one_of_each(cpu: CpuTarget) -> list[Case]:

@@ -116,13 +116,15 @@ def window_in_int8(kernel: str) -> Case:
     return kernel, made.body, made.arrays, dict.fromkeys(made.expected, want)
 
 
-def reduced_products() -> list[Case]:
-    """Products of reduced precision, which this CPU multiplies as f32 and 16-bit integers."""
+def reduced_products(native: bool = False) -> list[Case]:
+    """Products of reduced precision, which this CPU multiplies as f32 and 16-bit integers; `native`: bytes itself."""
     found = []
     families = {
         kernel: found.family for kernel, found in HOST_KERNELS.kernels.items() if found.ops != ("block_matmul",)
     }
-    matrices = {k: f.numbers[-1] for k, f in families.items() if isinstance(f, MatmulFamily) and f.numbers}
+    matrices = {
+        k: f.numbers[0 if native else -1] for k, f in families.items() if isinstance(f, MatmulFamily) and f.numbers
+    }
     reduced = {k: number for k, number in matrices.items() if not (number.is_integral or number.tiled)}
     found += [pixels(kernel, reduced.pop(kernel)) for kernel in ("host.conv.bf16", "host.conv.int8")]
     for kernel in ("host.conv.nhwc_bf16", "host.conv.winograd2_bf16"):  # of integers: nothing is rounded
@@ -148,6 +150,21 @@ def reduced_products() -> list[Case]:
     pairs = [factor.astype(DType.BF16.numpy) for factor in sharp]
     found.append(case("host.attention.pairs", "attention", pairs, causal=True, scale=1.0))
     found += [reduced_product(kernel, form, 3 if "gemv" in kernel else 19) for kernel, form in reduced.items()]
+    return found
+
+
+def bytes_of_all_kinds() -> list[Case]:
+    """Products of bytes, signed or not, with a zero point and without, over padding and where they lie."""
+    found = []
+    for byte in (DType.U8, DType.I8):
+        for zero in (None, 5):
+            point = None if zero is None else np.array(zero, byte.numpy)
+            made = anchor_case("matmul_integer", {}, [((9, 37), byte), ((37, 20), DType.I8), point], constants=[1])
+            found.append(("host.matmul.bytes", made.body, made.arrays, made.expected))
+            for attrs in ({"pads": (2, 1, 3, 1)}, {"strides": (2, 1)}):
+                window: list[Slot] = [((1, 8, 7, 9), byte), ((20, 8, 3, 3), DType.I8), None, point]
+                made = anchor_case("conv_integer", attrs, window, constants=[1], layouts={0: (0, 2, 3, 1)})
+                found.append(("host.conv.bytes", made.body, made.arrays, made.expected))
     return found
 
 

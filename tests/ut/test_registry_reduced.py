@@ -32,6 +32,8 @@ def target_of(row: Capability) -> CpuTarget:
     """A CPU with the row's features, and no others of the narrow formats."""
     assert row.tier is not None
     names = {*NATIVE, *TILES} if row.features & {*TILES} else row.features.intersection(NATIVE)
+    if "dotprod" in row.features:
+        return cpu_target("aarch64-unknown-linux-gnu", row.tier, ("dotprod",))
     found = cpu_target(TRIPLE, row.tier, {*AVX2, *AVX512, *names})
     return replace(found, l1_bytes=32 << 10, l2_bytes=1 << 20, l3_bytes=32 << 20)
 

@@ -38,8 +38,9 @@ ROWS = [
     r
     for r in HOST_KERNELS.registry.rows
     if all(c.reason is not Reason.PRECISION for c in r.limits)
-    and not r.features & {"avx512vnni", "avx512bf16", "amx-int8", "amx-bf16"}
-]  # of those test_kernels_bytes.py, test_kernels_pairs.py, test_tiles.py and test_registry_reduced.py run cases
+    and not r.features & {"avx512vnni", "avx512bf16", "amx-int8", "amx-bf16", "dotprod"}
+]  # of those test_aarch64_dots.py, test_kernels_bytes.py, test_kernels_pairs.py, test_tiles.py and
+# test_registry_reduced.py run cases
 KERNELS = sorted({r.kernel for r in ROWS if r.role is not KernelRole.REFERENCE})
 
 # Problems to try on each row, {t} standing for its element type; the first for which the row is eligible is run.
