@@ -25,7 +25,7 @@ from superkernel.scheduler.timed import measured_share
 from superkernel.target.cpu import CpuTarget
 from superkernel.target.timings import settled_ns
 
-MAX_TILINGS = 4  # candidates looked at per sub-operator, best guesses first
+MAX_TILINGS = 8  # candidates looked at per sub-operator, best guesses first
 MAX_RIVALS = 3  # partitions kept per number of cores...
 RIVAL_FACTOR = 1.5  # ...if they are no slower than this beside the best
 MIN_GAIN = 0.9  # more cores are looked at only where the work itself gets at least so much shorter

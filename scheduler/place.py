@@ -103,7 +103,7 @@ def _placed(
     families: Callable[[str], KernelFamily[CpuTarget]],
 ) -> tuple[_Placer, list[int]]:
     """All sub-operators placed, and their global order: on one core where more of them gain nothing."""
-    target = replace(target, constants_bytes=streamed_bytes(grouping))
+    target = replace(target, constants_bytes=streamed_bytes(grouping), cores=cores)
     workspace = None if isinstance(options.max_workspace_bytes, str) else options.max_workspace_bytes
     placer = _Placer(grouping, CostBook(target, cores, families, workspace), options)
     order = placer.run()
@@ -220,9 +220,9 @@ class _Placer:
             return replace(singles[0], reason="side by side with independent sub-operators")
         tried = singles
         for partition in partitions[1:]:
-            cores = self._cores_for(len(partition.ranges))
-            if self.free[cores[0]] + partition.work_ns[0] < min(t.finish_ns for t in tried):  # else it cannot win
-                tried.append(Placement(partition, cores, self._finish(i, partition, cores), ""))
+            for cores in self._cores_for(i, partition):
+                if self.free[cores[0]] + partition.work_ns[0] < min(t.finish_ns for t in tried):  # else it cannot win
+                    tried.append(Placement(partition, cores, self._finish(i, partition, cores), ""))
         best = min(tried, key=lambda p: (p.finish_ns, len(p.cores)))
         others = [p.finish_ns for p in tried if len(p.cores) != len(best.cores)]
         count = "one core" if len(best.cores) == 1 else f"{len(best.cores)} cores"
@@ -250,11 +250,33 @@ class _Placer:
                     share[part.core] = share.get(part.core, 0) + part.extent.high - part.extent.low
         return sorted(share, key=lambda c: (-share[c], c))[:3]
 
-    def _cores_for(self, count: int) -> tuple[int, ...]:
-        """All cores in order, or the `count` that are free first."""
+    def _cores_for(self, i: int, partition: Partition) -> list[tuple[int, ...]]:
+        """All cores in order, or as many as a partition takes: those that are free first, and for each range, where
+        that is another core, the one that wrote most of what it reads."""
+        count = len(partition.ranges)
         if count == self.cores:
-            return tuple(range(count))
-        return tuple(sorted(sorted(range(self.cores), key=lambda c: (self.free[c], c))[:count]))
+            return [tuple(range(count))]
+        first = sorted(range(self.cores), key=lambda c: (self.free[c], c))
+        idle = tuple(sorted(first[:count]))
+        owners: list[int] = []
+        for part in partition.ranges:
+            share = self._shares(i, partition, part)
+            mine = [c for c in sorted(share, key=lambda c: (-share[c], c)) if c not in owners]
+            owners.append(mine[0] if mine else -1)
+        if all(owner < 0 for owner in owners):
+            return [idle]
+        rest = iter(c for c in first if c not in owners)
+        near = tuple(owner if owner >= 0 else next(rest) for owner in owners)
+        return [idle] if near == idle else [near, idle]
+
+    def _shares(self, i: int, partition: Partition, part: Range) -> dict[int, int]:
+        """Of what a range reads, how many bytes each core wrote, roughly."""
+        sub, share = self.subops[i], dict[int, int]()
+        for read in self.book.reads(sub.body, partition.tiling, part):
+            for source in self.written.get(sub.values[read.operand], ()):
+                if count := read.shared_bytes(source.extent):
+                    share[source.core] = share.get(source.core, 0) + count
+        return share
 
     def _side_by_side(self, i: int, rivals: Sequence[int]) -> bool:
         """True where the ready sub-operators, one core each, are done before they are when each is split over all

@@ -93,17 +93,25 @@ class MatmulEmitter:
         self.tiles.registers.release()
 
     def _batches(self) -> None:
-        kb, per = self.kb, self.t.per_batch
-        if self.t.batch == 1:
-            self._batch([0] * len(self.form.batch_dims), 0, kb.begin, kb.end)
-            return
-        with each_group(kb, per, "batch") as (batch, low, high):
-            self._batch(_split(kb, batch, self.form.batch_dims), batch, low, high)
-
-    def _batch(self, batch: list[Index], index: Index, low: Index, high: Index) -> None:
         kb, t = self.kb, self.t
-        tiles: tuple[Index, Index] = (low, high) if t.axis == ROWS else (0, t.row_tiles)
-        panels: tuple[Index, Index] = (0, t.panels) if t.axis == ROWS else (low, high)
+        whole: Range = (0, t.row_tiles)
+        if t.bands > 1:
+            with each_group(kb, t.panels, "band") as (band, low, high):
+                first = kb.mul(band, t.band_tiles)
+                tiles = (first, kb.minimum(kb.add(first, t.band_tiles), t.row_tiles))
+                self._batch([0] * len(self.form.batch_dims), tiles, (low, high))
+        elif t.batch == 1:
+            self._batch([0] * len(self.form.batch_dims), whole, (kb.begin, kb.end))
+        else:
+            with each_group(kb, t.per_batch, "batch") as (batch, low, high):
+                self._batch(_split(kb, batch, self.form.batch_dims), whole, (low, high))
+
+    def _batch(self, batch: list[Index], tiles: Range, units: Range) -> None:
+        """Units of a batch: row tiles, or panels of some row tiles."""
+        kb, t = self.kb, self.t
+        panels = units
+        if t.axis == ROWS:
+            tiles, panels = units, (0, t.panels)
         with kb.loop(*tiles, step=t.block, name="block") as block:
             rows = (block, kb.minimum(kb.add(block, t.block), tiles[1]))
             if t.left == COPY:

@@ -21,11 +21,10 @@ from llvmlite import ir
 
 from superkernel.codegen.host.builder import I8, Index, KernelBuilder
 from superkernel.scheduler.families.matmul_form import MatmulForm
-from superkernel.scheduler.families.matmul_tiling import PACKED, TOGETHER, MatmulTiling
+from superkernel.scheduler.families.matmul_tiling import MatmulTiling
 
 AHEAD_BYTES = 4096
 AHEAD_FMAS = 2048  # multiply-adds of vectors: about half a microsecond
-SHARERS_MAX = 64  # row tiles that fetch the next panel together; more of them hide its way from memory without that
 _LINE_BYTES = 64
 
 Step = Callable[[Index], None]
@@ -42,17 +41,10 @@ class Panel:
     ahead: ir.Value | None = None
 
 
-def sharers(tiling: MatmulTiling) -> int:
-    """Row tiles that walk a panel one after the other."""
-    return min(tiling.block, tiling.row_tiles)
-
-
 def with_next(kb: KernelBuilder, t: MatmulTiling, form: MatmulForm, source: Panel, panel: Index, stop: Index) -> Panel:
     """The panel with the next one as `ahead`, where its row tiles should fetch that; behind the last panel of a range
     comes itself, near already."""
-    rows = sharers(t) * t.tile_rows * form.depth * t.acc.itemsize
-    fits = 2 * t.panel_bytes(form) + rows <= TOGETHER * kb.cpu.l2_bytes
-    if t.right != PACKED or t.streamed or not 1 < sharers(t) <= SHARERS_MAX or not fits:
+    if not t.fetches_next(form, kb.cpu.l2_bytes):
         return source
     has_next = kb.compare("<", kb.add(panel, 1), stop)
     step = kb.b.select(has_next, kb.i64(t.panel_bytes(form)), kb.i64(0))
@@ -69,7 +61,7 @@ def with_next_piece(
 ) -> Panel:
     """As `with_next` for the piece of a panel from depth `first` on: the same piece of the group's next panel, behind
     the last one the next piece of the first, behind the last piece the next group. `panels`: this one, the group's."""
-    if not 1 < sharers(t) <= SHARERS_MAX:
+    if not t.fetches_next(form, kb.cpu.l2_bytes):
         return source
     (panel, begin, end), size = panels, t.panel_bytes(form)
     back = kb.mul(kb.sub(kb.add(begin, 1), end), size)
@@ -84,7 +76,7 @@ def part_of_next(kb: KernelBuilder, t: MatmulTiling, form: MatmulForm, source: P
     """The panel as a row tile of a block sees it: `ahead` is its own part of the next one."""
     if source.ahead is None:
         return source
-    part = -(-(t.piece * t.step_bytes(form) if t.piece else t.panel_bytes(form)) // sharers(t))
+    part = -(-(t.piece * t.step_bytes(form) if t.piece else t.panel_bytes(form)) // t.sharers)
     return replace(source, ahead=kb.offset(source.ahead, kb.mul(tile, part)))
 
 
@@ -95,8 +87,8 @@ def prefetch(kb: KernelBuilder, t: MatmulTiling, source: Panel, row: int) -> Ste
         ahead = -(-steps * row // _LINE_BYTES) * _LINE_BYTES
         return _lines(kb, kb.offset(source.base, ahead), row, t.phases, locality=2)
     if source.ahead is not None:  # a line that two steps touch is asked for twice
-        return _lines(kb, source.ahead, row // sharers(t), t.phases, locality=2)
-    if t.far and t.row_tiles == 1:
+        return _lines(kb, source.ahead, row // t.sharers, t.phases, locality=2)
+    if t.far and t.band_tiles == 1:
         return _lines(kb, kb.offset(source.base, AHEAD_BYTES), row, t.phases, locality=3)
     return None
 

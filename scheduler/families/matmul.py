@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -36,6 +36,7 @@ from superkernel.scheduler.families.matmul_tiling import (
     PACKED,
     REGISTER_TILES,
     ROWS,
+    MatmulTiling,
     is_crowded,
     is_large,
     is_streamed,
@@ -104,8 +105,21 @@ class MatmulFamily(FormatFamily):
         if stores_prologue(form):
             by_rows = make_tiling(body, ROWS, *shapes[0], right, target, number)
             found = [t for t in found if t.axis == ROWS] or [by_rows]
-        everything = max(1, min(t.units for t in found))
-        return sorted(found, key=lambda t: (t.cost_ns(body, 0, t.units, target), everything))
+        elif right == PACKED and form.batch == 1:
+            found += [banded for t in found for banded in in_bands(body, t, target)]
+        return sorted(found, key=lambda t: t.cost_ns(body, 0, t.units, target))
+
+
+def in_bands(body: Body, tiling: MatmulTiling, target: CpuTarget) -> Iterator[MatmulTiling]:
+    """The cuts into columns of bands of rows that fewer cores than all would take, each with its own panels, where
+    these sum as the tiling's own columns do."""
+    form, t = form_of(body), tiling
+    bands = 2
+    while t.axis == COLUMNS and bands < min(target.cores, t.row_tiles + 1):
+        made = make_tiling(body, COLUMNS, t.tile_rows, t.vectors, t.right, target, t.format, bands)
+        if made.phases == t.phases and form.rows > (bands - 1) * made.band_tiles * made.tile_rows:
+            yield made
+        bands *= 2
 
 
 def _shape_in_tiles(form: MatmulForm, target: CpuTarget) -> tuple[int, int]:

@@ -1,11 +1,13 @@
 """How matrix products are cut: row tiles or column panels, packed weights, and the bytes each piece touches.
 
 Model: the result is a grid of register tiles, `tile_rows` x `panel` columns. The unit axis is either *rows* (one unit
-= one row of tiles of one batch, all columns) or *columns* (one unit = one panel of one batch, all rows). A constant
-right factor is packed when compiling into panels [batch][columns/panel][depth][panel], zero-padded; a computed one is
-copied panel by panel into scratch, or read in place where it is used too seldom to pay for the copy. The left factor
-is read in place unless a prologue, another dtype or the cache asks for a copy in scratch. 1 x 1 convolutions of images
-that lie channels last are such products too (`matmul_form`).
+= one row of tiles of one batch, all columns) or *columns* (one unit = one panel of one batch, all rows). Many cores
+share an only product in two dimensions: columns are cut in *bands* of row tiles, band by band, so that a core reads
+some of the rows and some of the panels, which are read once per band in all. A constant right factor is packed when
+compiling into panels [batch][columns/panel][depth][panel], zero-padded; a computed one is copied panel by panel into
+scratch, or read in place where it is used too seldom to pay for the copy. The left factor is read in place unless a
+prologue, another dtype or the cache asks for a copy in scratch. 1 x 1 convolutions of images that lie channels last are
+such products too (`matmul_form`).
 
 With a constant right factor the product may be computed in a number format of reduced precision. A packed panel then
 holds words, [words][parts][panel] of them, and behind these per column an f32 scale and the i32 sum of the bytes where
@@ -56,6 +58,8 @@ REGISTER_TILES = {
 
 TOGETHER = 0.75
 """Of the second-level cache, what a block of rows and two panels may fill."""
+_BESIDE = 0.2  # of the shorter one, of arithmetic and what is fetched ahead for it, adds to the time of both
+_SHARERS_MAX = 64  # row tiles that fetch the next panel together; more of them hide its way from memory without that
 _STREAMED_TILES = 4  # row tiles up to which streamed panels are fetched a fixed time ahead
 GEMV_ROWS = 6  # up to here the weights are streamed, not reused
 _CALL_NS = 30.0
@@ -92,6 +96,7 @@ class MatmulTiling(HostTiling):
     streamed: bool = False  # packed panels come from behind the second-level cache beside much arithmetic: likewise
     piece: int = 0  # steps of the depth in a piece, 0 where it is walked as a whole
     group: int = 1  # panels whose sums are parked from piece to piece
+    bands: int = 1  # that columns are cut in, of an only product
 
     def named(self, body: Body) -> tuple[str, Mapping[str, int]]:
         return "", {"mr": self.tile_rows, "nr": self.panel}
@@ -104,7 +109,12 @@ class MatmulTiling(HostTiling):
     @property
     def per_batch(self) -> int:
         """Units per product of the batch."""
-        return self.row_tiles if self.axis == ROWS else self.panels
+        return self.row_tiles if self.axis == ROWS else self.bands * self.panels
+
+    @property
+    def band_tiles(self) -> int:
+        """Row tiles of a band; the last one may have fewer."""
+        return -(-self.row_tiles // self.bands)
 
     @property
     def units(self) -> int:
@@ -174,13 +184,14 @@ class MatmulTiling(HostTiling):
 
     def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
         form, found = form_of(body), AccessSet(body)
-        dims = (*form.batch_dims, self.per_batch)
+        dims = (*form.batch_dims, self.bands, self.per_batch // self.bands)
         for box in runs_of_range(dims, begin, end):
-            batch, (low, high) = box[:-1], box[-1]
+            batch, bands, (low, high) = box[:-2], box[-2], box[-1]
             if self.axis == ROWS:
                 rows, columns = (low * self.tile_rows, min(high * self.tile_rows, form.rows)), (0, form.columns)
             else:
-                rows, columns = (0, form.rows), (low * self.panel, min(high * self.panel, form.columns))
+                first, last = (band * self.band_tiles * self.tile_rows for band in bands)
+                rows, columns = (first, min(last, form.rows)), (low * self.panel, min(high * self.panel, form.columns))
             self._factor(found, form, form.left, batch, (self._first_row(form, rows[0]), rows[1]))
             self._weights(found, body, batch, columns)
             for row_box in runs_of_range(form.row_dims, *rows):
@@ -260,7 +271,7 @@ class MatmulTiling(HostTiling):
 
     def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
         form = form_of(body)
-        share = (end - begin) / max(1, self.units)
+        share = self._share(begin, end)
         rows = self.row_tiles * self.tile_rows
         speed = target.flops_per_ns * self.format.speed
         fill = min(1.0, self.tile_rows * self.vectors * self.phases / 8)
@@ -271,37 +282,63 @@ class MatmulTiling(HostTiling):
         if self.right != COPY and not self.format.is_reduced and form.right.dtype is not self.acc:
             compute *= 1.0 + _WIDENING / self.tile_rows
         tiles = self.batch * self.row_tiles * self.panels * _TILE_NS * (1 + self.tile_rows * self.vectors / 16)
-        work = self._beside_stream(share * compute, share, self._stream_ns(form, target))
+        ahead = self.fetches_next(form, target.l2_bytes)
+        work = self._beside_stream(share * compute, share, self._stream_ns(form, target), ahead=ahead)
         return _CALL_NS + work + share * tiles + self._copy_ns(form, share, target)
 
-    def _beside_stream(self, work: float, share: float, stream: float) -> float:
-        """Time of arithmetic with the right factor coming near beside it: all of a panel arrives under the first row
-        tile of a block, the others find it near. Ranges of rows need every panel, whatever their share."""
+    @property
+    def sharers(self) -> int:
+        """Row tiles that walk a panel one after the other."""
+        return min(self.block, self.band_tiles)
+
+    def fetches_next(self, form: MatmulForm, l2_bytes: int) -> bool:
+        """Whether they fetch the next panel together, each its part."""
+        rows = self.sharers * self.tile_rows * form.depth * self.acc.itemsize
+        fits = self.piece > 0 or 2 * self.panel_bytes(form) + rows <= TOGETHER * l2_bytes
+        return self.right == PACKED and not self.streamed and 1 < self.sharers <= _SHARERS_MAX and fits
+
+    def _share(self, begin: int, end: int) -> float:
+        """Of the register tiles, those of a range; a last band may have fewer."""
+        if self.row_tiles % self.bands == 0:
+            return (end - begin) / max(1, self.units)
+        last = (self.bands - 1) * self.panels
+        short = max(0, end - last) - max(0, begin - last)
+        missing = short * (self.bands * self.band_tiles - self.row_tiles)
+        return ((end - begin) * self.band_tiles - missing) / (self.row_tiles * self.panels)
+
+    def _beside_stream(self, work: float, share: float, stream: float, *, ahead: bool = False) -> float:
+        """Time of arithmetic with the right factor coming near beside it: under all row tiles of a block, which fetch
+        the next panel, or, where none does and of the first panel, under the first one alone: the others find it near.
+        Ranges of rows need every panel, whatever their share."""
         whole = self.axis == ROWS and self.batch == 1
         if self.right != PACKED:
             return max(work, share * stream)
-        tiles = max(1.0, self.row_tiles * (share if whole else 1.0))
+        tiles = max(1.0, self.band_tiles * (share if whole else 1.0))
         passes = max(1.0, tiles / self.block)
-        first = work * passes / tiles
-        return work - first + max(first, passes * stream * (1.0 if whole else share))
+        first, stream = work * passes / tiles, passes * stream * (1.0 if whole else self.bands * share)
+        waiting = work - first + max(first, stream)
+        panels = max(1.0, self.panels * (1.0 if whole else self.bands * share))
+        beside = max(work, stream) + _BESIDE * min(work, stream)
+        return min(waiting, waiting / panels + beside * (1.0 - 1.0 / panels)) if ahead else waiting
 
     def _stream_ns(self, form: MatmulForm, target: CpuTarget) -> float:
         """Time to bring the right factor near once; packed panels are one long stream, faster than plain reads. Where a
         program's constants are more than the caches keep, even a small factor comes from memory."""
-        gain = _STREAM_GAIN if self.right == PACKED and self.row_tiles == 1 else 1.0
+        gain = _STREAM_GAIN if self.right == PACKED and self.band_tiles == 1 else 1.0
+        alike = self.axis == ROWS or self.bands > 1  # other cores read the same
         size = self.panel_bytes(form) * self.panels * self.batch
         if size < target.l2_bytes // 2:
             return size / target.l2_bytes_per_ns
         kept = self.right != PACKED or target.constants_bytes <= _KEPT_SHARE * target.l3_bytes
         if size < target.l3_bytes // 2 and kept:
-            return size / gain / (target.l3_same_bytes_per_ns if self.axis == ROWS else target.l3_bytes_per_ns)
-        return size / gain / (target.dram_same_bytes_per_ns if self.axis == ROWS else target.dram_bytes_per_ns)
+            return size / gain / (target.l3_same_bytes_per_ns if alike else target.l3_bytes_per_ns)
+        return size / gain / (target.dram_same_bytes_per_ns if alike else target.dram_bytes_per_ns)
 
     def _copy_ns(self, form: MatmulForm, share: float, target: CpuTarget) -> float:
         """Copies that a core makes for its range: what lies across the unit axis is copied by every core."""
         total = 0.0
         if self.left == COPY:
-            part = share if self.axis == ROWS or form.batch > 1 else 1.0
+            part = share if self.axis == ROWS or form.batch > 1 else max(share, 1.0 / self.bands)
             total += form.batch * form.rows * form.depth * part / self.format.copied_per_ns
         if self.right == COPY:
             times = max(1.0, self.row_tiles * (share if self.axis == ROWS and form.batch == 1 else 1.0) / self.block)
@@ -349,15 +386,17 @@ def make_tiling(
     right: str,
     target: CpuTarget,
     number: NumberFormat | None = None,
+    bands: int = 1,
 ) -> MatmulTiling:
-    """A tiling with register tiles of at most `rows` rows (fewer where that fills the last one better). `number`: the
-    reduced precision, None without."""
+    """A tiling with register tiles of at most `rows` rows (fewer where that fills the last one, or all bands, better).
+    `number`: the reduced precision, None without."""
     form = form_of(body)
     number = number or formats.elements(form.acc)
     lanes = max(1, target.vector_bytes // form.acc.itemsize)
-    tiles = max(1, -(-form.rows // rows))
+    tiles = max(1, -(-form.rows // rows // bands) * bands)
     tile_rows = max(1, -(-form.rows // tiles))
     tiles = -(-form.rows // tile_rows)
+    band = -(-tiles // bands)  # tiles that go together at most
     phases = 1
     while phases < 8 and tile_rows * vectors * phases * 2 <= (16 if target.vector_registers >= 32 else 8):
         phases *= 2
@@ -366,9 +405,9 @@ def make_tiling(
     panels = -(-form.columns // (vectors * lanes))
     row_bytes = max(1, form.depth) * form.acc.itemsize * tile_rows
     near = int(target.l2_bytes * _NEAR_ROWS)
-    block = max(1, min(tiles, near // row_bytes))
+    block = max(1, min(band, near // row_bytes))
     if right == COPY and left_mode(form) == IN_PLACE:
-        block = tiles  # copying a panel once is worth more than keeping the rows near
+        block = band  # copying a panel once is worth more than keeping the rows near
     crowded = tile_rows > REGISTER_TILES[target.tier][0][0] and is_crowded(form)  # of a tall tile
     packed_share = 1.0
     if number.is_reduced:
@@ -390,10 +429,11 @@ def make_tiling(
         number,
         right == PACKED and is_far(form, target, packed_share),
         right == PACKED and not number.is_reduced and tiles <= _STREAMED_TILES and is_streamed(form, target),
+        bands=bands,
     )
     if number.is_reduced and made.left == COPY:
         row_bytes = made.left_pitch * form.acc.itemsize * tile_rows
-        made = replace(made, block=max(1, min(tiles, near // row_bytes)))
+        made = replace(made, block=max(1, min(band, near // row_bytes)))
     return in_pieces(made, target)
 
 
@@ -403,10 +443,10 @@ def in_pieces(tiling: MatmulTiling, target: CpuTarget) -> MatmulTiling:
     t, near = tiling, int(target.l2_bytes * _NEAR_ROWS)
     plain = t.left == IN_PLACE and t.right == PACKED and t.phases == 1 and not t.format.is_reduced
     step = t.tile_rows * t.acc.itemsize
-    beside = t.depth * (t.row_tiles * step + 2 * t.panel * t.acc.itemsize) <= TOGETHER * target.l2_bytes
-    if not plain or t.streamed or t.row_tiles == 1 or (t.block == t.row_tiles and beside):
+    beside = t.depth * (t.band_tiles * step + 2 * t.panel * t.acc.itemsize) <= TOGETHER * target.l2_bytes
+    if not plain or t.streamed or t.band_tiles == 1 or (t.block == t.band_tiles and beside):
         return t
-    block = min(t.row_tiles, near // (step * _PIECE_MIN))
+    block = min(t.band_tiles, near // (step * _PIECE_MIN))
     if block < t.block or t.depth < 2 * _PIECE_MIN:
         return t
     pieces = max(2, -(-t.depth // (near // (step * block))))

@@ -56,7 +56,8 @@ class CpuTarget(Target):
     dram_bytes_per_ns: float = DEFAULT.memory_own[0]
     l3_same_bytes_per_ns: float = DEFAULT.l3_same[0]
     dram_same_bytes_per_ns: float = DEFAULT.memory_same[0]
-    constants_bytes: int = 0  # while tilings are chosen: constants that a launch of the program reads
+    constants_bytes: int = 0  # while tilings are chosen: constants that a launch of the program reads...
+    cores: int = 1  # ...and the cores that may share its work
     handover_ns: float = 100.0  # one flag from one core to another, producer's store to consumer's exit from the wait
     line_ns: float = DEFAULT.line_ns  # one cache line of data from another core's cache, one of many
     profile: MachineProfile = DEFAULT

@@ -3,17 +3,22 @@ shapes."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
-from anchor_bodies import anchor_case
+from anchor_bodies import AnchorCase, anchor_case
+from kernel_check import check_body
 
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import View
 from superkernel.scheduler.families import family_of
 from superkernel.scheduler.families.matmul_form import form_of
-from superkernel.scheduler.families.matmul_tiling import COLUMNS, ROWS, MatmulTiling
+from superkernel.scheduler.families.matmul_tiling import COLUMNS, ROWS, MatmulTiling, make_tiling
 from superkernel.scheduler.families.packing import PackPanels
+from superkernel.target.cpu import AVX2, AVX512, CpuTarget, cpu_target
 
 F32, F64, F16, BF16, I8, U8, I32 = (DType.of(n) for n in ("f32", "f64", "f16", "bf16", "i8", "u8", "i32"))
 
@@ -151,6 +156,67 @@ def test_batch_becomes_rows_where_the_left_strides_chain() -> None:
     assert (kept.batch, kept.rows) == (4, 3)
     swapped = form_of(anchor_case("matmul", {}, [((4, 3, 8), F32), ((8,), F32)]).body)
     assert (swapped.rows, swapped.columns, swapped.left.slot) == (1, 3, 1)
+
+
+def cuts(kernel: str, case: AnchorCase, cpu: CpuTarget) -> list[MatmulTiling]:
+    return [t for t in family_of(kernel).tilings(kernel, case.body, cpu) if isinstance(t, MatmulTiling)]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "rows", "cores"),
+    [
+        ("host.matmul.packed", 65, 3),
+        ("host.matmul.packed", 130, 32),
+        ("host.matmul.bf16", 70, 8),
+        ("host.matmul.int8", 70, 8),
+    ],
+)
+@pytest.mark.parametrize("case", [{"epilogue": "mixed"}, {"prologue": 0}], ids=str)
+def test_columns_in_bands_of_rows(kernel: str, rows: int, cores: int, case: dict[str, Any]) -> None:
+    """What they touch, and the bits of all other cuts."""
+    made = anchor_case("matmul", {}, [((rows, 40), F32), ((40, 150), F32)], constants=[1], **case)
+    cpu = replace(detect_cpu(), cores=cores)
+    found = cuts(kernel, made, cpu)
+    bands = {t.bands for t in found}
+    assert {1, 2} <= bands <= {1, 2, 4, 8, 16}
+    assert max(bands) < cores
+    tol = 2e-5 if kernel == "host.matmul.packed" else 0.25
+    check_body(kernel, made.body, made.arrays, made.expected, tilings=found, tol=tol, tier=cpu.tier, splits=2)
+
+
+def test_bands_whose_last_one_is_shorter_change_no_bit() -> None:
+    made = anchor_case("matmul", {}, [((79, 600), F32), ((600, 150), F32)], constants=[1])
+    whole = make_tiling(made.body, COLUMNS, 8, 2, "packed", detect_cpu())
+    assert whole.row_tiles == 10
+    banded = [replace(whole, bands=bands, block=min(whole.block, -(-10 // bands))) for bands in (3, 4)]
+    pieces = [replace(t, piece=64, group=2) for t in banded]
+    check_body("host.matmul.packed", made.body, made.arrays, made.expected, tilings=[whole, *banded, *pieces], tol=1e-4)
+
+
+def test_bands_read_some_of_the_rows_and_some_of_the_weights() -> None:
+    case = anchor_case("matmul", {}, [((128, 64), F32), ((64, 256), F32)], constants=[1])
+    found = [t for t in cuts("host.matmul.packed", case, replace(detect_cpu(), cores=8)) if t.bands == 4]
+    assert found
+    for tiling in found:
+        read: dict[int, list[int]] = {0: [], 1: []}
+        for core in range(8):
+            part = tiling.units * core // 8, tiling.units * (core + 1) // 8
+            for access in tiling.accesses(case.body, *part):
+                if not access.write:
+                    read[access.operand].append(sum(region.nbytes for region in access.regions))
+        assert sum(read[1]) == 4 * tiling.panels * tiling.panel * 64 * 4
+        assert max(read[0]) == tiling.band_tiles * tiling.tile_rows * 64 * 4
+
+
+@pytest.mark.parametrize(
+    "slots", [[((2, 70, 40), F32), ((2, 40, 150), F32)], [((30, 40), F32), ((40, 16), F32)]], ids=str
+)
+def test_products_that_are_many_or_would_sum_otherwise_have_no_bands(
+    slots: list[tuple[tuple[int, ...], DType]],
+) -> None:
+    cpu = cpu_target("x86_64-unknown-linux-gnu", "avx512", {*AVX2, *AVX512})
+    case = anchor_case("matmul", {}, slots, constants=[1])
+    assert {t.bands for t in cuts("host.matmul.packed", case, replace(cpu, cores=16))} == {1}
 
 
 def test_both_unit_axes_are_offered_and_cost_falls_with_the_share() -> None:

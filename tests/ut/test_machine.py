@@ -355,6 +355,22 @@ def test_a_product_on_many_cores_does_not_read_its_weights_on_each() -> None:
     assert gain(shared) > 1.5 * gain(own)
 
 
+def test_more_cores_than_panels_share_a_product_in_two_dimensions() -> None:
+    kernel, cpu = "host.matmul.packed", on("sixty-four.json")
+    body = anchor_case("matmul", {}, [((64, 768), DType.F32), ((768, 768), DType.F32)], constants=[1]).body
+    sub = SubOperator(0, "product", body, ("x", "w", "y"), (), kernel)
+    longest: dict[bool, float] = {}
+    for partition in CostBook(replace(cpu, cores=64), 64, family_of).partitions(sub):
+        tiling = partition.tiling
+        assert isinstance(tiling, MatmulTiling)
+        ns = longest.get(tiling.bands > 1, partition.longest_ns)
+        longest[tiling.bands > 1] = min(ns, partition.longest_ns)
+    assert longest[True] < longest[False] / 1.5
+    assert all(
+        isinstance(p.tiling, MatmulTiling) and p.tiling.bands == 1 for p in CostBook(cpu, 2, family_of).partitions(sub)
+    )
+
+
 def test_reduced_precision_is_as_fast_as_the_cpu_makes_it() -> None:
     body = anchor_case("matmul", {}, [((128, 512), DType.F32), ((512, 512), DType.F32)], constants=[1]).body
 

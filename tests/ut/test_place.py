@@ -109,6 +109,14 @@ def test_row_wise_chains_keep_their_partition_and_need_no_sync() -> None:
     assert certify(schedule) == 0
 
 
+def test_a_chain_on_some_of_the_cores_stays_on_them() -> None:
+    """The others are free sooner, but would have to fetch what they read."""
+    schedule = placed(chain(rows=4), 10, 500.0, fuse=False)
+    assert len(schedule.tasks) == 12
+    assert len({t.core for t in schedule.tasks}) == 4
+    assert certify(schedule) == 0
+
+
 def test_small_work_stays_on_one_core() -> None:
     schedule = placed(chain(rows=4), 4, 10.0, fuse=False)
     assert {t.core for t in schedule.tasks} == {0}
