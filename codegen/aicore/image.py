@@ -171,7 +171,8 @@ class AicoreImageBuilder:
 
     def _link(self, objects: list[bytes], names: list[str], copies: int, calls: tuple[KernelCall | None, ...]) -> Image:
         harts = MemoryMap.of(self.target).harts
-        layout = LinkLayout.of(self.target, order=self._order(calls), copies=copies)
+        order, launches = self._order(calls), self._launches()
+        layout = LinkLayout.of(self.target, order=order, copies=copies, entered_cold=launches)
         if self.code.func_align:
             layout = replace(layout, func_align=self.code.func_align)
         return link([boot_object(self.target, harts=harts, copies=copies), *objects], layout, names)
@@ -223,9 +224,12 @@ class AicoreImageBuilder:
         for call in calls:
             if call is not None:
                 order += [code.symbol for code in call.codes.values()]
+        return list(dict.fromkeys([*order, *self._launches()]))
+
+    def _launches(self) -> list[str]:
+        """Symbols of the fused launches."""
         parts = len(self.plan.between) + 1
-        order += [launch_name(number, kind) for number in range(parts) for kind in self.plan.programs]
-        return list(dict.fromkeys(order))
+        return [launch_name(number, kind) for number in range(parts) for kind in self.plan.programs]
 
     # Data -------------------------------------------------------------------------------------------------------------
 

@@ -113,6 +113,21 @@ def test_order_and_alignment_are_kept(align: int) -> None:
     assert image.code_bytes == at - CODE
 
 
+@pytest.mark.parametrize("align", [2, 64, 1024])
+def test_functions_that_are_entered_cold_start_a_line_of_l2(align: int) -> None:
+    names = [f"f{n}" for n in range(9)]
+    cold = ["f4", "f7"]
+    where = LinkLayout(code_address=CODE, copies=2, func_align=align, order=names, entered_cold=cold, entry="f0")
+    image = link([compile_rv64("".join(FEW.format(n, 7) for n in names))], where)
+    for copy in ("", ".copy1"):
+        at = image.symbol(f"f0{copy}").address
+        for name in names:
+            symbol = image.symbol(name + copy)
+            aligned = max(align, where.copy_align) if name in cold else align
+            assert symbol.address == -(-at // aligned) * aligned
+            at = symbol.address + symbol.size
+
+
 def test_copies_are_laid_out_alike() -> None:
     texts = ["".join(FEW.format(f"f{n}", n) for n in range(9)), FEW.format("g", 1 << 40)]
     image = link(

@@ -74,11 +74,11 @@ def test_limits() -> None:
 def test_impossible_layouts_name_all_that_is_wrong() -> None:
     with pytest.raises(LinkError) as caught:
         LinkLayout(
-            code_address=-1, func_align=3, copy_align=1, copies=0, order=["a", "a"],
+            code_address=-1, func_align=3, copy_align=1, copies=0, order=["a", "a"], entered_cold=["b", "b"],
             data_end=1 << 60, absolute={"s": 1 << 64},
         )  # fmt: skip
     text = str(caught.value)
-    for name in ("code_address", "func_align", "copy_align", "copies", "order", "data_end", "'s'"):
+    for name in ("code_address", "func_align", "copy_align", "copies", "order", "entered_cold", "data_end", "'s'"):
         assert f"layout.{name}" in text or f"absolute[{name}]" in text
 
 

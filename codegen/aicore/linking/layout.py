@@ -31,6 +31,8 @@ class LinkLayout:
     order           symbols of functions, first to last; no symbol twice
     shared          symbols of functions that are not copied: they call copy 0 where they do not say otherwise
     copy_align      copies start at multiples of it (default: an L2 line, so that no two copies share one)
+    entered_cold    symbols of functions that start at multiples of `copy_align` too: nobody can prefetch their first
+                    instructions, and what stands behind these in the same L2 line comes with them
     absolute        symbols with addresses that no object defines
     """
 
@@ -41,6 +43,7 @@ class LinkLayout:
     copies: int = 1
     shared: Sequence[str] = ()
     copy_align: int = 512
+    entered_cold: Sequence[str] = ()
     data_end: int | None = None
     absolute: Mapping[str, int] = field(default_factory=dict)
     entry: str = "sk_start"
@@ -80,7 +83,7 @@ class LinkLayout:
         for name in ("code_address", "code_end", "data_end"):
             value = getattr(self, name)
             check(value is None or 0 <= value < 1 << ADDRESS_BITS, name, f"0 to 2^{ADDRESS_BITS} - 1", value)
-        for name in ("order", "shared"):
+        for name in ("order", "shared", "entered_cold"):
             names = getattr(self, name)
             twice = sorted({n for n in names if names.count(n) > 1}) if len(set(names)) < len(names) else []
             check(not twice, name, "no symbol twice", ", ".join(twice))

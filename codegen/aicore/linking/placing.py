@@ -82,6 +82,7 @@ class _Placer:
         self.program, self.layout = program, layout
         self.regions: list[PlacedRegion] = []
         self.address = np.zeros((layout.copies, len(program.pieces)), np.int64)
+        self.cold = {program.named[name].piece for name in layout.entered_cold}
         marked = {definition.piece for definition in program.definitions}  # even without bytes, a symbol has a place
         self.kept = [piece.size > 0 or n in marked for n, piece in enumerate(program.pieces)]
 
@@ -122,10 +123,9 @@ class _Placer:
         """Adds a region where it has members; returns its end."""
         slots: list[PlacedPiece] = []
         at = start
-        floor = self.layout.func_align if kind is PieceKind.CODE else 1
         for number in members:
             piece = self.program.pieces[number]
-            address = _round_up(at, max(piece.align, floor))
+            address = _round_up(at, max(piece.align, self._floor(number, kind)))
             slots.append(PlacedPiece(number, copy, address, address - at))
             if copy or not self.program.copied[number]:
                 self.address[copy if copy else slice(None), number] = address
@@ -135,6 +135,12 @@ class _Placer:
         if slots:
             self.regions.append(PlacedRegion(name, kind, start, at, tuple(slots)))
         return at
+
+    def _floor(self, piece: int, kind: PieceKind) -> int:
+        """What the layout demands of the piece's alignment."""
+        if kind is not PieceKind.CODE:
+            return 1
+        return max(self.layout.func_align, self.layout.copy_align if piece in self.cold else 1)
 
     def check(self) -> None:
         layout = self.layout

@@ -179,8 +179,8 @@ def _shared(
     code = {n for n, piece in enumerate(pieces) if piece.kind is PieceKind.CODE}
     unknown = [
         Violation("no such function", f"layout.{field}", "a function of the objects", repr(name))
-        for field, names in (("shared", layout.shared), ("order", layout.order))
-        for name in names
+        for field in ("shared", "order", "entered_cold")
+        for name in getattr(layout, field)
         if name not in named or named[name].piece not in code
     ]
     return {named[name].piece for name in layout.shared if name in named}, unknown

@@ -1,4 +1,4 @@
-"""From the simulator's counters to a `SimReport`; the definitions of its figures stand in `sim_report.py`."""
+"""From the simulator's counters to a `SimReport`; the definitions of its figures stand in `report.py`."""
 
 from __future__ import annotations
 
