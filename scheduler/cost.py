@@ -2,7 +2,9 @@
 
 Model: a `Partition` is a tiling with one contiguous unit range per core that takes part. Figures come from `CpuTarget`,
 those of caches and memory that cores share as they are while all of the partition's cores read; they rank choices, no
-correctness rests on them. What waiting for other cores costs is for `place` to say.
+correctness rests on them. Cores here are workers: where several are hyperthreads of one core, either the first of each
+take part, or all, and then those of one core share its arithmetic and its second-level cache. What waiting for other
+cores costs is for `place` to say.
 
 Of tilings of a sub-operator that were measured, the one that the model likes best keeps its modelled time, and the
 others have times in the measured proportion to it: measuring decides among tilings, while work stays in balance with
@@ -15,7 +17,7 @@ nothing the second time.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from superkernel.core.tensor import Region, any_overlap
@@ -91,13 +93,22 @@ class CostBook:
     cores: int
     families: Callable[[str], KernelFamily[CpuTarget]]
     workspace_max: int | None = None  # bytes that a kernel may use on one core
+    apart: tuple[int, ...] = ()  # the first worker of each core
+    _crowded: frozenset[int] = frozenset()  # workers that share their core
     _tilings: dict[tuple[str, int], tuple[CostedTiling[CpuTarget], ...]] = field(default_factory=dict)
     _partitions: dict[tuple[str, int], list[Partition]] = field(default_factory=dict)
     _accesses: dict[tuple[int, int, int, int], tuple[Access, ...]] = field(default_factory=dict)
     _reads: dict[tuple[int, int, int, int], tuple[OperandBytes, ...]] = field(default_factory=dict)
+    _extents: dict[tuple[int, int], OperandBytes] = field(default_factory=dict)
+    _shared: dict[tuple[int, int], int] = field(default_factory=dict)
     _reading: dict[int, CpuTarget] = field(default_factory=dict)
     _shares: dict[tuple[str, int], dict[int, float]] = field(default_factory=dict)
     _alive: list[object] = field(default_factory=list)  # ids stay valid as long as their objects are held
+
+    def __post_init__(self) -> None:
+        known = self.target.profile.core_of[: self.cores]
+        self.apart = (*(known.index(core) for core in dict.fromkeys(known)), *range(len(known), self.cores))
+        self._crowded = frozenset(i for i, core in enumerate(known) if known.count(core) > 1)
 
     def tilings(self, sub: SubOperator) -> tuple[CostedTiling[CpuTarget], ...]:
         """Candidate tilings, at least one. Raises CannotCut where none keeps to the limit of working memory."""
@@ -130,8 +141,9 @@ class CostBook:
         tilings = self.tilings(sub)
         best = min((self.partition(sub, t, 1) for t in tilings), key=lambda p: p.longest_ns)
         found, shortest = [best], best.longest_ns
-        for cores in _core_counts(self.cores):
+        for cores in _core_counts(len(self.apart), self.cores):
             wide = [self.partition(sub, t, min(cores, t.units)) for t in tilings if t.units > 1]
+            wide = [p for p in wide if len(p.ranges) <= len(self.apart) or len(p.ranges) == self.cores]
             gains = sorted((p for p in wide if p.longest_ns < MIN_GAIN * shortest), key=lambda p: p.longest_ns)
             if gains:  # the runners-up may hand over less: rows need no exchange where columns do
                 found += [p for p in gains[:MAX_RIVALS] if p.longest_ns < RIVAL_FACTOR * gains[0].longest_ns]
@@ -150,8 +162,11 @@ class CostBook:
         target = self._reading.get(len(ranges))
         if target is None:
             target = self._reading[len(ranges)] = self.target.reading(max(1, len(ranges)))
-        share = self._share(sub, tiling)
-        work = tuple(share * tiling.cost_ns(sub.body, a, b, target) for a, b in ranges)
+        share, slow = self._share(sub, tiling), target
+        if len(ranges) > len(self.apart):
+            slow = replace(target, flops_per_ns=target.flops_per_ns / 2, l2_bytes_per_ns=target.l2_bytes_per_ns / 2)
+        targets = [slow if core in self._crowded else target for core in range(len(ranges))]
+        work = tuple(share * tiling.cost_ns(sub.body, *p, on) for p, on in zip(ranges, targets, strict=True))
         return Partition(tiling, ranges, work)
 
     def _share(self, sub: SubOperator, tiling: CostedTiling[CpuTarget]) -> float:
@@ -175,6 +190,22 @@ class CostBook:
         found = {at: settled_ns(ns * share, usual_ns * usual) / (ns * usual) for ns, share, at in measured}
         return {**found, liked: 1.0}
 
+    def extent(self, access: Access, offset: int) -> OperandBytes:
+        """That of one of `accesses`, so many bytes further on."""
+        key = (id(access), offset)
+        found = self._extents.get(key)
+        if found is None:
+            found = self._extents[key] = OperandBytes.of(access, offset)
+        return found
+
+    def shared_bytes(self, read: OperandBytes, written: OperandBytes) -> int:
+        """Roughly how many bytes of one of `reads` an `extent` has written; 0 only where none."""
+        key = (id(read), id(written))
+        found = self._shared.get(key)
+        if found is None:
+            found = self._shared[key] = read.shared_bytes(written)
+        return found
+
     def accesses(self, body: Body, tiling: Tiling, part: Range) -> tuple[Access, ...]:
         """What the range reads and writes, relative to the operands' starts."""
         key = (id(body), id(tiling), *part)
@@ -195,10 +226,10 @@ class CostBook:
         return found
 
 
-def _core_counts(cores: int) -> list[int]:
-    """2, 4, 8, ... and all of them."""
+def _core_counts(apart: int, cores: int) -> list[int]:
+    """2, 4, 8, ..., all physical cores and all cores."""
     counts, n = [], 2
-    while n < cores:
+    while n < apart:
         counts.append(n)
         n *= 2
-    return [*counts, cores] if cores > 1 else []
+    return sorted({*counts, apart, cores} - {1})

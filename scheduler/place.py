@@ -4,8 +4,9 @@ Model: list scheduling. Among the sub-operators whose predecessors are placed, t
 end goes first. It takes the partition (tiling x number of cores x cores) with the earliest estimated finish, where
 waiting for data of other cores is part of the estimate; small work therefore stays on the core that has its inputs,
 row-wise chains keep their partition, and independent branches go side by side where that beats splitting each of
-them. With one core nothing is reordered. A range can start when its core is free and when everything it reads has been
-written; what another core wrote costs a handover (one flag) and, per cache line, the trip between two L2 caches.
+them. Of hyperthreads of one core the first takes part, where not all do. With one core nothing is reordered. A range
+can start when its core is free and when everything it reads has been written; what another core wrote costs a handover
+(one flag) and, per cache line, the trip between two L2 caches.
 
 Invariants: deterministic; the global order is a topological order of all reads, writes and overwrites, and of the
 streams that nodes name; each sub-operator has at most one task per core; a host call runs on core 0. Memory is planned
@@ -236,7 +237,7 @@ class _Placer:
             return Placement(partition, (0,), self._finish(i, partition, (0,)), "host call")
         if not partition.ranges:
             return Placement(partition, (), max(self.free), "nothing to do")
-        options = sorted({min(range(self.cores), key=lambda c: (self.free[c], c)), *self._owners(i)})
+        options = sorted({min(self.book.apart, key=lambda c: (self.free[c], c)), *self._owners(i)})
         best = min(options, key=lambda c: (self._finish(i, partition, (c,)), c))
         return Placement(partition, (best,), self._finish(i, partition, (best,)), "one core: too small to share")
 
@@ -256,12 +257,12 @@ class _Placer:
         count = len(partition.ranges)
         if count == self.cores:
             return [tuple(range(count))]
-        first = sorted(range(self.cores), key=lambda c: (self.free[c], c))
+        first = sorted(self.book.apart, key=lambda c: (self.free[c], c))
         idle = tuple(sorted(first[:count]))
         owners: list[int] = []
         for part in partition.ranges:
             share = self._shares(i, partition, part)
-            mine = [c for c in sorted(share, key=lambda c: (-share[c], c)) if c not in owners]
+            mine = [c for c in sorted(share, key=lambda c: (-share[c], c)) if c in self.book.apart and c not in owners]
             owners.append(mine[0] if mine else -1)
         if all(owner < 0 for owner in owners):
             return [idle]
@@ -274,7 +275,7 @@ class _Placer:
         sub, share = self.subops[i], dict[int, int]()
         for read in self.book.reads(sub.body, partition.tiling, part):
             for source in self.written.get(sub.values[read.operand], ()):
-                if count := read.shared_bytes(source.extent):
+                if count := self.book.shared_bytes(read, source.extent):
                     share[source.core] = share.get(source.core, 0) + count
         return share
 
@@ -300,7 +301,7 @@ class _Placer:
             start, moved = self.free[core], 0
             for read in self.book.reads(sub.body, partition.tiling, part):
                 for source in self.written.get(sub.values[read.operand], ()):
-                    if source.core != core and (count := read.shared_bytes(source.extent)):
+                    if source.core != core and (count := self.book.shared_bytes(read, source.extent)):
                         start = max(start, source.finish_ns + self.handover_ns)
                         moved += min(count, source.stored)
             times.append(start + work + moved / LINE_BYTES * self.book.target.line_ns)
@@ -320,7 +321,7 @@ class _Placer:
             for access in self.book.accesses(sub.body, partition.tiling, part):
                 if access.write:
                     for name, _, offset in view_chain(self.grouping.buffers, sub.values[access.operand]):
-                        extent = OperandBytes.of(access, offset)
+                        extent = self.book.extent(access, offset)
                         most = extent.nbytes if stored is None else stored
                         record = Written(core, position, finish, extent, most)
                         records.setdefault(name, []).append(record)
@@ -332,7 +333,7 @@ class _Placer:
         """(position, core) of tasks on other cores whose data the range reads."""
         for read in self.book.reads(sub.body, partition.tiling, part):
             for source in self.written.get(sub.values[read.operand], ()):
-                if source.core != core and read.shared_bytes(source.extent):
+                if source.core != core and self.book.shared_bytes(read, source.extent):
                     yield source.position, source.core
 
     def makespan_ns(self) -> float:

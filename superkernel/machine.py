@@ -31,6 +31,7 @@ from contextlib import suppress
 from dataclasses import replace
 from fcntl import LOCK_EX, LOCK_NB, flock
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -346,6 +347,12 @@ def knee(sizes: Sequence[int], rates: Sequence[float], reported: int) -> int:
     return sizes[min(last, len(sizes) - 1)]
 
 
+def no_less(totals: Sequence[float], behind: Sequence[float] | None = None) -> list[float]:
+    """Rates of more and more readers together, and of a level and what lies behind it: less than of fewer, or of that,
+    is what a disturbance left."""
+    return list(accumulate(map(max, totals, behind or totals), max))
+
+
 def measure(*, patient: bool = True) -> MachineProfile:
     """The machine at hand, now; about a second. Raises MachineError where the system refuses threads or memory, and
     unless `patient` as soon as it shows that others disturb."""
@@ -393,6 +400,8 @@ def measure(*, patient: bool = True) -> MachineProfile:
         same.append(probe.read(near_bytes, cores, True))
         own_far.append(probe.read(far_part, cores))
         same_far.append(probe.read(min(2 * shown, all_max), cores, True))
+    own, own_far = no_less(own, own_far), no_less(own_far)
+    same, same_far = no_less(same, same_far), no_less(same_far)
     woken = _counts(max(1, count - 1))
     wakes = [probe.wake_ns(n) if count > 1 else DEFAULT.waking_ns(n) for n in woken]
     code = [probe.code_line_ns(size) for size in (16 << 10, l2 // 2, 4 * l2)]

@@ -107,6 +107,12 @@ def test_where_a_cache_ends_is_where_reads_get_slow() -> None:
     assert machine.knee(sizes, [100, 98, 101, 97, 90, 95], 5) == 5, "no fall shows"
 
 
+def test_more_readers_do_not_read_less_nor_from_a_nearer_level() -> None:
+    assert machine.no_less([31, 60, 97, 208, 117], [21, 41, 66, 107, 208]) == [31, 60, 97, 208, 208]
+    assert machine.no_less([21, 41, 37, 80, 208]) == [21, 41, 41, 80, 208]
+    assert machine.no_less([20.0], [30.0]) == [30.0]
+
+
 def test_hyperthreads_are_found_by_time() -> None:
     times = load_profile(FOLDER / "xeon-16.json").handover_ns
     near = machine.near_pairs(times, 0.4)
@@ -351,6 +357,7 @@ def test_a_product_on_many_cores_does_not_read_its_weights_on_each() -> None:
         return longest_ns(cpu, ROWS) / longest_ns(cpu, COLUMNS)
 
     shared = on("xeon-16.json")
+    shared = profiled(shared, replace(shared.profile, core_of=tuple(range(16))))
     own = profiled(shared, replace(shared.profile, l2_bytes=64 << 20))
     assert gain(shared) > 1.5 * gain(own)
 

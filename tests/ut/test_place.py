@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from superkernel.scheduler.schedule import Schedule, Space, parse_tasks
 from superkernel.scheduler.tiling import Access, KernelFamily
 from superkernel.sync.planner import plan_sync
 from superkernel.sync.verify import verify
-from superkernel.target.cpu import CpuTarget, cpu_target
+from superkernel.target.cpu import CpuTarget, cpu_target, profiled
 
 TARGET = cpu_target("x86_64-unknown-linux-gnu", "avx2", ())
 
@@ -115,6 +115,22 @@ def test_a_chain_on_some_of_the_cores_stays_on_them() -> None:
     assert len(schedule.tasks) == 12
     assert len({t.core for t in schedule.tasks}) == 4
     assert certify(schedule) == 0
+
+
+@pytest.mark.parametrize(
+    ("core_of", "used"), [((0, 1, 0, 2, 2), {0, 1, 3}), ((0, 0, 1, 1), {0, 2}), ((0,), {0, 1, 2, 3})]
+)
+def test_of_hyperthreads_of_a_core_one_computes(core_of: tuple[int, ...], used: set[int]) -> None:
+    """Where all of them would take longer. Workers that the profile does not know are cores of their own."""
+    profile = replace(TARGET.profile, core_of=core_of, cluster_of=core_of, node_of=core_of)
+    g, rng = GraphMaker(), np.random.default_rng(0)
+    h = g.input("x", 96, 512)
+    for _ in range(3):
+        h = g.op("matmul", h, g.constant(rng.standard_normal((512, 512)).astype(np.float32)))
+    graph = g.graph(h)
+    schedule = place(host_group(graph), graph, profiled(TARGET, profile), max(4, len(core_of)))
+    assert {t.core for t in schedule.tasks} == used
+    certify(schedule)
 
 
 def test_small_work_stays_on_one_core() -> None:
