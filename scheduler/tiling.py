@@ -61,6 +61,17 @@ class Pack(ABC):
 
 
 @dataclass(frozen=True)
+class Representative:
+    """The body and the tiling that stand for all that differ from them in some sizes, and these `sizes` of one of them,
+    in the order of the table that its code finds them in. Code is emitted from body and tiling alone, so that all that
+    have the same share it; whatever of them stands for several is too large to be right for any."""
+
+    body: Body
+    tiling: Tiling
+    sizes: Mapping[str, int]
+
+
+@dataclass(frozen=True)
 class Tiling(ABC):
     """One way to cut a body. Subclasses add their block sizes as fields; all fields must be hashable and print
     canonically."""
@@ -92,6 +103,11 @@ class Tiling(ABC):
     def packs(self, body: Body) -> Mapping[int, Pack]:
         """Operand index -> packing, for constant operands that the kernel wants in another layout."""
         return {}
+
+    def representative(self, body: Body, target: Target) -> Representative | None:
+        """What the code of the body, cut so, is emitted from where other sizes share it; None: from these themselves.
+        Two with equal representatives compute by the same instructions."""
+        return None
 
     def align(self, body: Body, unit: int) -> int:
         """The nearest unit at which a core boundary is better placed (e.g. on a cache line); default: any unit."""

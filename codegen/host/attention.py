@@ -45,16 +45,24 @@ class AttentionEmitter:
         self.epilogue = ProgramEmitter(kb, body.epilogue)
         self.one_block = self.form.keys <= tiling.keys  # then nothing must be corrected
         self.arithmetic = arithmetic_of(kb, tiling.format)
-        self.at = {name: kb.offset(kb.scratch, start) for name, start in tiling.offsets.items() if name != "end"}
+        self.at = {
+            name: kb.offset(kb.scratch, kb.size(name, start)) for name, start in tiling.offsets.items() if name != "end"
+        }
+        self.keys, self.queries = kb.size("keys", self.form.keys), kb.size("queries", self.form.queries)
+        self.rows, self.blocks = kb.size("rows", self.form.rows), kb.size("blocks", tiling.blocks)
+        self.block_rows = kb.size("block_rows", tiling.block_rows)
+        self.padded_rows = kb.size("padded_rows", tiling.padded_rows)
 
     def emit(self) -> None:
         """The whole function."""
         kb, t, form = self.kb, self.t, self.form
         with kb.loop(kb.begin, kb.end, name="unit") as unit:
-            outer, block = kb.div(unit, t.blocks), kb.rem(unit, t.blocks)
+            outer, block = kb.div(unit, self.blocks), kb.rem(unit, self.blocks)
             batch, head = kb.div(outer, t.kv_heads), kb.rem(outer, t.kv_heads)
-            first = kb.mul(block, t.block_rows)
-            count = kb.minimum(kb.sub(form.rows, first), t.block_rows) if form.rows % t.block_rows else t.block_rows
+            first = kb.mul(block, self.block_rows)
+            count = self.block_rows
+            if not isinstance(count, int) or form.rows % count:
+                count = kb.minimum(kb.sub(self.rows, first), count)
             valid = self._valid(batch)
             limit = self._block_limit(first, count, valid)
             self._start(batch, head, first, count)
@@ -63,25 +71,30 @@ class AttentionEmitter:
             with kb.loop(0, count, name="row") as row:
                 self._finish(batch, head, kb.add(first, row), row)
 
+    @property
+    def _whole_vectors(self) -> bool:
+        """Whether all keys fill whole vectors."""
+        return isinstance(self.keys, int) and self.keys % self.t.lanes == 0
+
     # Limits ---------------------------------------------------------------------------------------------------------
 
     def _valid(self, batch: Index) -> Index:
         """How many keys a batch has, 0 to keys."""
         kb, form = self.kb, self.form
         if form.length is None:
-            return form.keys
+            return self.keys
         view = form.length
         dtype = self.body.operands[view.operand].type.dtype
         many = bool(view.shape) and view.shape[0] > 1
         at = kb.add(view.offset, kb.mul(batch, view.strides[0])) if many else view.offset
         value = kb.load(kb.operands[view.operand], at, dtype)
         value = kb.b.sext(value, I64) if dtype.itemsize < 8 else value
-        return kb.maximum(kb.minimum(value, form.keys), 0)
+        return kb.maximum(kb.minimum(value, self.keys), 0)
 
     def _position(self, row: Index, head: Index = 0) -> tuple[Index, Index]:
         """(query head, query position) of a stacked row; without the head of keys, the query head in its group."""
         kb, form = self.kb, self.form
-        inner, query = (0, row) if form.group == 1 else (kb.div(row, form.queries), kb.rem(row, form.queries))
+        inner, query = (0, row) if form.group == 1 else (kb.div(row, self.queries), kb.rem(row, self.queries))
         return kb.add(kb.mul(head, form.group), inner), query
 
     def _row_limit(self, query: Index, valid: Index) -> Index:
@@ -89,7 +102,7 @@ class AttentionEmitter:
         kb, form = self.kb, self.form
         if not form.causal:
             return valid
-        return kb.minimum(valid, kb.add(kb.add(query, 1), kb.sub(valid, form.queries)))
+        return kb.minimum(valid, kb.add(kb.add(query, 1), kb.sub(valid, self.queries)))
 
     def _block_limit(self, first: Index, count: Index, valid: Index) -> Index:
         """Keys that some row of the block may see."""
@@ -101,7 +114,7 @@ class AttentionEmitter:
         if form.group == 1:
             return kb.maximum(self._row_limit(last, valid), 0)
         same = kb.compare("==", head, last_head)
-        furthest = kb.b.select(same, kb.i64(last), kb.i64(form.queries - 1))
+        furthest = kb.b.select(same, kb.i64(last), kb.i64(kb.sub(self.queries, 1)))
         return kb.maximum(self._row_limit(furthest, valid), 0)
 
     # Start and end --------------------------------------------------------------------------------------------------
@@ -122,9 +135,9 @@ class AttentionEmitter:
                 self.arithmetic.store(value, self.at["query"], kb.add(kb.mul(row, t.query_pitch), column))
 
             strips(kb, form.depth, t.lanes, part)
-        with kb.loop(0, t.padded_rows * t.value_pitch, t.lanes, name="clear") as at:
+        with kb.loop(0, kb.mul(self.padded_rows, t.value_pitch), t.lanes, name="clear") as at:
             kb.store(kb.const(0.0, _F32, t.lanes), self.at["total"], at, _F32)
-        with kb.loop(0, t.padded_rows, name="clear") as row:
+        with kb.loop(0, self.padded_rows, name="clear") as row:
             kb.store(kb.const(_MINUS_INFINITY, _F32), self.at["top"], row, _F32)
             kb.store(kb.const(0.0, _F32), self.at["weight"], row, _F32)
 
@@ -160,11 +173,11 @@ class AttentionEmitter:
             self._base(2, batch, head), kb.mul(key, form.v.strides[2]), self.body.operands[form.v.operand].type.dtype
         )
         values = self._copy_values(values, count)
-        with kb.loop(0, t.padded_rows, t.tile_rows, name="tile") as tile_row:
+        with kb.loop(0, self.padded_rows, t.tile_rows, name="tile") as tile_row:
             self._scores(tile_row)
             with kb.loop(0, t.tile_rows, name="row") as row:
                 at = kb.add(tile_row, row)
-                stacked = kb.minimum(kb.add(first, at), form.rows - 1)
+                stacked = kb.minimum(kb.add(first, at), kb.sub(self.rows, 1))
                 self._softmax_row(batch, head, stacked, row, at, key, count, valid)
             self._mix(tile_row, count, values)
 
@@ -230,7 +243,7 @@ class AttentionEmitter:
         heads, query = self._position(stacked, head)
         scores = kb.at(self.at["scores"], kb.mul(row, t.keys), _F32)
         row_limit = kb.sub(self._row_limit(query, valid), key)
-        always = not form.causal and form.length is None and form.keys % t.lanes == 0
+        always = not form.causal and form.length is None and self._whole_vectors
         mask_at: Index = 0
         if form.mask is not None:
             mask_at = kb.element(form.mask.offset, (batch, heads, query, key), form.mask_strides)
@@ -304,17 +317,17 @@ class AttentionEmitter:
         def lane_by_lane() -> ir.Value:
             value: ir.Value = ir.Constant(kind, ir.Undefined)
             for lane in range(t.lanes):
-                within = kb.minimum(lane, kb.sub(form.keys - 1, first))
+                within = kb.minimum(lane, kb.sub(kb.sub(self.keys, 1), first))
                 one = kb.load_raw(source, kb.add(at, kb.mul(within, stride)), dtype)
                 value = kb.b.insert_element(value, one, ir.Constant(I32, lane))
             return value
 
         if stride != 1:
             return kb.widen(lane_by_lane(), dtype)
-        if form.keys % t.lanes == 0:
+        if self._whole_vectors:
             return kb.load(source, at, dtype, t.lanes)
         result = kb.carry(kind)
-        with kb.b.if_else(kb.compare("<=", first, form.keys - t.lanes)) as (then, otherwise):
+        with kb.b.if_else(kb.compare("<=", first, kb.sub(self.keys, t.lanes))) as (then, otherwise):
             with then:
                 result.set(kb.load_raw(source, at, dtype, t.lanes))
             with otherwise:

@@ -15,7 +15,7 @@ do-nothing for empty ranges; `carry` variables are allocas in the entry block (m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -26,6 +26,7 @@ from numpy.typing import ArrayLike
 
 from superkernel.codegen.host.half import narrow_half, widen_half
 from superkernel.core.dtypes import DType
+from superkernel.core.errors import InternalError
 from superkernel.target.cpu import CpuTarget
 
 I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
@@ -95,10 +96,29 @@ class _Bytes(ir.Constant):  # type: ignore[misc]  # llvmlite has no types
         return 'c"\\' + self.data.hex("\\") + '"' if self.data else "zeroinitializer"
 
 
-class KernelBuilder:
-    """Builds one kernel function in `module`. `b` is the llvmlite IRBuilder for what the helpers do not cover."""
+class LoadAgain(ir.LoadInstr):  # type: ignore[misc]
+    """A load that LLVM neither merges with others of the same address nor works out: volatile, which llvmlite has no
+    word for."""
 
-    def __init__(self, module: ir.Module, name: str, operand_count: int, cpu: CpuTarget) -> None:
+    def descr(self, buf: list[str]) -> None:
+        """Write the instruction as text."""
+        text: list[str] = []
+        super().descr(text)
+        buf.append("".join(text).replace("load ", "load volatile ", 1))
+
+
+class KernelBuilder:
+    """Builds one kernel function in `module`. `b` is the llvmlite IRBuilder for what the helpers do not cover. `sizes`:
+    those that are read from the function's table when it runs, with the table's contents; None: all are known."""
+
+    def __init__(
+        self,
+        module: ir.Module,
+        name: str,
+        operand_count: int,
+        cpu: CpuTarget,
+        sizes: Mapping[str, int] | None = None,
+    ) -> None:
         self.module, self.cpu = module, cpu
         kind = ir.FunctionType(VOID, [PTR] * (operand_count + 1) + [I64, I64])
         self.function = ir.Function(module, kind, name)
@@ -111,11 +131,32 @@ class KernelBuilder:
         self.operands: Sequence[ir.Value] = self.function.args[:operand_count]
         self.scratch = self.function.args[operand_count]
         self.begin, self.end = self.function.args[operand_count + 1 :]
+        self._sizes = None if sizes is None else self._read_sizes(sizes)
 
     def finish(self) -> ir.Function:
         """Return from the kernel; nothing may be emitted afterwards."""
         self.b.ret_void()
         return self.function
+
+    def _read_sizes(self, sizes: Mapping[str, int]) -> dict[str, ir.Value]:
+        """The numbers of the table, read once, when the kernel begins."""
+        base = self.opaque(self.table("sizes", list(sizes.values()), DType.I64))
+        found = {}
+        for index, name in enumerate(sizes):
+            load = LoadAgain(self.b.block, self.at(base, index, DType.I64), typ=I64)
+            load.align = DType.I64.itemsize
+            self.b._insert(load)
+            found[name] = load
+        return found
+
+    def size(self, name: str, value: int) -> Index:
+        """A size that is `value` where all are known, else the one of that name in the table. Raises InternalError
+        where it has none: `value` is a representative's then, and good for nothing."""
+        if self._sizes is None:
+            return value
+        if name not in self._sizes:
+            raise InternalError("a size is not in the kernel's table", location=self.function.name, found=name)
+        return self._sizes[name]
 
     # Integers -------------------------------------------------------------------------------------------------------
 
@@ -148,17 +189,17 @@ class KernelBuilder:
                 return 0 if x == 0 else y
         return self.b.mul(self.i64(a), self.i64(b), flags=("nsw",))
 
-    def div(self, a: Index, b: int) -> Index:
-        """Quotient of a non-negative index by a positive constant."""
-        if isinstance(a, int):
+    def div(self, a: Index, b: Index) -> Index:
+        """Quotient of a non-negative index by a positive one."""
+        if isinstance(a, int) and isinstance(b, int):
             return a // b
-        return a if b == 1 else self.b.udiv(a, self.i64(b))
+        return a if isinstance(b, int) and b == 1 else self.b.udiv(self.i64(a), self.i64(b))
 
-    def rem(self, a: Index, b: int) -> Index:
-        """Remainder of a non-negative index by a positive constant."""
-        if isinstance(a, int):
+    def rem(self, a: Index, b: Index) -> Index:
+        """Remainder of a non-negative index by a positive one."""
+        if isinstance(a, int) and isinstance(b, int):
             return a % b
-        return 0 if b == 1 else self.b.urem(a, self.i64(b))
+        return 0 if isinstance(b, int) and b == 1 else self.b.urem(self.i64(a), self.i64(b))
 
     def minimum(self, a: Index, b: Index) -> Index:
         """The smaller one, signed; a plain int where both are."""
@@ -181,9 +222,9 @@ class KernelBuilder:
     # Control --------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def loop(self, start: Index, stop: Index, step: int = 1, name: str = "i") -> Iterator[Index]:
+    def loop(self, start: Index, stop: Index, step: Index = 1, name: str = "i") -> Iterator[Index]:
         """`for i in range(start, stop, step)`; a range that is known to have one trip emits no loop."""
-        if isinstance(start, int) and isinstance(stop, int):
+        if isinstance(start, int) and isinstance(stop, int) and isinstance(step, int):
             if stop - start <= 0:
                 dead = self.function.append_basic_block(f"{name}.never")
                 after = self.function.append_basic_block(f"{name}.after")
@@ -208,7 +249,7 @@ class KernelBuilder:
         self.b.cbranch(self.b.icmp_signed("<", index, last), body, after)
         self.b.position_at_end(body)
         yield index
-        index.add_incoming(self.b.add(index, ir.Constant(I64, step), flags=("nsw",)), self.b.block)
+        index.add_incoming(self.b.add(index, self.i64(step), flags=("nsw",)), self.b.block)
         self.b.branch(head)
         self.b.position_at_end(after)
 

@@ -8,7 +8,7 @@ on first use.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
 from typing import get_type_hints
@@ -28,8 +28,18 @@ Emitter = Callable[[KernelBuilder, Body, Tiling], None]
 
 def emit_ir(kernel: str, body: Body, tiling: Tiling, cpu: CpuTarget, name: str = "kernel") -> str:
     """IR text of a module with the one kernel function."""
+    found = tiling.representative(body, cpu)
+    if found is None:
+        return emit_shared(kernel, body, tiling, cpu, name, None)
+    return emit_shared(kernel, found.body, found.tiling, cpu, name, found.sizes)
+
+
+def emit_shared(
+    kernel: str, body: Body, tiling: Tiling, cpu: CpuTarget, name: str, sizes: Mapping[str, int] | None
+) -> str:
+    """The same of a representative, with the contents of its table of sizes; None: it stands for itself alone."""
     module = ir.Module(name="kernel")
-    kb = KernelBuilder(module, name, len(body.operands), cpu)
+    kb = KernelBuilder(module, name, len(body.operands), cpu, sizes)
     emitter_of(kernel)(kb, body, tiling)
     kb.finish()
     return str(module)

@@ -18,7 +18,15 @@ from typing import Any
 
 from llvmlite import ir
 
-from superkernel.codegen.host.builder import I64, Index, KernelBuilder, register_type, storage_type, vector_type
+from superkernel.codegen.host.builder import (
+    I64,
+    Index,
+    KernelBuilder,
+    LoadAgain,
+    register_type,
+    storage_type,
+    vector_type,
+)
 from superkernel.codegen.host.convert import convert
 from superkernel.core.dtypes import DType
 from superkernel.target.cpu import CpuTarget
@@ -114,19 +122,10 @@ def vectors_kept(tile: Tile, cpu: CpuTarget) -> int:
     return max(0, min(tile.vectors, cpu.vector_registers - SCALARS - tile.rows * tile.vectors * tile.phases))
 
 
-class _LoadAgain(ir.LoadInstr):  # type: ignore[misc]
-    """A load that LLVM does not merge with others of the same address: volatile, which llvmlite has no word for."""
-
-    def descr(self, buf: list[str]) -> None:
-        text: list[str] = []
-        super().descr(text)
-        buf.append("".join(text).replace("load ", "load volatile ", 1))
-
-
 def load_again(kb: KernelBuilder, base: ir.Value, element: Index, dtype: DType, lanes: int) -> ir.Value:
     """As `kb.load` of a dtype that is computed as itself, but read where it is used, whoever read it before."""
     kind = vector_type(storage_type(dtype), lanes)
-    load = _LoadAgain(kb.b.block, kb.at(base, element, dtype), typ=kind)
+    load = LoadAgain(kb.b.block, kb.at(base, element, dtype), typ=kind)
     load.align = dtype.itemsize
     kb.b._insert(load)
     return load

@@ -21,8 +21,9 @@ from superkernel.codegen.host.entry_spec import BasePointer as BaseSpace
 from superkernel.codegen.host.entry_spec import EntrySpec, Location, RunTask, SetCount, Step, TaskSpec, WaitFor
 from superkernel.codegen.host.handover import Handovers
 from superkernel.codegen.host.loader import LoadedCode
+from superkernel.codegen.host.shared_code import marks, own_object
 from superkernel.core.version import __version__, sources_digest
-from superkernel.ir.body import SubOperator
+from superkernel.ir.body import Body, SubOperator
 from superkernel.ops.grouped import TILINGS
 from superkernel.scheduler.families import HOST_KERNELS
 from superkernel.scheduler.schedule import MemoryAddress, Schedule, Space
@@ -63,6 +64,33 @@ class KernelKey:
     def of(sub: SubOperator, tiling: Tiling) -> KernelKey:
         """The key of a sub-operator's kernel, cut so."""
         return KernelKey(sub.kernel, made_from(sub, tiling), symbol_of(sub, tiling))
+
+
+@dataclass(frozen=True)
+class KernelSource:
+    """What an object is compiled from: `text` determines it on any one CPU. `sizes`: those that are filled into a copy
+    of it, where kernels share it (`shared_code.py`)."""
+
+    kernel: str
+    body: Body
+    tiling: Tiling
+    text: str
+    symbol: str
+    sizes: Mapping[str, int] | None
+
+    @staticmethod
+    def of(key: KernelKey, sub: SubOperator, tiling: Tiling, cpu: CpuTarget) -> KernelSource:
+        """Where the object of a key comes from."""
+        found = tiling.representative(sub.body, cpu)
+        if found is None:
+            return KernelSource(key.kernel, sub.body, tiling, key.text, key.symbol, None)
+        general = KernelKey.of(replace(sub, body=found.body), found.tiling)
+        text = f"{general.text}\n{' '.join(found.sizes)}"
+        return KernelSource(key.kernel, found.body, found.tiling, text, general.symbol, found.sizes)
+
+    def own_object(self, compiled: bytes, symbol: str) -> bytes:
+        """The object of the kernel of that symbol."""
+        return compiled if self.sizes is None else own_object(compiled, self.symbol, symbol, self.sizes)
 
 
 @dataclass
@@ -160,17 +188,27 @@ class ImageBuilder:
         """All object code by cache key: kernels in the order of their symbols, then the entries."""
         cpu = replace(self.cpu, timings=NO_TIMINGS)  # which decide what is emitted, not how
         stamp = f"{__version__} {sources_digest(*GENERATOR)} {llvmlite.__version__} {cpu!r}"
-        parts = {
-            f"kernel {stamp}{HOST_KERNELS.sources_of(key.kernel)}\n{key.text}": key
-            for key in sorted(keys, key=lambda k: k.symbol)
-        }
-        objects = {key: self.cache.get(key) for key in parts}
-        if self.keep_ir or None in objects.values():
-            self._compile_kernels(keys, parts, objects)
-        for key in (f"waits {stamp}", f"entries {stamp}\n{spec}"):
-            objects[key] = self.cache.get(key)
-            if objects[key] is None or self.keep_ir:
-                self._compile_entries(key, spec, objects)
+        sources = {key: KernelSource.of(key, *keys[key], self.cpu) for key in sorted(keys, key=lambda k: k.symbol)}
+
+        def named(kernel: str, text: str) -> str:
+            return f"kernel {stamp}{HOST_KERNELS.sources_of(kernel)}\n{text}"
+
+        objects = {named(key.kernel, key.text): self.cache.get(named(key.kernel, key.text)) for key in sources}
+        parts: dict[str, KernelSource] = {}
+        for key, source in sources.items():
+            if self.keep_ir or objects[named(key.kernel, key.text)] is None:
+                parts.setdefault(named(source.kernel, source.text), source)
+        compiled = {name: objects[name] if name in objects else self.cache.get(name) for name in parts}
+        if self.keep_ir or None in compiled.values():
+            self._compile_kernels(parts, compiled)
+        for key, source in sources.items():
+            shared = compiled.get(named(source.kernel, source.text))
+            if shared is not None:
+                objects[named(key.kernel, key.text)] = source.own_object(shared, key.symbol)
+        for name in (f"waits {stamp}", f"entries {stamp}\n{spec}"):
+            objects[name] = self.cache.get(name)
+            if objects[name] is None or self.keep_ir:
+                self._compile_entries(name, spec, objects)
         return {key: data for key, data in objects.items() if data is not None}
 
     def _compile_entries(self, key: str, spec: EntrySpec, objects: dict[str, bytes | None]) -> None:
@@ -191,22 +229,21 @@ class ImageBuilder:
 
     def _compile_kernels(
         self,
-        examples: Mapping[KernelKey, tuple[SubOperator, Tiling]],
-        parts: Mapping[str, KernelKey],
+        parts: Mapping[str, KernelSource],
         objects: dict[str, bytes | None],
     ) -> None:
         """Fill in the objects that are missing."""
-        from superkernel.codegen.host.emitters import emit_ir
+        from superkernel.codegen.host.emitters import emit_shared
         from superkernel.codegen.host.lower import machine_of
         from superkernel.codegen.llvm import compile_text
         from superkernel.codegen.processes import run_jobs
 
-        def emitted(key: KernelKey) -> str:
-            sub, tiling = examples[key]
-            return emit_ir(key.kernel, sub.body, tiling, self.cpu, key.symbol)
+        def emitted(source: KernelSource) -> str:
+            table = None if source.sizes is None else marks(source.symbol, source.sizes)
+            return emit_shared(source.kernel, source.body, source.tiling, self.cpu, source.symbol, table)
 
         if self.keep_ir:
-            self.ir_texts |= {key.symbol: emitted(key) for key in parts.values()}
+            self.ir_texts |= {source.symbol: emitted(source) for source in parts.values()}
         missing = [name for name, data in objects.items() if data is None]
         made = run_jobs(
             partial(compile_text, machine=machine_of(self.cpu)),

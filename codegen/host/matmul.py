@@ -72,6 +72,8 @@ class MatmulEmitter:
 
     def __init__(self, kb: KernelBuilder, body: Body, tiling: MatmulTiling) -> None:
         self.kb, self.body, self.t, self.form = kb, body, tiling, form_of(body)
+        self.rows, self.row_tiles = kb.size("rows", self.form.rows), kb.size("row_tiles", tiling.row_tiles)
+        self.block, self.group = kb.size("block", tiling.block), kb.size("group", tiling.group)
         self.tile = Tile(tiling.tile_rows, tiling.vectors, tiling.lanes, tiling.acc, tiling.phases)
         self.left_copy = kb.offset(kb.scratch, tiling.parked_bytes)
         self.right_copy = kb.offset(kb.scratch, tiling.parked_bytes + tiling.left_bytes)
@@ -94,11 +96,12 @@ class MatmulEmitter:
 
     def _batches(self) -> None:
         kb, t = self.kb, self.t
-        whole: Range = (0, t.row_tiles)
+        whole: Range = (0, self.row_tiles)
         if t.bands > 1:
+            count = kb.size("band_tiles", t.band_tiles)
             with each_group(kb, t.panels, "band") as (band, low, high):
-                first = kb.mul(band, t.band_tiles)
-                tiles = (first, kb.minimum(kb.add(first, t.band_tiles), t.row_tiles))
+                first = kb.mul(band, count)
+                tiles = (first, kb.minimum(kb.add(first, count), self.row_tiles))
                 self._batch([0] * len(self.form.batch_dims), tiles, (low, high))
         elif t.batch == 1:
             self._batch([0] * len(self.form.batch_dims), whole, (kb.begin, kb.end))
@@ -112,14 +115,14 @@ class MatmulEmitter:
         panels = units
         if t.axis == ROWS:
             tiles, panels = units, (0, t.panels)
-        with kb.loop(*tiles, step=t.block, name="block") as block:
-            rows = (block, kb.minimum(kb.add(block, t.block), tiles[1]))
+        with kb.loop(*tiles, step=self.block, name="block") as block:
+            rows = (block, kb.minimum(kb.add(block, self.block), tiles[1]))
             if t.left == COPY:
                 self._copy_left(batch, *rows)
             self._prepare(batch, *rows)
             if t.piece:
-                with kb.loop(*panels, step=t.group, name="group") as group:
-                    self._in_pieces(batch, rows, (group, kb.minimum(kb.add(group, t.group), panels[1])))
+                with kb.loop(*panels, step=self.group, name="group") as group:
+                    self._in_pieces(batch, rows, (group, kb.minimum(kb.add(group, self.group), panels[1])))
             else:
                 with kb.loop(*panels, name="panel") as panel:
                     self._at_once(batch, rows, panel, panels[1])
@@ -167,7 +170,8 @@ class MatmulEmitter:
     def _in_pieces(self, batch: list[Index], rows: Range, panels: Range) -> None:
         """The row tiles of a group of panels, piece of the depth after piece."""
         kb, t = self.kb, self.t
-        parked = kb.mul(kb.sub(panels[1], panels[0]), t.block * t.tile_bytes // t.acc.itemsize)
+        tile = t.tile_bytes // t.acc.itemsize
+        parked = kb.mul(kb.sub(panels[1], panels[0]), kb.mul(self.block, tile))
         with kb.loop(0, parked, t.lanes, name="clear") as at:
             kb.store(zero(t.acc, t.lanes), kb.scratch, at, t.acc)
         with kb.loop(0, t.depth, t.piece, name="piece") as first, kb.loop(*panels, name="panel") as panel:
@@ -180,7 +184,7 @@ class MatmulEmitter:
                 part = streaming.part_of_next(kb, t, self.form, source, index)
                 lines = self._lines(batch, rows[0], row_tile)
                 here = replace(lines, origin=kb.at(lines.origin, kb.mul(first, lines.depth), t.acc))
-                place = kb.add(kb.mul(kb.sub(panel, panels[0]), t.block), index)
+                place = kb.add(kb.mul(kb.sub(panel, panels[0]), self.block), index)
                 sums = kb.offset(kb.scratch, kb.mul(place, t.tile_bytes))
                 results = self._results(here, part, None, depth, load_tile(kb, self.tile, sums, t.panel))
                 store_tile(kb, self.tile, results, sums, t.panel)
@@ -193,15 +197,20 @@ class MatmulEmitter:
         first = kb.mul(row_tile, t.tile_rows)
         if t.left == COPY:
             at = kb.mul(kb.mul(kb.sub(row_tile, block), t.tile_rows), t.left_pitch)
-            rows = kb.minimum(kb.sub(form.rows, first), t.tile_rows) if form.rows % t.tile_rows else t.tile_rows
+            rows = kb.minimum(kb.sub(self.rows, first), t.tile_rows) if self._has_short_tile else t.tile_rows
             return Lines(kb.at(self.left_copy, at, t.acc), t.left_pitch, 1, first, 0, rows)
         skip: Index = 0
-        if form.rows % t.tile_rows:
-            start = kb.minimum(first, form.rows - t.tile_rows)
+        if self._has_short_tile:
+            start = kb.minimum(first, kb.sub(self.rows, t.tile_rows))
             skip, first = kb.sub(first, start), start
         at = kb.add(self._batch_offset(form.left, batch), kb.mul(first, form.left.line))
         origin = kb.at(kb.operands[form.left.operand], at, t.acc)
         return Lines(origin, form.left.line, form.left.depth, first, skip, t.tile_rows)
+
+    @property
+    def _has_short_tile(self) -> bool:
+        """Whether the last row tile may have fewer rows than all others."""
+        return not isinstance(self.rows, int) or self.rows % self.t.tile_rows > 0
 
     def _finish_tile(self, batch: list[Index], lines: Lines, panel: Index, tile: ir.Value) -> None:
         """The results parked at `tile` through the epilogue."""
@@ -390,7 +399,7 @@ class MatmulEmitter:
         """The rows of a block into scratch, as accumulators, zero points subtracted."""
         kb, t, form = self.kb, self.t, self.form
         first = kb.mul(block, t.tile_rows)
-        last = kb.minimum(kb.mul(block_end, t.tile_rows), form.rows)
+        last = kb.minimum(kb.mul(block_end, t.tile_rows), self.rows)
         program = form.left.program
         evaluator = ProgramEmitter(kb, program) if program is not None else None
         axis = _depth_axis(form.left)

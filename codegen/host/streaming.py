@@ -21,11 +21,10 @@ from llvmlite import ir
 
 from superkernel.codegen.host.builder import I8, Index, KernelBuilder
 from superkernel.scheduler.families.matmul_form import MatmulForm
-from superkernel.scheduler.families.matmul_tiling import MatmulTiling
+from superkernel.scheduler.families.matmul_tiling import LINE_BYTES, MatmulTiling
 
 AHEAD_BYTES = 4096
 AHEAD_FMAS = 2048  # multiply-adds of vectors: about half a microsecond
-_LINE_BYTES = 64
 
 Step = Callable[[Index], None]
 
@@ -76,27 +75,31 @@ def part_of_next(kb: KernelBuilder, t: MatmulTiling, form: MatmulForm, source: P
     """The panel as a row tile of a block sees it: `ahead` is its own part of the next one."""
     if source.ahead is None:
         return source
-    part = -(-(t.piece * t.step_bytes(form) if t.piece else t.panel_bytes(form)) // t.sharers)
+    part = kb.size("part", t.part_bytes(form))
     return replace(source, ahead=kb.offset(source.ahead, kb.mul(tile, part)))
 
 
 def prefetch(kb: KernelBuilder, t: MatmulTiling, source: Panel, row: int) -> Step | None:
     """What each step of the depth loop fetches, None where it fetches nothing. `row`: bytes of the panel per step."""
+    lines = -(-row * t.phases // LINE_BYTES)
     if t.streamed:
         steps = AHEAD_FMAS // (t.tile_rows * t.vectors)
-        ahead = -(-steps * row // _LINE_BYTES) * _LINE_BYTES
-        return _lines(kb, kb.offset(source.base, ahead), row, t.phases, locality=2)
+        ahead = -(-steps * row // LINE_BYTES) * LINE_BYTES
+        return _lines(kb, kb.offset(source.base, ahead), row, lines, locality=2)
     if source.ahead is not None:  # a line that two steps touch is asked for twice
-        return _lines(kb, source.ahead, row // t.sharers, t.phases, locality=2)
+        step = kb.size("part_step", t.part_step_bytes(row))
+        return _lines(kb, source.ahead, step, t.part_lines(row), locality=2)
     if t.far and t.band_tiles == 1:
-        return _lines(kb, kb.offset(source.base, AHEAD_BYTES), row, t.phases, locality=3)
+        return _lines(kb, kb.offset(source.base, AHEAD_BYTES), row, lines, locality=3)
     return None
 
 
-def _lines(kb: KernelBuilder, base: ir.Value, step: int, steps: int, locality: int) -> Step:
+def _lines(kb: KernelBuilder, base: ir.Value, step: Index, lines: int, locality: int) -> Step:
+    """So many lines per step, from `step` bytes per step of the depth on."""
+
     def before(k: Index) -> None:
         here = kb.offset(base, kb.mul(k, step))
-        for line in range(0, step * steps, _LINE_BYTES):
-            kb.prefetch(kb.b.gep(here, [kb.i64(line)], source_etype=I8), locality=locality)
+        for line in range(lines):
+            kb.prefetch(kb.b.gep(here, [kb.i64(line * LINE_BYTES)], source_etype=I8), locality=locality)
 
     return before

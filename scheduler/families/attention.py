@@ -17,7 +17,7 @@ Invariant: what a row computes depends on its position and on the block sizes on
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import sqrt
 
@@ -40,13 +40,15 @@ from superkernel.scheduler.families.kernel import (
     ReducedKernelDef,
 )
 from superkernel.scheduler.families.matmul import GEMM_TILES
-from superkernel.scheduler.tiling import Access
+from superkernel.scheduler.families.open_extents import OPEN, Extents, opened
+from superkernel.scheduler.tiling import Access, Representative
+from superkernel.target.base import Target
 from superkernel.target.cpu import CpuTarget
 
 _TILE = {"avx512": (14, 2), "avx2": (6, 2), "plain": (6, 2)}
 _ROWS_PER_BLOCK = 56
 _KEYS_PER_BLOCK = {"avx512": 128, "avx2": 64, "plain": 32}
-_STREAMED_ROWS = 8  # with so few rows keys come straight from memory: smaller blocks keep both panel and values near
+STREAMED_ROWS = 8  # with so few rows keys come straight from memory: smaller blocks keep both panel and values near
 _STREAMED_KEYS = 64
 _NATIVE_SHARE = 0.95  # of the format's rate
 Span = tuple[int, int]
@@ -234,6 +236,25 @@ class AttentionTiling(HostTiling):
             form.touch_keys(found, batch, head, form.visible(last))
         return found.result()
 
+    def representative(self, body: Body, target: Target) -> Representative | None:
+        """Keys are open, and queries where they are more than are streamed past. One block of keys stays one."""
+        form = attention_form(body)
+        if not 1 < form.keys < OPEN or not 0 < form.queries < OPEN:
+            return None
+        keys = self.keys - 1 if form.keys <= self.keys else OPEN
+        inputs: dict[int, Extents] = {0: {}, 1: {2: keys}, 2: {2: keys}}
+        sizes = {"keys": form.keys, "queries": form.queries, "rows": form.rows, "blocks": self.blocks}
+        sizes |= {"block_rows": self.block_rows, "padded_rows": self.padded_rows} | self.offsets
+        tiling, queries = self, form.queries
+        if self.padded_rows > STREAMED_ROWS and form.queries > 1:
+            queries = OPEN
+            tiling = replace(self, blocks=OPEN, block_rows=OPEN)
+            inputs[0] = {2: queries}
+        if form.mask is not None:
+            shape, rank = form.mask.shape, len(form.mask.shape)
+            inputs[3] = {rank + d: n for d, n in ((-2, queries), (-1, keys)) if rank + d >= 0 and shape[d] > 1}
+        return Representative(opened(body, {2: queries}, inputs), tiling, sizes)
+
     def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
         form = attention_form(body)
         per_head = [self._block_ns(form, i, target) for i in range(self.blocks)]
@@ -284,7 +305,7 @@ class AttentionFamily(FormatFamily):
         vectors = 1 if form.keys <= lanes else vectors
         step = vectors * lanes
         most_keys = _KEYS_PER_BLOCK[target.tier]
-        if form.rows <= _STREAMED_ROWS:
+        if form.rows <= STREAMED_ROWS:
             most_keys = min(most_keys, _STREAMED_KEYS)
         keys = min(most_keys, -(-max(1, form.keys) // step) * step)
         batch = form.batch if form.rows and form.value_depth else 0

@@ -50,6 +50,7 @@ from superkernel.scheduler.families.matmul_form import MatmulForm, form_of
 from superkernel.scheduler.families.matmul_tiling import COLUMNS, COPY, PACKED, ROWS, MatmulTiling, make_tiling
 from superkernel.scheduler.families.packing import PackPanels
 from superkernel.scheduler.tiling import Pack
+from superkernel.target.base import Target
 from superkernel.target.cpu import CpuTarget
 
 X, CODES, SCALE, OFFSET = range(4)  # input slots
@@ -173,6 +174,9 @@ class BlockTiling(MatmulTiling):
     @property
     def scratch_bytes(self) -> int:
         return super().scratch_bytes + self.sums_bytes
+
+    def representative(self, body: Body, target: Target) -> None:
+        return None
 
     def panel_bytes(self, form: MatmulForm) -> int:
         return self.codes_bytes + self.scales_bytes * (1 + self.offsets)

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import prod
 
 from superkernel.core import formats
 from superkernel.core.dtypes import DType
@@ -42,8 +43,10 @@ from superkernel.scheduler.families.kernel import (
     HostTiling,
 )
 from superkernel.scheduler.families.matmul_form import Factor, MatmulForm, form_of
+from superkernel.scheduler.families.open_extents import OPEN, open_axis, opened, with_extents
 from superkernel.scheduler.families.packing import PackPanels
-from superkernel.scheduler.tiling import Access, Pack
+from superkernel.scheduler.tiling import Access, Pack, Representative
+from superkernel.target.base import Target
 from superkernel.target.cpu import CpuTarget
 
 ROWS, COLUMNS = "rows", "columns"
@@ -60,6 +63,7 @@ TOGETHER = 0.75
 """Of the second-level cache, what a block of rows and two panels may fill."""
 _BESIDE = 0.2  # of the shorter one, of arithmetic and what is fetched ahead for it, adds to the time of both
 _SHARERS_MAX = 64  # row tiles that fetch the next panel together; more of them hide its way from memory without that
+LINE_BYTES = 64
 _STREAMED_TILES = 4  # row tiles up to which streamed panels are fetched a fixed time ahead
 GEMV_ROWS = 6  # up to here the weights are streamed, not reused
 _CALL_NS = 30.0
@@ -176,6 +180,47 @@ class MatmulTiling(HostTiling):
             + (self.depth * self.panel * self.acc.itemsize if self.copies_panels else 0)
             + 4 * self.staged
         )
+
+    def part_bytes(self, form: MatmulForm) -> int:
+        """Each row tile's part of the next panel, or of the next piece of one."""
+        return -(-(self.piece * self.step_bytes(form) if self.piece else self.panel_bytes(form)) // self.sharers)
+
+    def part_step_bytes(self, row: int) -> int:
+        """What it fetches of that per step of the depth, whose row of the panel has so many bytes."""
+        return row // self.sharers
+
+    def part_lines(self, row: int) -> int:
+        """The same in cache lines, of as many steps as there are phases."""
+        return -(-self.part_step_bytes(row) * self.phases // LINE_BYTES)
+
+    def representative(self, body: Body, target: Target) -> Representative | None:
+        """Rows are open: those of all row tiles of a size, and how many of them share a panel."""
+        form = form_of(body)
+        rows = form.rows > self.tile_rows and self.band_tiles > 1 and not form.batch_dims and self.batch == 1
+        plain = self.right == PACKED and not self.staged and form.left_zero is None and form.right_zero is None
+        if body.op != "matmul" or not rows or not plain or form.column_axis != len(form.row_dims):
+            return None
+        axis = open_axis(body, (form.left.slot,))
+        if axis is None or axis == form.column_axis:
+            return None
+        extents = {axis: OPEN}
+        wide = opened(body, extents, {form.left.slot: extents})
+        assert isinstance(target, CpuTarget)
+        row, block, group = self.step_bytes(form), OPEN, self.group
+        if self.fetches_next(form, target.l2_bytes):  # of those that fetch as many lines, the fewest
+            lines = self.part_lines(row)
+            block = next(b for b in range(2, _SHARERS_MAX + 1) if replace(self, block=b).part_lines(row) == lines)
+        if self.piece:
+            group = OPEN
+        tiling = replace(self, row_tiles=OPEN, block=block, group=group, bands=min(self.bands, 2))
+        sizes = {"rows": form.rows, "row_tiles": self.row_tiles, "block": self.block, "group": self.group}
+        sizes["band_tiles"] = self.band_tiles
+        sizes |= {"part": self.part_bytes(form), "part_step": self.part_step_bytes(row)}
+        row_dims = with_extents(form.row_dims, extents)
+        left = replace(form.left, shape=form_of(wide).left.shape, program=form_of(wide).left.program)
+        if form_of(wide) != replace(form, row_dims=row_dims, rows=prod(row_dims), left=left):
+            return None
+        return Representative(wide, tiling, sizes)
 
     @property
     def copies_panels(self) -> bool:

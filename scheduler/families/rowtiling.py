@@ -9,7 +9,7 @@ Invariant: a row is never shared by two units.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from superkernel.core.dtypes import DType
@@ -19,10 +19,12 @@ from superkernel.ir.collapse import runs_of_range, walks_of
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.costing import CALL_NS, elements_ns, memory_ns, program_traffic, program_weight
 from superkernel.scheduler.families.kernel import HostTiling
+from superkernel.scheduler.families.open_extents import OPEN, open_axis, opened
 from superkernel.scheduler.families.pointwise import LINE_BYTES
-from superkernel.scheduler.families.rowops import space_of
+from superkernel.scheduler.families.rowops import ALONG_AXIS, OVER_TAIL, space_of
 from superkernel.scheduler.families.rowspace import RowSpace, remap
-from superkernel.scheduler.tiling import Access
+from superkernel.scheduler.tiling import Access, Representative
+from superkernel.target.base import Target
 from superkernel.target.cpu import CpuTarget
 
 LANE_NS = 0.25  # an element that goes into a vector, or out of one, by itself
@@ -119,6 +121,19 @@ class RowTiling(HostTiling):
             return 0
         walks = [walk for p in space.programs if p is not None for walk in walks_of(p)]
         return prod(space.data.shape) * sum(abs(walk[-1]) > 1 for walk in walks)
+
+    def representative(self, body: Body, target: Target) -> Representative | None:
+        """The outermost dimension is open: how many rows there are, no code asks."""
+        if body.op not in (*ALONG_AXIS, *OVER_TAIL) or self.is_across or self.inner != 1:
+            return None
+        axis, space = open_axis(body, (0,)), space_of(body)
+        if axis is None or not space.outer or len(space.epilogue.shape) > len(space.outer) + len(space.row):
+            return None
+        wide = opened(body, {axis: OPEN}, {0: {axis: OPEN}})
+        open_space = space_of(wide)
+        if (open_space.outer[1:], open_space.row, open_space.inner) != (space.outer[1:], space.row, 1):
+            return None
+        return Representative(wide, replace(self, outer=prod(open_space.outer)), {})
 
     def align(self, body: Body, unit: int) -> int:
         """Whole cache lines of results per core where a unit writes less than one."""

@@ -1,0 +1,178 @@
+"""Code that several sizes share: the same bits as code for one size, who shares it, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from llvmlite import ir
+from numpy.typing import NDArray
+from seeds import seeds
+
+import superkernel as sk
+from superkernel.codegen.host.builder import KernelBuilder
+from superkernel.codegen.host.features import detect_cpu
+from superkernel.codegen.host.image import ImageBuilder, KernelKey, KernelSource
+from superkernel.codegen.host.shared_code import marks, own_object
+from superkernel.core.errors import InternalError
+from superkernel.ir.body import Body, SubOperator
+from superkernel.scheduler.families.attention import AttentionTiling
+from superkernel.scheduler.families.matmul_tiling import PACKED, ROWS, MatmulTiling, make_tiling
+from superkernel.scheduler.families.rowtiling import RowTiling
+
+SHARING = (MatmulTiling, RowTiling, AttentionTiling)
+SYMBOL, OWN = "sk_f32_gemm__avx512_" + "0123456789abcdef", "sk_f32_gemm__avx512_" + "fedcba9876543210"
+RNG = np.random.default_rng(7)
+WIDTH, HEADS = 64, 4
+
+
+def _weights(rows: int, columns: int) -> NDArray[np.float32]:
+    return (RNG.standard_normal((rows, columns)) / np.sqrt(rows)).astype(np.float32)
+
+
+FACTORS = {name: _weights(WIDTH, WIDTH) for name in "qo"}
+FACTORS |= {name: _weights(WIDTH, WIDTH // 2) for name in "kv"}
+FACTORS |= {"up": _weights(WIDTH, 3 * WIDTH + 5), "down": _weights(3 * WIDTH + 5, WIDTH)}
+SCALE = RNG.standard_normal(WIDTH).astype(np.float32)
+
+
+def layer(batch: int, tokens: int, *, causal: bool = False, mask: bool = False) -> sk.GraphBuilder:
+    """One layer whose queries share keys in pairs, with ragged panels, residual sums, and both kinds of norm."""
+    b = sk.GraphBuilder("layer")
+    x = b.input("x", (batch, tokens, WIDTH))
+    kept = b.input("mask", (batch, 1, 1, tokens), "bool") if mask else None
+    normed = b.rms_norm(x, b.constant(SCALE), epsilon=1e-5)
+
+    def heads(name: str, count: int) -> Any:
+        rows = (normed @ b.constant(FACTORS[name])).reshape(batch, tokens, count, WIDTH // HEADS)
+        return rows.transpose(0, 2, 1, 3)
+
+    mixed = b.attention(heads("q", HEADS), heads("k", HEADS // 2), heads("v", HEADS // 2), kept, causal=causal)
+    x = mixed.transpose(0, 2, 1, 3).reshape(batch, tokens, WIDTH) @ b.constant(FACTORS["o"]) + x
+    normed = b.layer_norm(x, b.constant(SCALE), b.constant(SCALE), epsilon=1e-5)
+    b.output(b.softmax(b.gelu(normed @ b.constant(FACTORS["up"])) @ b.constant(FACTORS["down"]) + x), name="y")
+    return b
+
+
+def given(batch: int, tokens: int, mask: bool) -> dict[str, NDArray[Any]]:
+    rng = np.random.default_rng(100 * batch + tokens)
+    found: dict[str, NDArray[Any]] = {"x": rng.standard_normal((batch, tokens, WIDTH), np.float32)}
+    if mask:
+        found["mask"] = rng.random((batch, 1, 1, tokens)) < 0.7
+    return found
+
+
+@contextmanager
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every kernel is emitted for its own sizes."""
+    with monkeypatch.context() as patch:
+        for kind in SHARING:
+            patch.setattr(kind, "representative", lambda self, body, target: None)
+        yield
+
+
+@contextmanager
+def kernels_compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Symbols of the kernels that LLVM compiles meanwhile."""
+    found: list[str] = []
+    compile_kernels = ImageBuilder._compile_kernels
+
+    def counted(self: ImageBuilder, parts: Any, objects: Any) -> None:
+        found.extend(parts[name].symbol for name, data in objects.items() if data is None)
+        compile_kernels(self, parts, objects)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ImageBuilder, "_compile_kernels", counted)
+        yield found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", seeds(2))
+@pytest.mark.parametrize(("causal", "mask"), [(False, False), (True, False), (False, True)])
+def test_the_same_bits_as_code_for_one_size(
+    causal: bool, mask: bool, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(seed)
+    for tokens in rng.integers(2, 300, 3).tolist():
+        batch = int(rng.integers(1, 3))
+        graph, inputs = layer(batch, tokens, causal=causal, mask=mask), given(batch, tokens, mask)
+        shared = sk.compile(graph, threads=2)
+        with alone(monkeypatch):
+            own = sk.compile(graph, threads=2)
+        assert shared.run(inputs).outputs["y"].tobytes() == own.run(inputs).outputs["y"].tobytes(), (batch, tokens)
+
+
+@pytest.mark.slow
+def test_sizes_find_the_code_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SK_CACHE_DIR", str(tmp_path))
+    kernel = sk.compile_dynamic(lambda tokens: layer(1, tokens, causal=True), {"tokens": (1, 400)}, threads=2)
+    lengths = range(200, 216)
+    with kernels_compiled(monkeypatch) as compiled:
+        results = {tokens: kernel(**given(1, tokens, mask=False)) for tokens in lengths}
+    made = [kernel.at(tokens=tokens)._compiled.objects for tokens in lengths]
+    kernels = sum(name.startswith("kernel ") for objects in made for name in objects)
+    assert len(compiled) == len(set(compiled)) < kernels / 4
+    with alone(monkeypatch):
+        own = sk.compile(layer(1, 211, causal=True), threads=2)
+    assert results[211].tobytes() == own(**given(1, 211, mask=False)).tobytes()
+
+
+def _product(rows: int, columns: int = 96) -> Body:
+    """[1, rows, 64] x [64, columns]."""
+    b = sk.GraphBuilder("product")
+    b.output(b.input("x", (1, rows, 64)) @ b.constant(np.ones((64, columns), np.float32)), name="y")
+    return sk.compile(b, threads=1)._compiled.schedule.subops[0].body
+
+
+def _source(body: Body, tile_rows: int) -> KernelSource:
+    """Of a product in tiles of so many rows."""
+    cpu = detect_cpu()
+    tiling = make_tiling(body, ROWS, tile_rows, 1, PACKED, cpu)
+    assert tiling.tile_rows == tile_rows
+    sub = SubOperator(0, "product", body, (), (), "host.matmul.packed")
+    return KernelSource.of(KernelKey.of(sub, tiling), sub, tiling, cpu)
+
+
+def test_what_a_representative_stands_for() -> None:
+    few, many = _source(_product(24), 4), _source(_product(32), 4)
+    assert (few.text, few.symbol) == (many.text, many.symbol)
+    assert few.sizes is not None
+    assert many.sizes is not None
+    assert (few.sizes["rows"], many.sizes["rows"]) == (24, 32)
+    assert _source(_product(24), 6).text != few.text
+    assert _source(_product(24, columns=95), 4).text != few.text
+    assert _source(_product(4), 4).sizes is None
+
+
+def test_an_object_is_filled_with_sizes_and_symbol() -> None:
+    table = marks(SYMBOL, ("rows", "keys"))
+    words = {name: mark.to_bytes(8, "little", signed=True) for name, mark in table.items()}
+    shared = b"code" + words["rows"] + words["keys"] + SYMBOL.encode() + b"\0"
+    own = own_object(shared, SYMBOL, OWN, {"rows": 7, "keys": 1 << 40})
+    assert own == b"code" + (7).to_bytes(8, "little") + (1 << 40).to_bytes(8, "little") + OWN.encode() + b"\0"
+
+
+@pytest.mark.parametrize("times", [0, 2])
+def test_a_size_without_one_place_is_refused(times: int) -> None:
+    word = marks(SYMBOL, ("rows",))["rows"].to_bytes(8, "little", signed=True)
+    with pytest.raises(InternalError, match="no single place"):
+        own_object(SYMBOL.encode() + times * word, SYMBOL, OWN, {"rows": 7})
+
+
+def test_an_object_of_another_kernel_is_refused() -> None:
+    for shared, own in ((SYMBOL.encode(), OWN.replace("gemm", "conv")), (OWN.encode(), OWN)):
+        with pytest.raises(InternalError, match="another kernel"):
+            own_object(shared, SYMBOL, own, {})
+
+
+def test_a_size_that_is_not_in_the_table_is_refused() -> None:
+    known = KernelBuilder(ir.Module(), "kernel", 1, detect_cpu())
+    assert known.size("rows", 5) == 5
+    shared = KernelBuilder(ir.Module(), "kernel", 1, detect_cpu(), {"rows": 5})
+    assert isinstance(shared.size("rows", 5), ir.Value)
+    with pytest.raises(InternalError, match="not in the kernel's table"):
+        shared.size("keys", 5)
