@@ -6,6 +6,7 @@ from superkernel.core.tensor import TensorType, broadcast_strides
 from superkernel.ir.body import Body, Instruction, Operand, PointwiseProgram, ProgramInput, ProgramOutput, Role
 from superkernel.ir.graph import Node
 from superkernel.ops.opdef import AttrValue
+from superkernel.ops.table import traits_of
 from superkernel.scheduler import legality, profit
 from superkernel.scheduler.affine import Coords, Ref
 from superkernel.scheduler.cluster import Cluster, Load, Prologue, Result, Store
@@ -27,10 +28,11 @@ def add_pointwise(values: Values, node: Node) -> None:
 
 def single_body(values: Values, node: Node) -> Body:
     """The node alone as a program over dense rank-1 operands, of its size to the next power of two: what kernel
-    selection is asked about its operator and types. An exponent that is known when compiling is an immediate, as it
-    will be in the program."""
-    if node.op == "pow" and node.inputs[1] is not None and legality.is_scalar_constant(values, node.inputs[1]):
-        return _known_power(values, node)
+    selection is asked about its operator and types. An exponent or a count of a shift that is known when compiling is
+    an immediate, as it will be in the program."""
+    known = node.inputs[1] if traits_of(node.op).constant else None
+    if known is not None and legality.is_scalar_constant(values, known):
+        return _with_known(values, node, known)
     kinds = [values.context.graph.types[v].dtype for v in node.inputs if v is not None]
     out = values.context.graph.types[node.outputs[0]].dtype
     op, attrs = _instruction(node)
@@ -47,12 +49,12 @@ def single_body(values: Values, node: Node) -> Body:
     return Body(None, (), tuple(operands), (), (), (), program)
 
 
-def _known_power(values: Values, node: Node) -> Body:
-    base, exponent = (values.context.graph.types[v].dtype for v in node.inputs if v is not None)
+def _with_known(values: Values, node: Node, known: str) -> Body:
+    base, kind = (values.context.graph.types[v].dtype for v in node.inputs if v is not None)
     out, shape = values.context.graph.types[node.outputs[0]].dtype, _single_shape(values, node)
     operands = (Operand(Role.INPUT, TensorType(base, shape)), Operand(Role.OUTPUT, TensorType(out, shape)))
-    number = (("value", _scalar(values, str(node.inputs[1]))),)
-    steps = (Instruction("constant", (), exponent, number), Instruction("pow", (0, 1), out))
+    number = (("value", _scalar(values, known)),)
+    steps = (Instruction("constant", (), kind, number), Instruction(node.op, (0, 1), out))
     program = PointwiseProgram(shape, (ProgramInput(0, base, (1,)),), steps, (ProgramOutput(2, 1, (1,)),))
     return Body(None, (), operands, (), (), (), program)
 

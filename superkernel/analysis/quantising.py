@@ -1,8 +1,8 @@
 """Quantised models from f32 ones: ranges of values are found on data, pairs of quantise and dequantise inserted by
 onnxruntime's own quantiser, and the result is held against the model as it was, layer by layer and in its outputs.
 
-Model: activations are bytes with a zero point and a scale per tensor, weights i8 without zero points and with a scale
-per channel or tensor, biases i32. What such a model computes here is in docs/numerics.md.
+Model: activations are codes of 8 or 16 bits with a zero point and a scale per tensor, weights i8 without zero points
+and with a scale per channel or tensor, biases i32. What such a model computes here is in docs/numerics.md.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from superkernel.frontends.onnx import read_model
 METHODS = {"minmax": "MinMax", "percentile": "Percentile", "entropy": "Entropy"}
 """How the range of a tensor follows from its values: all of them; without outliers; by the least lost information."""
 _OPSET_LEAST, _IR_LEAST = 13, 7  # of ONNX 1.8: scales per channel; inputs that are not constants as well
-ACTIVATIONS = {"u8": "QUInt8", "i8": "QInt8"}
+ACTIVATIONS = {"u8": "QUInt8", "i8": "QInt8", "u16": "QUInt16", "i16": "QInt16"}
 
 Array = NDArray[Any]
 Sample = Mapping[str, Array]
@@ -101,7 +101,7 @@ def quantise(
     """Writes the ONNX model in `model`, quantised, to `output`.
 
     data: samples of the model's inputs by name, such as the model will meet; all of them find ranges and are compared.
-    method: one of `METHODS`. activations: "u8" or "i8". threads: of the comparison's kernels.
+    method: one of `METHODS`. activations: one of `ACTIVATIONS`. threads: of the comparison's kernels.
 
     Raises InputError (data that are not the model's, no such method), FileFormatError, UnsupportedError (not a model
     that onnxruntime can quantise), MachineError (onnxruntime is not installed, the file cannot be written)."""

@@ -1,12 +1,16 @@
 """Products of dequantised values as products of integers, and moves of them as moves of their codes.
 
-Model: `dequantize` of bytes with a constant scale gives a value that is (code - zero point) * scale. A product of two
-such values, the weights constant, is the product of their codes in i32, exact, times both scales: the sums are cast to
-f32 and scaled, and what followed (bias, activation, `quantize`) follows still, so that kernels have it as their
-epilogue. Weights are i8 with zero point 0 or u8 with zero point 128, which is the same 128 lower; their scale may
-differ from output to output. A bias that is quantised with the product of the scales is added to the sums. Operators
-that only move or compare values (reshape, transpose, slices, concatenation, maxima), between a dequantize and a
-quantize of the same scale and zero point, move the codes. A clamp ahead of a quantize that clamps no less is gone.
+Model: `dequantize` of codes of 8 or 16 bits with a constant scale gives a value that is (code - zero point) * scale. A
+product of two such values, the weights constant bytes, is the product of their codes in i32, exact, times both scales:
+the sums are cast to f32 and scaled, and what followed (bias, activation, `quantize`) follows still, so that kernels
+have it as their epilogue. Weights are i8 with zero point 0 or u8 with zero point 128, which is the same 128 lower;
+their scale may differ from output to output. A bias that is quantised with the product of the scales is added to the
+sums. Operators that only move or compare values (reshape, transpose, slices, concatenation, maxima), between a
+dequantize and a quantize of the same scale and zero point, move the codes. A clamp ahead of a quantize that clamps no
+less is gone.
+
+Codes of 16 bits are multiplied byte by byte: 256 times the sum of the upper bytes and the sum of the lower ones, each
+exact, are added in f32. Unsigned ones that are quantised here are i16, 2^15 lower.
 
 A `conv_integer` that no kernel of bytes takes (depthwise, in three dimensions, weights with a zero point or computed)
 becomes a convolution of the same numbers in f32 or f64, rounded to whole ones; so does a depthwise convolution of
@@ -36,6 +40,9 @@ _QUANTISED = frozenset({"dequantize", "matmul_integer", "conv_integer"})
 _EXACT_F32 = 1 << 24
 _CLAMPED = 0.25  # of a step: what is so near to the last code is rounded to it
 _MOVES = frozenset({"reshape", "transpose", "slice", "max_pool"})
+_WORDS = frozenset({DType.I16, DType.U16})
+_ACTIVATIONS = BYTES | _WORDS
+_BYTE, _HALF_WORD = 256, 1 << 15
 
 
 @dataclass(frozen=True)
@@ -58,13 +65,13 @@ class Codes:
         return both and zeros[0] == zeros[1] and float(self.scale.reshape(-1)[0]) == float(other.scale.reshape(-1)[0])
 
 
-def codes_of(editor: Editor, value: str | None) -> Codes | None:
-    """How a value is dequantised from bytes, None where it is not."""
+def codes_of(editor: Editor, value: str | None, types: frozenset[DType] = _ACTIVATIONS) -> Codes | None:
+    """How a value is dequantised from codes of some types, None where it is not."""
     node = None if value is None else editor.producer.get(value)
     if node is None or node.op != "dequantize" or editor.type(node.outputs[0]).dtype is not DType.F32:
         return None
     codes = _parameters(editor, node)
-    return codes if codes is not None and editor.type(codes.value).dtype in BYTES else None
+    return codes if codes is not None and editor.type(codes.value).dtype in types else None
 
 
 def _parameters(editor: Editor, node: Node) -> Codes | None:
@@ -87,7 +94,7 @@ class Weights:
 
 def _weights(editor: Editor, value: str | None, axis: int) -> Weights | None:
     """A constant that is dequantised; `axis`: that of the outputs."""
-    found = codes_of(editor, value)
+    found = codes_of(editor, value, BYTES)
     array = None if found is None else editor.array(found.value)
     if found is None or array is None:
         return None
@@ -117,6 +124,44 @@ def _rows(editor: Editor, value: str | None, near: Node) -> Codes | None:
     return None if moved is None else Codes(moved, found.scale, found.zero)
 
 
+def _bytes(editor: Editor, rows: Codes, near: Node) -> list[Codes]:
+    """Codes of bytes that add up to the given ones, the last as it is and those ahead of it times 256. The lower byte
+    of a word is taken 128 lower, so that both are signed."""
+    kind = editor.type(rows.value).dtype
+    if kind in BYTES:
+        return [rows]
+    words, zero = rows.value, 0 if rows.zero is None else int(rows.zero.reshape(())[()])
+
+    def computed(op: str, left: str, right: int) -> str:
+        operand = editor.constant(np.array(right, np.int16), f"{near.name}/{op}")
+        return _some(editor.emit(op, (left, operand), {}, near))
+
+    if kind is DType.U16:
+        words = _some(editor.emit("cast", (words,), {"dtype": DType.I16}, near))
+        words, zero = computed("bitwise_xor", words, -_HALF_WORD), zero - _HALF_WORD
+    low = computed("sub", computed("bitwise_and", words, _BYTE - 1), _SIGN)
+    parts = (computed("shift_right", words, 8), zero >> 8), (low, zero % _BYTE - _SIGN)
+    made = []
+    for part, point in parts:
+        value = _some(editor.emit("cast", (part,), {"dtype": DType.I8}, near))
+        made.append(Codes(value, rows.scale, np.array(point, np.int8)))
+    return made
+
+
+def _some(value: str | None) -> str:
+    """A value that an operator which has kernels for all its types gave."""
+    assert value is not None
+    return value
+
+
+def _whole(editor: Editor, sums: list[str | None], near: Node) -> str | None:
+    """The sums of the bytes of codes, in f32, as that of the codes: exact but for the rounding of the addition."""
+    if len(sums) == 1 or None in sums:
+        return sums[0] if None not in sums else None
+    upper = editor.emit("mul", (sums[0], editor.constant(np.float32(_BYTE), f"{near.name}/byte")), {}, near)
+    return editor.emit("add", (upper, sums[1]), {}, near)
+
+
 def _zero_point(editor: Editor, rows: Codes, near: Node) -> str | None:
     """A scalar, None where it is 0."""
     if rows.zero is None or not rows.zero.any():
@@ -138,10 +183,11 @@ def _exact_bias(editor: Editor, bias: str | None, scale: NDArray[Any]) -> NDArra
 
 
 def _scaled(
-    editor: Editor, sums: str | None, scale: NDArray[Any], bias: str | None, node: Node, shape: tuple[int, ...]
+    editor: Editor, sums: list[str | None], scale: NDArray[Any], bias: str | None, node: Node, shape: tuple[int, ...]
 ) -> None:
-    """sums * scale + bias under the name of the node's result; scale and bias vary as `shape` says."""
-    real = None if sums is None else editor.emit("cast", (sums,), {"dtype": DType.F32}, node)
+    """The whole of the sums * scale + bias under the name of the node's result; scale and bias vary as `shape` says."""
+    reals = [None if s is None else editor.emit("cast", (s,), {"dtype": DType.F32}, node) for s in sums]
+    real = _whole(editor, reals, node)
     if real is None:
         return
     _times(editor, real, editor.constant(scale.reshape(shape), f"{node.name}/scale"), bias, node)
@@ -164,28 +210,28 @@ def _integer_conv(editor: Editor, node: Node) -> None:
     if weights.codes.ndim > 4 or depth > _DEPTH_MOST:
         return
     scale = (rows.scale.reshape(()) * weights.scale).astype(np.float32)
-    exact = _exact_bias(editor, bias, scale)
+    parts = _bytes(editor, rows, node)
+    exact = _exact_bias(editor, bias, scale) if len(parts) == 1 else None
     shape = (1, count) + (1,) * (weights.codes.ndim - 2)
     if weights.codes.shape[1] == 1 and int(node.attrs["groups"]) > 1:  # type: ignore[arg-type]
-        _depthwise(editor, node, rows, weights, exact, bias, scale.reshape(shape))
+        _depthwise(editor, node, parts, weights, exact, bias, scale.reshape(shape))
         return
     wide = bias
     if exact is not None:
         wide = None
     elif bias is not None:
         wide = editor.emit("reshape", (bias,), {"shape": shape}, node)
-    inputs = [
-        rows.value,
-        editor.constant(weights.codes, f"{node.name}/codes"),
-        None if exact is None else editor.constant(exact, f"{node.name}/bias"),
-        _zero_point(editor, rows, node),
+    codes = editor.constant(weights.codes, f"{node.name}/codes")
+    added = None if exact is None else editor.constant(exact, f"{node.name}/bias")
+    sums = [
+        editor.emit("conv_integer", (part.value, codes, added, _zero_point(editor, part, node)), node.attrs, node)
+        for part in parts
     ]
-    sums = editor.emit("conv_integer", inputs, node.attrs, node)
     _scaled(editor, sums, scale, wide, node, shape)
 
 
 def _depthwise(
-    editor: Editor, node: Node, rows: Codes, weights: Weights, exact: NDArray[Any] | None, bias: str | None,
+    editor: Editor, node: Node, parts: list[Codes], weights: Weights, exact: NDArray[Any] | None, bias: str | None,
     scale: NDArray[Any],
 ) -> None:  # fmt: skip
     """A depthwise convolution of codes in f32, which holds its sums: exact in any order, rounded all the same so that
@@ -194,15 +240,17 @@ def _depthwise(
     most = codes.sum(axis=1) * 255 + (0 if exact is None else np.abs(exact.astype(np.int64)))
     if most.max(initial=0) >= _EXACT_F32:
         return
-    real = editor.emit("dequantize", (rows.value, *_unscaled(editor, rows, node)), {}, node)
-    inputs = [real, editor.constant(weights.codes.astype(np.float32), f"{node.name}/codes")]
+    factors = [editor.constant(weights.codes.astype(np.float32), f"{node.name}/codes")]
     if exact is not None:
-        inputs.append(editor.constant(exact.astype(np.float32), f"{node.name}/bias"))
-    sums = editor.emit("round", (editor.emit("conv", inputs, node.attrs, node),), {}, node)
+        factors.append(editor.constant(exact.astype(np.float32), f"{node.name}/bias"))
+    sums = []
+    for part in parts:
+        real = editor.emit("dequantize", (part.value, *_unscaled(editor, part, node)), {}, node)
+        sums.append(editor.emit("round", (editor.emit("conv", (real, *factors), node.attrs, node),), {}, node))
     wide = None
     if exact is None and bias is not None:
         wide = editor.emit("reshape", (bias,), {"shape": scale.shape}, node)
-    _times(editor, sums, editor.constant(scale, f"{node.name}/scale"), wide, node)
+    _times(editor, _whole(editor, sums, node), editor.constant(scale, f"{node.name}/scale"), wide, node)
 
 
 def _unscaled(editor: Editor, codes: Codes, near: Node) -> tuple[str | None, ...]:
@@ -217,7 +265,7 @@ def _average(editor: Editor, node: Node) -> None:
     if codes is None or not codes.per_tensor:
         return
     kind = editor.type(codes.value)
-    if int(np.prod(kind.shape[2:])) * 255 >= _EXACT_F32:
+    if int(np.prod(kind.shape[2:])) * (_BYTE**kind.dtype.itemsize - 1) >= _EXACT_F32:
         return
     real = editor.emit("dequantize", (codes.value, *_unscaled(editor, codes, node)), {}, node)
     average = editor.emit(node.op, (real,), node.attrs, node)
@@ -236,11 +284,13 @@ def _integer_matmul(editor: Editor, node: Node) -> None:
     if codes.shape[0] > _DEPTH_MOST:
         return
     scale = (rows.scale.reshape(()) * weights.scale).astype(np.float32)
-    inputs = [rows.value, editor.constant(codes, f"{node.name}/codes"), _zero_point(editor, rows, node)]
-    sums = editor.emit("matmul_integer", inputs, {}, node)
-    exact = _exact_bias(editor, bias, scale)
-    if exact is not None and sums is not None:
-        sums = editor.emit("add", (sums, editor.constant(exact, f"{node.name}/bias")), {}, node)
+    parts, factor = _bytes(editor, rows, node), editor.constant(codes, f"{node.name}/codes")
+    sums = [
+        editor.emit("matmul_integer", (part.value, factor, _zero_point(editor, part, node)), {}, node) for part in parts
+    ]
+    exact = _exact_bias(editor, bias, scale) if len(parts) == 1 else None
+    if exact is not None and sums[0] is not None:
+        sums = [editor.emit("add", (sums[0], editor.constant(exact, f"{node.name}/bias")), {}, node)]
         bias = None
     _scaled(editor, sums, scale, bias, node, scale.shape)
 
@@ -316,6 +366,28 @@ def _moved_codes(editor: Editor, node: Node) -> None:
         editor.emit(moved.op, (codes.value, *moved.inputs[1:]), moved.attrs, node, node.outputs[0])
 
 
+def _signed_words(editor: Editor, node: Node) -> None:
+    """A quantize to u16 as one to i16, for all that dequantise it."""
+    told, value = _parameters(editor, node), node.outputs[0]
+    if told is None or editor.type(value).dtype is not DType.U16:
+        return
+    lower = editor.emit(
+        "quantize", (*node.inputs[:2], _lower(editor, told, node)), {**node.attrs, "dtype": DType.I16}, node
+    )
+    for name in list(editor.readers.get(value, {})):
+        reader = editor.nodes[name]
+        own = _parameters(editor, reader) if reader.op == "dequantize" else None
+        if own is not None and reader.inputs[0] == value:
+            inputs = (lower, reader.inputs[1], _lower(editor, own, reader))
+            editor.emit("dequantize", inputs, {}, reader, reader.outputs[0])
+
+
+def _lower(editor: Editor, codes: Codes, near: Node) -> str:
+    """The zero point of u16 codes that are i16 now."""
+    zero = np.zeros((), np.int32) if codes.zero is None else codes.zero.astype(np.int32)
+    return editor.constant((zero - _HALF_WORD).astype(np.int16), f"{near.name}/signed_zero")
+
+
 def _quantised(editor: Editor, node: Node) -> None:
     _moved_codes(editor, _without_clamp(editor, node))
 
@@ -325,7 +397,7 @@ def _without_clamp(editor: Editor, node: Node) -> Node:
     told, clamp = _parameters(editor, node), editor.producer.get(node.inputs[0] or "")
     bounds = None if clamp is None else _bounds(editor, clamp)
     dtype = editor.type(node.outputs[0]).dtype
-    if told is None or clamp is None or bounds is None or dtype not in BYTES or not np.all(told.scale > 0):
+    if told is None or clamp is None or bounds is None or dtype not in _ACTIVATIONS or not np.all(told.scale > 0):
         return node
     ends, zero = np.iinfo(dtype.numpy), 0.0 if told.zero is None else told.zero.astype(np.float64)
     least, most = (bound / told.scale.astype(np.float64) + zero for bound in bounds)
@@ -368,6 +440,9 @@ class FuseQuantised:
         if not any(node.op in _QUANTISED for node in graph.nodes):
             return graph
         editor = Editor(FoldConstants(kept=frozenset({"dequantize"})).apply(graph))
+        for node in editor.walk():
+            if node.op == "quantize":
+                _signed_words(editor, node)
         rules = {
             "matmul_integer": _signed_weights,
             "conv_integer": _integer_or_float_conv,

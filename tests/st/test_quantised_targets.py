@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 pytest.importorskip("onnxruntime")
 
 from kernel_check import tiers
+from onnx_models import numpy_helper, onnx
 from quantised_nets import NETWORKS, images, save_network
 
 import superkernel as sk
@@ -21,13 +22,14 @@ from superkernel.analysis.quantising import quantise
 SAMPLES = images(3)
 
 
-@pytest.fixture(scope="module", params=NETWORKS)
+@pytest.fixture(scope="module", params=[*((name, "u8") for name in NETWORKS), (NETWORKS[0], "i16")], ids="-".join)
 def network(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
     """A quantised network, and its outputs on this machine. Outputs are codes times a scale: equal values are equal
     integers."""
     folder = tmp_path_factory.mktemp("quantised")
-    save_network(request.param, folder / "f32.onnx")
-    quantise(folder / "f32.onnx", folder / "bytes.onnx", SAMPLES, threads=1)
+    name, activations = request.param
+    save_network(name, folder / "f32.onnx")
+    quantise(folder / "f32.onnx", folder / "bytes.onnx", SAMPLES, activations=activations, threads=1)
     kernel = sk.compile(folder / "bytes.onnx", threads=1)
     assert kernel.summary()["computed_in"]["bytes"] >= 5
     outputs = results(kernel)
@@ -41,6 +43,17 @@ def results(kernel: Any, **how: Any) -> list[NDArray[Any]]:
 
 def same(found: list[NDArray[Any]], wanted: list[NDArray[Any]]) -> None:
     np.testing.assert_array_equal(np.stack(found), np.stack(wanted))
+
+
+def test_within_a_step_of_onnxruntime(network: tuple[Path, list[Any]]) -> None:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(network[0], providers=["CPUExecutionProvider"])
+    proto = onnx.load(network[0])
+    (step,) = (numpy_helper.to_array(t).item() for t in proto.graph.initializer if t.name == "y_scale")
+    for sample, found in zip(SAMPLES, network[1], strict=True):
+        (wanted,) = session.run(None, sample)
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1.01 * step)
 
 
 @pytest.mark.parametrize("tier", tiers())

@@ -33,6 +33,16 @@ from superkernel.transforms.precision import error_bound, lower_precision
 A3 = load_target("a3")
 
 
+def test_counts_of_shifts_that_are_known_are_immediates() -> None:
+    """Of tensors too long for the scalar units, which compute those that are not known."""
+    b = sk.GraphBuilder("shift")
+    b.output(b.shift_right(b.input("x", (97, 100), "i16"), b.constant(np.array(3, np.int16))), "y")
+    kernel = sk.compile(b.graph(), target="mini", options={"fallback": "forbid"})
+    assert set(kernel.manifest().kernels) == {"aicore.pointwise"}
+    x = np.arange(-4850, 4850, dtype=np.int16).reshape(97, 100)
+    np.testing.assert_array_equal(kernel.run({"x": x}).outputs["y"], x >> 3)
+
+
 class CoreFamily(KernelFamily[Target]):
     """The answers of the accelerator's families: products read matrices with dense rows, images channels last."""
 

@@ -83,6 +83,20 @@ def test_scales_per_tensor_and_signed_bytes(model: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+def test_activations_of_16_bits_lose_less(model: Path, tmp_path: Path) -> None:
+    samples = images(4)
+    told = {a: quantise(model, tmp_path / "q.onnx", samples, activations=a, threads=1) for a in ("u8", "i16", "u16")}
+    assert told["i16"].computed_in["bytes"] == told["u16"].computed_in["bytes"] == 2 * told["u8"].computed_in["bytes"]
+    for activations in ("i16", "u16"):  # weights are of 8 bits all the same
+        gained = [
+            ours.decibels - theirs.decibels
+            for ours, theirs in zip(told[activations].layers, told["u8"].layers, strict=True)
+        ]
+        assert gained[0] > 40  # the input itself
+        assert min(gained) > 0
+
+
+@pytest.mark.slow
 def test_a_model_of_an_old_opset(model: Path, tmp_path: Path) -> None:
     """IR version 3 and opset 9: constants need not be inputs, and scales per channel come with opset 13."""
     old = onnx.load(model)

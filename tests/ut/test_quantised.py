@@ -135,6 +135,75 @@ def test_gemm(rows: int, dtype: str, bias: str) -> None:
     np.testing.assert_array_equal(run(graph, x, threads=2), found)
 
 
+WORDS: dict[str, tuple[Any, int]] = {"i16": (np.int16, -77), "u16": (np.uint16, 32100)}
+W_SCALE, V_SCALE = np.float32(1.5e-4), np.float32(2.5e-3)
+
+
+def real_words(b: GraphBuilder, codes: Tensor, dtype: str, scale: np.float32) -> Tensor:
+    kind, zero = WORDS[dtype]
+    return b.dequantize(codes, b.constant(scale), b.constant(np.array(zero, kind)))
+
+
+def words_of(b: GraphBuilder, real: Tensor, dtype: str, scale: np.float32) -> Tensor:
+    kind, zero = WORDS[dtype]
+    return b.quantize(real, b.constant(scale), b.constant(np.array(zero, kind)), dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", WORDS)
+@pytest.mark.parametrize("form", ["conv", "depthwise", "gemm", "reshaped"])
+def test_activations_of_16_bits(form: str, dtype: str) -> None:
+    """As products of their bytes: within one step of the exact sums' codes, on any number of threads."""
+    kind, zero = WORDS[dtype]
+    b, info = GraphBuilder("words"), np.iinfo(kind)
+    w, scale = weights(*{"conv": (20, 6, 3, 3), "depthwise": (8, 1, 3, 3)}.get(form, (50, 96)))
+    shape = {"conv": (1, 6, 9, 8), "depthwise": (1, 8, 9, 8), "gemm": (9, 96)}.get(form, (9, 4, 24))
+    real = real_words(b, b.input("x", shape, dtype), dtype, W_SCALE)
+    bias = np.random.default_rng(5).standard_normal(len(w)).astype(np.float32)
+    factor = b.dequantize(b.constant(w), b.constant(spread(scale, w.ndim)))
+    if form == "conv":
+        y = b.conv(real, factor, b.constant(bias), pads=(1, 1, 1, 1))
+    elif form == "depthwise":
+        y = b.conv(real, factor, b.constant(bias), pads=(1, 1, 1, 1), groups=8)
+    else:
+        y = b.gemm(b.reshape(real, (9, 96)) if form == "reshaped" else real, factor, b.constant(bias), trans_b=True)
+    b.output(words_of(b, y, dtype, V_SCALE), name="y")
+    graph = b.graph()
+    integers = {"conv": "conv_integer", "depthwise": "round"}.get(form, "matmul_integer")
+    assert ops(simplify(graph, quantised=True)).count(integers) == 2
+    x = np.random.default_rng(3).integers(info.min, info.max + 1, shape).astype(kind)
+    if form == "conv":
+        sums = integer_conv(x, w, zero, 1)
+    elif form == "depthwise":
+        sums = np.concatenate([integer_conv(x[:, i : i + 1], w[i : i + 1], zero, 1) for i in range(8)], axis=1)
+    else:
+        sums = (x.reshape(9, 96).astype(np.int64) - zero) @ w.T.astype(np.int64)
+    assert np.abs(sums).max() > 1 << 23
+    steps, offset = (spread(v, 3) if w.ndim == 4 else v for v in ((scale * W_SCALE).astype(np.float64), bias))
+    wanted = np.clip(np.rint((sums * steps + offset) / float(V_SCALE)) + zero, info.min, info.max)
+    assert len(np.unique(wanted)) > 300
+    found = run(graph, x)
+    assert np.abs(found.astype(int) - wanted).max() <= 1
+    np.testing.assert_array_equal(run(graph, x, threads=2), found)
+
+
+def test_unsigned_words_that_are_quantised_become_signed() -> None:
+    """For all that dequantise them; what the graph gives stays what it is."""
+    b = GraphBuilder("words")
+    codes = words_of(b, b.input("x", (64,)), "u16", V_SCALE)
+    b.output(codes, name="codes")
+    b.output(real_words(b, codes, "u16", V_SCALE), name="y")
+    graph = b.graph()
+    fused = FuseQuantised().apply(graph)
+    assert [n.attrs["dtype"] for n in fused.nodes if n.op == "quantize"] in (
+        [DType.I16, DType.U16],
+        [DType.U16, DType.I16],
+    )
+    x = np.linspace(-120, 120, 64, dtype=np.float32)
+    wanted = evaluate(graph, {"x": x})
+    for name in ("codes", "y"):
+        np.testing.assert_array_equal(evaluate(fused, {"x": x})[name], wanted[name])
+
+
 def test_unsigned_weights_around_128() -> None:
     q, (w, scale) = Quantised("u8"), weights(50, 33)
     b = q.b
