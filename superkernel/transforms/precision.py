@@ -122,7 +122,7 @@ def between_integers(graph: Graph) -> frozenset[str]:
     wanted = {v for v in graph.outputs if v in integral}
     found: set[str] = set()
     for node in reversed(graph.nodes):
-        whole = node.op == "conv" and all(r.op == "round" for r in graph.consumers.get(node.outputs[0], ()))
+        whole = node.op in ("conv", "matmul") and all(r.op == "round" for r in graph.consumers.get(node.outputs[0], ()))
         passes = graph.definition(node).family in _BETWEEN or whole
         if node.op == "quantize" or _is_whole_sum(graph, node) or (passes and not wanted.isdisjoint(node.outputs)):
             found.add(node.name)

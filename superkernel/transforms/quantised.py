@@ -10,7 +10,8 @@ dequantize and a quantize of the same scale and zero point, move the codes. A cl
 less is gone.
 
 Codes of 16 bits are multiplied byte by byte: 256 times the sum of the upper bytes and the sum of the lower ones, each
-exact, are added in f32. Unsigned ones that are quantised here are i16, 2^15 lower.
+exact, are added in f32. Unsigned ones that are quantised here are i16, 2^15 lower. A product of which both factors are
+computed bytes is one of their codes in f32, in pieces of the depth whose sums f32 holds exactly.
 
 A `conv_integer` that no kernel of bytes takes (depthwise, in three dimensions, weights with a zero point or computed)
 becomes a convolution of the same numbers in f32 or f64, rounded to whole ones; so does a depthwise convolution of
@@ -43,6 +44,7 @@ _MOVES = frozenset({"reshape", "transpose", "slice", "max_pool"})
 _WORDS = frozenset({DType.I16, DType.U16})
 _ACTIVATIONS = BYTES | _WORDS
 _BYTE, _HALF_WORD = 256, 1 << 15
+_PIECES = 16  # of the depth of a product of computed factors
 
 
 @dataclass(frozen=True)
@@ -109,18 +111,18 @@ def _weights(editor: Editor, value: str | None, axis: int) -> Weights | None:
     )
 
 
-def _rows(editor: Editor, value: str | None, near: Node) -> Codes | None:
-    """The left factor of a product: one scale and zero point, dequantised ahead of a reshape too."""
-    found = codes_of(editor, value)
+def _rows(editor: Editor, value: str | None, near: Node, types: frozenset[DType] = _ACTIVATIONS) -> Codes | None:
+    """A factor of a product: one scale and zero point, dequantised ahead of a reshape or transpose too."""
+    found = codes_of(editor, value, types)
     if found is not None:
         return found if found.per_tensor else None
     node = None if value is None else editor.producer.get(value)
-    if node is None or node.op != "reshape":
+    if node is None or node.op not in ("reshape", "transpose"):
         return None
-    found = codes_of(editor, node.inputs[0])
+    found = codes_of(editor, node.inputs[0], types)
     if found is None or not found.per_tensor:
         return None
-    moved = editor.emit("reshape", (found.value,), node.attrs, near)
+    moved = editor.emit(node.op, (found.value,), node.attrs, near)
     return None if moved is None else Codes(moved, found.scale, found.zero)
 
 
@@ -278,6 +280,8 @@ def _integer_matmul(editor: Editor, node: Node) -> None:
         return
     swapped = bool(node.attrs.get("trans_b"))
     rows, weights = _rows(editor, a, node), _weights(editor, b, 0 if swapped else 1)
+    if weights is None and node.op == "matmul":
+        _computed_factors(editor, node)
     if rows is None or weights is None or weights.codes.ndim != 2 or editor.type(node.outputs[0]).rank < 2:
         return
     codes = np.ascontiguousarray(weights.codes.T) if swapped else weights.codes
@@ -293,6 +297,39 @@ def _integer_matmul(editor: Editor, node: Node) -> None:
         sums = [editor.emit("add", (sums[0], editor.constant(exact, f"{node.name}/bias")), {}, node)]
         bias = None
     _scaled(editor, sums, scale, bias, node, scale.shape)
+
+
+def _computed_factors(editor: Editor, node: Node) -> None:
+    """A product of two dequantised values as one of their codes in f32, piece by piece of the depth, so that f32 holds
+    the sums of a piece exactly. Rounded all the same, so that nothing takes them for other than whole numbers."""
+    a, b = (_rows(editor, value, node, BYTES) for value in node.inputs[:2])
+    if a is None or b is None or min(editor.type(f.value).rank for f in (a, b)) < 2:
+        return
+    ranks = [editor.type(factor.value).rank for factor in (a, b)]
+    axes = (ranks[0] - (2 if node.attrs.get("trans_a") else 1), ranks[1] - (1 if node.attrs.get("trans_b") else 2))
+    depth = editor.type(a.value).shape[axes[0]]
+    piece = (_EXACT_F32 - 1) // (_largest(editor, a) * _largest(editor, b))
+    if not 0 < depth <= _PIECES * piece:
+        return
+    total: str | None = None
+    for first in range(0, depth, piece):
+        sides: list[str | None] = []
+        for factor, axis in zip((a, b), axes, strict=True):
+            part: str | None = factor.value
+            if depth > piece:
+                attrs = {"starts": (first,), "ends": (min(depth, first + piece),), "axes": (axis,), "steps": (1,)}
+                part = editor.emit("slice", (part,), attrs, node)
+            sides.append(editor.emit("dequantize", (part, *_unscaled(editor, factor, node)), {}, node))
+        sums = editor.emit("round", (editor.emit("matmul", sides, node.attrs, node),), {}, node)
+        total = sums if total is None else editor.emit("add", (total, sums), {}, node)
+    scale = (a.scale.reshape(()) * b.scale.reshape(())).astype(np.float32)
+    _times(editor, total, editor.constant(scale, f"{node.name}/scale"), None, node)
+
+
+def _largest(editor: Editor, codes: Codes) -> int:
+    """The largest magnitude of a code less its zero point."""
+    info, zero = np.iinfo(editor.type(codes.value).dtype.numpy), 0 if codes.zero is None else int(codes.zero.item())
+    return max(info.max - zero, zero - info.min)
 
 
 def _signed_weights(editor: Editor, node: Node) -> bool:

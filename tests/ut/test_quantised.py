@@ -204,6 +204,28 @@ def test_unsigned_words_that_are_quantised_become_signed() -> None:
         np.testing.assert_array_equal(evaluate(fused, {"x": x})[name], wanted[name])
 
 
+@pytest.mark.parametrize("dtype", ["u8", "i8"])
+@pytest.mark.parametrize(("depth", "pieces"), [(24, 1), (1100, 2)])
+def test_factors_that_are_both_computed(dtype: str, depth: int, pieces: int) -> None:
+    """Products of their codes in f32, in pieces of the depth whose sums f32 holds: the same integers on a target that
+    adds in another order."""
+    q = Quantised(dtype)
+    keys = q.b.transpose(q.real(q.b.input("k", (2, 7, depth), dtype)), (0, 2, 1))
+    y = q.b.matmul(q.real(q.codes(2, 5, depth)), keys)
+    q.b.output(q.quantised(y, np.float32(2.0)), name="y")
+    graph = q.b.graph()
+    assert ops(simplify(graph, quantised=True)).count("matmul") == pieces
+    x, k = q.random(2, 5, depth), q.random(2, 7, depth, seed=4)
+    sums = np.einsum("bmk,bnk->bmn", *(v.astype(np.int64) - q.zero for v in (x, k)))
+    info = np.iinfo(q.dtype)
+    wanted = np.clip(np.rint(sums * float(X_SCALE * X_SCALE) / 2.0) + q.zero, info.min, info.max)
+    found = np.array(sk.compile(graph, threads=1)(x=x, k=k))
+    assert np.abs(found.astype(int) - wanted).max() <= 1
+    assert len(np.unique(found)) > 10
+    device = sk.compile(graph, target="mini", options={"fallback": "forbid"}).run({"x": x, "k": k}).outputs["y"]
+    np.testing.assert_array_equal(device, found)
+
+
 def test_unsigned_weights_around_128() -> None:
     q, (w, scale) = Quantised("u8"), weights(50, 33)
     b = q.b
