@@ -32,7 +32,7 @@ from llvmlite import ir
 from superkernel.codegen.host.arithmetic import Ahead, arithmetic_of, multiply, stored_zero_point
 from superkernel.codegen.host.builder import Index, KernelBuilder
 from superkernel.codegen.host.gemm_core import Tile, Values, store_tile, zero
-from superkernel.codegen.host.loops import each_group, strips, taps_inside
+from superkernel.codegen.host.loops import band_of, each_group, strips, taps_inside
 from superkernel.codegen.host.patch_nhwc import BytePatchCopier, IntegerPatchCopier, NhwcPatchCopier
 from superkernel.codegen.host.program import ProgramEmitter, load_bias
 from superkernel.codegen.host.shuffle import resize
@@ -149,9 +149,10 @@ class NhwcEmitter:
                 self._lines(image, group, low, high, 0, t.channel_tiles)
             return
         with each_group(kb, t.channel_tiles, "group") as (group, low, high):
-            image = kb.div(group, t.groups)
+            outer, lines = band_of(kb, t, group)
+            image = kb.div(outer, t.groups)
             self.depths = self._depths(image)
-            self._lines(image, kb.rem(group, t.groups), 0, t.blocks, low, high)
+            self._lines(image, kb.rem(outer, t.groups), *lines, low, high)
 
     def _depths(self, plane: Index) -> tuple[Index, Index, Index]:
         """Where the first of an output plane's depths is, and the range of them that counts: those inside the image;

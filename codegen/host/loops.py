@@ -11,6 +11,7 @@ from functools import partial
 
 from superkernel.codegen.host.builder import Index, KernelBuilder
 from superkernel.ops.windows import Window
+from superkernel.scheduler.families.conv import ConvTiling
 
 Body = Callable[[Index, int], object]
 
@@ -75,3 +76,11 @@ def each_group(kb: KernelBuilder, per: int, name: str) -> Iterator[tuple[Index, 
     with kb.loop(kb.div(kb.begin, per), kb.div(kb.add(kb.end, per - 1), per), name=name) as group:
         low = kb.maximum(kb.sub(kb.begin, kb.mul(group, per)), 0)
         yield group, low, kb.minimum(kb.sub(kb.end, kb.mul(group, per)), per)
+
+
+def band_of(kb: KernelBuilder, tiling: ConvTiling, index: Index) -> tuple[Index, tuple[Index, Index]]:
+    """Of a band of all images' and groups': which image and group that is, and the band's blocks."""
+    if tiling.bands == 1:
+        return index, (0, tiling.blocks)
+    first = kb.mul(kb.rem(index, tiling.bands), tiling.band_blocks)
+    return kb.div(index, tiling.bands), (first, kb.minimum(kb.add(first, tiling.band_blocks), tiling.blocks))

@@ -19,7 +19,7 @@ from superkernel.codegen.host.arithmetic import Ahead, Arithmetic, arithmetic_of
 from superkernel.codegen.host.builder import Index, KernelBuilder
 from superkernel.codegen.host.conv_nhwc import ChannelStores
 from superkernel.codegen.host.gemm_core import Tile, Values, store_tile
-from superkernel.codegen.host.loops import each_group, strips
+from superkernel.codegen.host.loops import band_of, each_group, strips
 from superkernel.codegen.host.patch_nhwc import NhwcPatchCopier
 from superkernel.core.dtypes import DType
 from superkernel.core.formats import F32
@@ -51,11 +51,12 @@ class WinogradEmitter:
         """The whole function."""
         kb, t = self.kb, self.t
         per = t.blocks if t.axis == PIXELS else t.channel_tiles
-        with each_group(kb, per, "image") as (image, low, high):
+        with each_group(kb, per, "image") as (group, low, high):
             if t.axis == PIXELS:
-                self._lines(image, (low, high), (0, t.channel_tiles))
+                self._lines(group, (low, high), (0, t.channel_tiles))
             else:
-                self._lines(image, (0, t.blocks), (low, high))
+                image, lines = band_of(kb, t, group)
+                self._lines(image, lines, (low, high))
 
     def _lines(self, image: Index, lines: tuple[Index, Index], panels: tuple[Index, Index]) -> None:
         kb, t = self.kb, self.t

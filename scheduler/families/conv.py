@@ -3,6 +3,7 @@
 Model: vectors run over output positions, rows of the register tile over output channels. The unit axis is *pixels*
 (one unit = one block of output positions of one image, all output channels) or *channels* (one unit = one tile of
 output channels of one image and group, all positions), the latter for late layers with few positions and many weights.
+Many cores share it in two dimensions (kernels of images that lie channels last): channels of *bands* of blocks.
 Weights are packed when compiling into tiles [group][tile][channel x tap][row], zero-padded, in f32. A patch (see
 conv_form) is copied to scratch per block and shared by all output channels; 1 x 1 convolutions without strides read
 the input in place.
@@ -12,8 +13,8 @@ Invariant: the order of additions behind an output is channel by channel, tap by
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
@@ -84,6 +85,7 @@ class ConvTiling(HostTiling):
     span: int  # positions of a block, walked with the patch's pitch
     patch_elements: int  # of one group, 0 in place
     packed: bool  # filters in packed tiles; else as they are, which register tiles of one channel can read
+    bands: int = field(default=1, kw_only=True)  # of an image's blocks, on axis channels
 
     def named(self, body: Body) -> tuple[str, Mapping[str, int]]:
         return "", {"mr": self.tile_rows, "nr": self.vectors * self.lanes}
@@ -100,7 +102,17 @@ class ConvTiling(HostTiling):
 
     @property
     def units(self) -> int:
-        return self.images * (self.blocks if self.axis == PIXELS else self.groups * self.channel_tiles)
+        return self.images * (self.blocks if self.axis == PIXELS else self.groups * self.bands * self.channel_tiles)
+
+    @property
+    def band_blocks(self) -> int:
+        """Blocks of a band; the last one may have fewer."""
+        return -(-self.blocks // self.bands)
+
+    def bands_of(self, begin: int, end: int) -> float:
+        """The share of all images', groups' and bands' inputs that units of axis channels need."""
+        touched = -(-end // self.channel_tiles) - begin // self.channel_tiles
+        return touched / max(1, self.images * self.groups * self.bands)
 
     @property
     def pitch(self) -> int:
@@ -127,13 +139,26 @@ class ConvTiling(HostTiling):
             filters = (0, self.groups * self.channel_tiles)
             self._constants(found, body, form, [filters] if begin < end else [], (0, self.groups * form.out_channels))
         else:
-            everything = ((0, form.out_height), (0, form.out_width))
-            for image, group, tile in runs_of_range((self.images, self.groups, self.channel_tiles), begin, end):
+            dims = (self.images, self.groups, self.bands, self.channel_tiles)
+            for image, group, bands, tile in runs_of_range(dims, begin, end):
                 channels = (tile[0] * self.tile_rows, min(tile[1] * self.tile_rows, form.out_channels))
-                self._box(found, form, image, group, channels, everything)
+                for positions in self._positions(form, bands):
+                    self._box(found, form, image, group, channels, positions)
                 tiles = [(g * self.channel_tiles + tile[0], g * self.channel_tiles + tile[1]) for g in range(*group)]
                 self._constants(found, body, form, tiles, (0, self.groups * form.out_channels))
         return found.result()
+
+    def _positions(self, form: ConvForm, bands: tuple[int, int]) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+        """Boxes of rows and columns of the outputs of some bands."""
+        if bands == (0, self.bands):
+            yield (0, form.out_height), (0, form.out_width)
+            return
+        first, last = (min(band * self.band_blocks, self.blocks) for band in bands)
+        for rows, columns in runs_of_range((self.row_blocks, self.column_blocks), first, last):
+            yield (
+                (rows[0] * self.rows, min(rows[1] * self.rows, form.out_height)),
+                (columns[0] * self.columns, min(columns[1] * self.columns, form.out_width)),
+            )
 
     def _box(
         self,

@@ -31,6 +31,7 @@ from superkernel.scheduler.families.conv import (
     ConvFamily,
 )
 from superkernel.scheduler.families.conv_form import ConvForm
+from superkernel.scheduler.families.costing import band_counts
 from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, VOLUME, ByteKernelDef, HostTiling, ReducedKernelDef
 from superkernel.scheduler.families.matmul import INT8_DEPTHS
 from superkernel.scheduler.families.nhwc_form import form_for, runs_of
@@ -82,13 +83,24 @@ class NhwcFamily(ConvFamily):
         for cores in _EVEN_CORES:
             shared = [t for t in even if t.units >= cores and longest(t, cores) < _EVENER * longest(best[0], cores)]
             best += [min(shared, key=lambda t: longest(t, cores))] if shared else []
+        if not number.scales_rows:
+            for bands in band_counts(best[0].blocks, target):
+                banded = [self.tiling(form, CHANNELS, s, target, bands=bands) for s in shapes]
+                wide = [t for t in banded if t.channel_tiles > 1 and (bands - 1) * t.band_blocks < t.blocks]
+                best += [min(wide, key=cost)] if wide else []
         return sorted(dict.fromkeys(best), key=cost)
 
     def tiling(
-        self, form: ConvForm, axis: str, shape: tuple[int, int, int], target: CpuTarget, pieces: int = 0
+        self,
+        form: ConvForm,
+        axis: str,
+        shape: tuple[int, int, int],
+        target: CpuTarget,
+        pieces: int = 0,
+        bands: int = 1,
     ) -> NhwcTiling:
         """The tiling with a register tile of (positions, vectors, lanes); `pieces`: see `cut_lines`."""
-        return nhwc_tiling(form, axis, shape, target, self.format_on(target), pieces)
+        return nhwc_tiling(form, axis, shape, target, self.format_on(target), pieces, bands)
 
 
 class ByteConvFamily(NhwcFamily):

@@ -6,7 +6,7 @@ tell work that is worth sharing between cores from work that is not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 
 from superkernel.core.dtypes import DType
@@ -38,6 +38,15 @@ def program_traffic(program: PointwiseProgram, itemsizes: Sequence[int]) -> floa
             for operand, strides in walks
         )
     )
+
+
+def band_counts(rows: int, target: CpuTarget) -> Iterator[int]:
+    """How many bands of so many rows (or blocks of them) are worth a look where both they and what is beside them are
+    shared: fewer than cores."""
+    bands = 2
+    while bands < min(target.cores, rows + 1):
+        yield bands
+        bands *= 2
 
 
 def vector_ns(target: CpuTarget) -> float:

@@ -16,6 +16,7 @@ from superkernel.registry.predicates import Reason, one_of, within
 from superkernel.registry.records import KernelRole, Transform
 from superkernel.registry.requirement import CHANNELS_LAST
 from superkernel.registry.rounding import PRODUCT_SUMS
+from superkernel.scheduler.families.costing import band_counts
 from superkernel.scheduler.families.kernel import (
     CONSTANT_WEIGHT,
     PLANE,
@@ -114,12 +115,10 @@ def in_bands(body: Body, tiling: MatmulTiling, target: CpuTarget) -> Iterator[Ma
     """The cuts into columns of bands of rows that fewer cores than all would take, each with its own panels, where
     these sum as the tiling's own columns do."""
     form, t = form_of(body), tiling
-    bands = 2
-    while t.axis == COLUMNS and bands < min(target.cores, t.row_tiles + 1):
+    for bands in band_counts(t.row_tiles, target) if t.axis == COLUMNS else ():
         made = make_tiling(body, COLUMNS, t.tile_rows, t.vectors, t.right, target, t.format, bands)
         if made.phases == t.phases and form.rows > (bands - 1) * made.band_tiles * made.tile_rows:
             yield made
-        bands *= 2
 
 
 def _shape_in_tiles(form: MatmulForm, target: CpuTarget) -> tuple[int, int]:

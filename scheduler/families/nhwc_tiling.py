@@ -6,7 +6,8 @@ each image, rows and columns being one dimension) is divided into tiles of `posi
 `tile_rows` output channels that one register tile computes. A *line* is an output row, or a piece of it where there is
 only one: of whole tiles, or, where that gives two or four cores more even shares, of equal length, with a shorter tile
 at the end of each. The unit axis is *pixels* (one unit = one line of one plane, all panels) or *channels* (one unit =
-one panel of one plane and group, all lines), the latter for late layers with few positions and many weights. As many
+one panel of one plane and group, all lines, or those of a *band* of them, so that a core has some of the positions and
+some of the weights), the latter for late layers with few positions and many weights. As many
 lines as have their input in the second-level cache go through a panel before the next one is taken up. Weights are
 packed when compiling as [group][panel][tap][channel][tile_rows], zero-padded, in f32. The last vector of the channels
 is computed with half its lanes where those are enough. While the tiles of some lines go through a panel they fetch the
@@ -56,6 +57,7 @@ from superkernel.core.formats import (
     NumberFormat,
 )
 from superkernel.ir.body import Body, View
+from superkernel.ir.collapse import runs_of_range
 from superkernel.scheduler.families.conv import (
     PIXELS,
     ConvTiling,
@@ -210,20 +212,34 @@ class NhwcTiling(ConvTiling):
         form = self.form_of(body)
         total = self.cycles(form, 0, self.images * self.blocks)
         lines = self.axis == PIXELS and total > 0
-        share = self.cycles(form, begin, end) / total if lines else (end - begin) / max(1, self.units)
+        unit_share = (end - begin) / max(1, self.units)
+        share = self.cycles(form, begin, end) / total if lines else self._share(form, begin, end, total)
         rows = form.planes * form.out_height * -(-form.out_width // self.positions) * self.groups * self.channel_tiles
         compute = self.groups * self.steps(form) * total * self.panels(form) * self.step_ns(target) / _RATE
         outputs = float(form.planes * self.groups * form.out_channels * form.pixels)
         finish = elements_ns(outputs, program_weight(form.epilogue) + 1.0, target) + rows * 4.0
         weights = 4.0 * self.groups * self.channel_tiles * self.filter_elements(form)
-        far = target.l3_same_bytes_per_ns if self.axis == PIXELS else target.l3_bytes_per_ns
+        alike = self.axis == PIXELS or self.bands > 1  # other cores read the same
+        far = target.l3_same_bytes_per_ns if alike else target.l3_bytes_per_ns
         speed = target.l2_bytes_per_ns if weights < target.l2_bytes // 2 else far
-        passes = form.planes * self.blocks / max(1, self.lines)
-        stream = weights * (max(1.0, passes * share) if self.axis == PIXELS else max(1.0, passes) * share) / speed
+        passes = form.planes * self.bands * self.band_blocks / max(1, self.lines)
+        stream = weights * (max(1.0, passes * share) if self.axis == PIXELS else max(1.0, passes) * unit_share) / speed
         per_ns = _QUANTISED_PER_NS if self.format.scales_rows else _COPIED_PER_NS
         copies = self.patch_elements * self.groups * passes / per_ns
-        copies *= share if self.axis == PIXELS or form.planes * form.groups > 1 else 1.0
+        copies *= share if self.axis == PIXELS else self.bands_of(begin, end)
         return _CALL_NS + max(share * compute, stream) + share * finish + copies
+
+    def _share(self, form: ConvForm, begin: int, end: int, total: float) -> float:
+        """Of the work, that of units of axis channels; `total`: cycles of all lines."""
+        if self.bands == 1 or not total:
+            return (end - begin) / max(1, self.units)
+        share = 0.0
+        for outer, panels in runs_of_range((self.images * self.groups * self.bands, self.channel_tiles), begin, end):
+            for band in range(*outer):
+                first = min(band % self.bands * self.band_blocks, self.blocks)
+                last = min(first + self.band_blocks, self.blocks)
+                share += self.cycles(form, first, last) / total * (panels[1] - panels[0]) / self.channel_tiles
+        return share / self.groups
 
 
 def register_tiles(form: ConvForm, target: CpuTarget) -> Iterator[tuple[int, int, int]]:
@@ -238,7 +254,13 @@ def register_tiles(form: ConvForm, target: CpuTarget) -> Iterator[tuple[int, int
 
 
 def nhwc_tiling(
-    form: ConvForm, axis: str, shape: tuple[int, int, int], target: CpuTarget, number: NumberFormat, pieces: int = 0
+    form: ConvForm,
+    axis: str,
+    shape: tuple[int, int, int],
+    target: CpuTarget,
+    number: NumberFormat,
+    pieces: int = 0,
+    bands: int = 1,
 ) -> NhwcTiling:
     """The tiling with that register tile."""
     positions, vectors, lanes = shape
@@ -249,6 +271,8 @@ def nhwc_tiling(
     columns, lines = cut_lines(form, positions, budget, in_place or number.is_reduced, pieces)
     if by_rows:
         columns, lines = max(1, form.out_width), 1 if form.out_height == 1 else lines
+    blocks = -(-form.out_width // columns) if form.out_height == 1 and not by_rows else form.out_height
+    lines = max(1, min(lines, -(-blocks // bands)))
     high, wide = patch_extent(form, *_together(form, columns, lines))
     high *= form.depth.kernel
     elements = 0 if in_place else high * wide * form.channels
@@ -274,6 +298,7 @@ def nhwc_tiling(
         _patch_bytes(form, (high, wide), elements, number) + _behind_patch(form, positions, number),
         wide * form.channels if by_rows and not is_dense(form) else 0,
         number,
+        bands=bands,
     )
     return _from_afar(made, form, target)
 

@@ -7,10 +7,10 @@ does so at 0, +-3/4, +-3/2: there the error stays a small multiple of a direct c
 points +-1, +-2 it does not (see docs/numerics.md).
 
 A *line* is `squares` squares of neighbouring rows of squares. The unit axis is *pixels* (one unit = one line of one
-image) or *channels* (one unit = one panel of output channels of one image). For as many lines as fit near, inputs are
-copied to a padded patch and transformed; then panel by panel come the products and the outputs. All filters pass by
-once for these lines, so where they come from far and take longer than the products it is more lines than fit. Weights
-are transformed when compiling, in f64, and packed as [panel][t * t][channel][tile_rows].
+image) or *channels* (one unit = one panel of output channels of one image, or of a band of its lines). For as many
+lines as fit near, inputs are copied to a padded patch and transformed; then panel by panel come the products and the
+outputs. All filters pass by once for these lines, so where they come from far and take longer than the products it is
+more lines than fit. Weights are transformed when compiling, in f64, and packed as [panel][t * t][channel][tile_rows].
 
 In bf16 transformed inputs and filters are rounded, and words of two neighbouring channels multiplied at once: [panel]
 [t * t][word][tile_rows][2]. Transforms and sums are f32. F(4 x 4) has no such form: its transforms magnify the rounding
@@ -33,6 +33,7 @@ from superkernel.core.dtypes import DType
 from superkernel.core.formats import BF16, F32, NumberFormat
 from superkernel.core.tensor import strided_view
 from superkernel.ir.body import Body, View
+from superkernel.ir.collapse import runs_of_range
 from superkernel.ops.opdef import Array
 from superkernel.registry.predicates import Reason, one_of, within
 from superkernel.registry.requirement import CHANNELS_LAST
@@ -44,7 +45,7 @@ from superkernel.scheduler.families.conv import (
     ConvTiling,
 )
 from superkernel.scheduler.families.conv_form import ConvForm, conv_form
-from superkernel.scheduler.families.costing import elements_ns, program_weight
+from superkernel.scheduler.families.costing import band_counts, elements_ns, program_weight
 from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, HostTiling, ReducedKernelDef
 from superkernel.scheduler.families.nhwc_tiling import HIDDEN, register_tiles, sharers_of
 from superkernel.scheduler.families.packing import encoded
@@ -190,7 +191,8 @@ class WinogradTiling(ConvTiling):
 
     def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
         form = conv_form(body)
-        share = (end - begin) / max(1, self.units)
+        unit_share = (end - begin) / max(1, self.units)
+        share = unit_share if self.axis == PIXELS else self._share(begin, end)
         planes, squares = self.side**2, float(form.images * self.blocks * self.squares)
         cycle = self.step_ns(target)
         whole, rest = divmod(self.squares, self.positions)
@@ -208,20 +210,29 @@ class WinogradTiling(ConvTiling):
         results = float(form.images * form.out_channels * form.pixels)
         outputs += elements_ns(results, program_weight(form.epilogue), target)
         pixels = self.axis == PIXELS
-        inputs *= share if pixels or form.images > 1 else 1.0
-        groups = max(1.0, form.images * -(-self.blocks // max(1, self.lines)))
-        passes = max(1.0, groups * share) if pixels else groups * share
+        inputs *= share if pixels else self.bands_of(begin, end)
+        groups = max(1.0, form.images * self.bands * -(-self.band_blocks // max(1, self.lines)))
+        passes = max(1.0, groups * share) if pixels else groups * unit_share
         stream = passes * self._filters_ns(form, target)
         longer, shorter = max(share * compute, stream), min(share * compute, stream)
         rereads = passes * self._reread_ns(target)
         return _CALL_NS + inputs + longer + _LOST * shorter + rereads + share * outputs
+
+    def _share(self, begin: int, end: int) -> float:
+        """Of the work, that of units of axis channels."""
+        tiles = 0
+        for outer, panels in runs_of_range((self.images * self.bands, self.channel_tiles), begin, end):
+            for band in range(*outer):
+                first = band % self.bands * self.band_blocks
+                tiles += (min(first + self.band_blocks, self.blocks) - first) * (panels[1] - panels[0])
+        return tiles / max(1, self.images * self.blocks * self.channel_tiles)
 
     def _filters_ns(self, form: ConvForm, target: CpuTarget) -> float:
         """Of all panels' filters coming by."""
         nbytes = 4.0 * self.channel_tiles * self.filter_elements(form)
         if nbytes < target.l2_bytes // 2:
             return nbytes / target.l2_bytes_per_ns
-        same = self.axis == PIXELS
+        same = self.axis == PIXELS or self.bands > 1
         if nbytes < target.l3_bytes // 2:
             return nbytes / (_L3_SHARE * (target.l3_same_bytes_per_ns if same else target.l3_bytes_per_ns))
         return nbytes / (_DRAM_SHARE * (target.dram_same_bytes_per_ns if same else target.dram_bytes_per_ns))
@@ -260,13 +271,17 @@ class WinogradFamily(ConvFamily):
         filters = 4 * (m + 2) ** 2 * form.channels * form.out_channels
         budgets = [n * near_elements(target) for n in ((1,) if filters < target.l2_bytes else (1, 2, 4, 8))]
         best = []
-        for axis in (PIXELS, CHANNELS):
+        cuts = [(PIXELS, 1), *((CHANNELS, n) for n in (1, *band_counts(-(-form.out_height // m), target)))]
+        for axis, bands in cuts:
             found = [
-                winograd_tiling(form, m, axis, rows, shape, budget, number)
+                winograd_tiling(form, m, axis, rows, shape, budget, number, bands)
                 for budget in budgets
                 for rows in _heights(form, m, budget, number)[: None if axis == CHANNELS else 2]
                 for shape in _shapes(form, m, rows, target)
             ]
+            found = [t for t in found if bands == 1 or (bands - 1) * t.band_blocks < t.blocks]
+            if not found:
+                continue
             made = min(found, key=lambda t: t.cost_ns(body, 0, t.units, target))
             tiles = made.lines * -(-made.squares // made.positions)
             best.append(replace(made, sharers=sharers_of(tiles, filters, target)))
@@ -309,6 +324,7 @@ def winograd_tiling(
     shape: tuple[int, int, int],
     budget: int,
     number: NumberFormat,
+    bands: int = 1,
 ) -> WinogradTiling:
     """The tiling with lines of `rows` rows of squares, a register tile of (positions, vectors, lanes), and as many
     lines together as `budget` elements of scratch hold."""
@@ -316,10 +332,11 @@ def winograd_tiling(
     panel = vectors * lanes
     wide = max(1, -(-form.out_width // m))
     blocks = -(-form.out_height // (m * rows))
-    lines = max(1, blocks)
+    lines = max(1, -(-blocks // bands))
+    band = lines
     while lines > 1 and line_elements(form, m, lines * rows, panel, number) > budget:
         lines -= 1
-    lines = -(-blocks // -(-blocks // lines)) if blocks else 1
+    lines = -(-band // -(-band // lines))
     return WinogradTiling(
         axis,
         panel,
@@ -343,6 +360,7 @@ def winograd_tiling(
         lines,
         form.channels,
         number,
+        bands=bands,
     )
 
 

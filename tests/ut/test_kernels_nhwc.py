@@ -3,6 +3,7 @@ costs in accuracy."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from anchor_bodies import AnchorCase, anchor_case
 from conv_cases import DIRECT, WINOGRAD_CASES
+from kernel_check import check_body
 from pool_cases import WINDOWED
 
 from superkernel.codegen.host.features import detect_cpu
@@ -17,7 +19,7 @@ from superkernel.codegen.host.standalone import StandaloneKernel
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
 from superkernel.scheduler.families import family_of
-from superkernel.scheduler.families.conv import CHANNELS, PIXELS
+from superkernel.scheduler.families.conv import CHANNELS, PIXELS, ConvTiling
 from superkernel.scheduler.families.nhwc_tiling import NhwcTiling
 from superkernel.scheduler.families.packing import PackTaps
 from superkernel.scheduler.families.winograd import POINTS, PackWinograd, even_polynomial, filter_matrix
@@ -61,6 +63,37 @@ def test_prologue_and_narrow_types(x: tuple[int, ...], w: tuple[int, ...], attrs
     anchor_case("conv", attrs, [(x, F32), (w, F32)], constants=[1], prologue=0).check(NHWC)
     for dtype, tol in ((F16, 4e-3), (BF16, 4e-2)):
         anchor_case("conv", attrs, [(x, dtype), (w, dtype)], constants=[1], layouts=last(len(x))).check(NHWC, tol)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "x", "w", "attrs", "extra"),
+    [
+        (NHWC, (2, 6, 11, 13), (200, 6, 3, 3), {"pads": (1, 1, 1, 1)}, {"epilogue": "mixed"}),
+        (NHWC, (1, 20, 14, 14), (200, 20, 1, 1), {}, {}),
+        (NHWC, (2, 8, 9, 10), (300, 4, 3, 3), {"strides": (2, 2), "groups": 2}, {}),
+        (NHWC, (1, 6, 10, 13), (200, 6, 3, 3), {"pads": (1, 1, 1, 1)}, {"prologue": 0}),
+        (NHWC, (1, 5, 4, 7, 6), (200, 5, 3, 3, 3), {"pads": (1,) * 6}, {}),
+        ("host.conv.nhwc_bf16", (1, 8, 10, 9), (200, 8, 3, 3), {"pads": (1, 1, 1, 1)}, {}),
+        ("host.conv.winograd2", (2, 9, 21, 13), (200, 9, 3, 3), {"pads": (1, 1, 1, 1)}, {"epilogue": "mixed"}),
+        ("host.conv.winograd4", (1, 9, 29, 13), (200, 9, 3, 3), {"pads": (1, 1, 1, 1)}, {}),
+    ],
+    ids=str,
+)
+def test_channels_of_bands_of_lines(
+    kernel: str, x: tuple[int, ...], w: tuple[int, ...], attrs: dict[str, Any], extra: dict[str, Any]
+) -> None:
+    """What they touch, and the bits of all other cuts; the last band may be shorter."""
+    case = anchor_case("conv", attrs, [(x, F32), (w, F32)], constants=[1], layouts=last(len(x)), bias_axis=1, **extra)
+    cpu = replace(detect_cpu(), cores=16)
+    found = [t for t in family_of(kernel).tilings(kernel, case.body, cpu) if isinstance(t, ConvTiling)]
+    found = [next(t for t in found if t.bands == bands) for bands in (1, 2, 4)]
+    one = [t for t in family_of(kernel).tilings(kernel, case.body, detect_cpu()) if isinstance(t, ConvTiling)]
+    assert {t.bands for t in one} == {1}
+    tol = 0.1 if kernel.endswith("bf16") else 1e-4
+    check_body(kernel, case.body, case.arrays, case.expected, tilings=found, tol=tol, tier=cpu.tier, splits=4)
+    for tiling in found:
+        parts = [tiling.cost_ns(case.body, tiling.units * i // 4, tiling.units * (i + 1) // 4, cpu) for i in range(4)]
+        assert max(parts) < tiling.cost_ns(case.body, 0, tiling.units, cpu)
 
 
 def test_layouts_give_the_same_bits() -> None:
