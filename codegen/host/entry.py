@@ -16,7 +16,8 @@ than llvmlite objects: the code is a table of three instruction patterns, and re
 The two that spin are a module of their own, the same for all plans (`emit_waits`). What is particular to a plan is long
 and straight, executed once per launch, and written as it should run: LLVM translates it as it stands, ten times as fast
 as with its optimisations, which find nothing in it. So nothing in it lives from step to step but the bases: what
-a step needs it works out.
+a step needs it works out. For x86-64 even that takes longer than planning: `entry_x86.py` writes the same entries as
+bytes, and what is written here is what the thread sanitizer and the dump of IR see.
 """
 
 from __future__ import annotations
@@ -179,7 +180,7 @@ def _core_function(spec: EntrySpec, core: int, cpu: CpuTarget, *, profiled: bool
         lines += _stamp(0, cpu)
     lines += _counter("own", core, spec.sets[core])
     can_fail = False
-    grouped = {run.start: run for run in _wait_runs(spec.programs[core])}
+    grouped = {run.start: run for run in wait_runs(spec.programs[core])}
     skip = 0
     for n, step in enumerate(spec.programs[core]):
         if n < skip:
@@ -226,7 +227,7 @@ def _call_or_fail(n: int, call: str) -> list[str]:
     ]
 
 
-def _wait_runs(program: Sequence[Step]) -> Iterator[range]:
+def wait_runs(program: Sequence[Step]) -> Iterator[range]:
     """Where at least `_WAITS_IN_A_TABLE` waits follow one another."""
     start = 0
     for end in range(len(program) + 1):
@@ -239,7 +240,7 @@ def _wait_runs(program: Sequence[Step]) -> Iterator[range]:
 def _wait_tables(spec: EntrySpec) -> Iterator[str]:
     """The runs of waits as data: producer, count, the producer's sets, wait index."""
     for core, program in enumerate(spec.programs):
-        for run in _wait_runs(program):
+        for run in wait_runs(program):
             waits = [step for step in program[run.start : run.stop] if isinstance(step, WaitFor)]
             rows = (
                 f"[4 x i32] [i32 {w.producer}, i32 {w.count}, i32 {spec.sets[w.producer]}, i32 {w.wait}]" for w in waits
@@ -307,7 +308,7 @@ def _wait_many(n: int, spec: EntrySpec, core: int, count: int, profiled: bool) -
     """Call `sk_wait_many` for the run that begins at step n."""
     step = spec.programs[core][n]
     assert isinstance(step, WaitFor)
-    lines = _prefetch_lines(step)
+    lines = prefetch_lines(step)
     stamps = f"%stamps{n}" if profiled else "null"
     call = (
         f"call i32 @sk_wait_many(ptr %ctx, ptr @waits_{core}_{n}, i64 {count}, i32 {core}, ptr %from{n}, "
@@ -320,7 +321,7 @@ def _wait_many(n: int, spec: EntrySpec, core: int, count: int, profiled: bool) -
     ]
 
 
-def _prefetch_lines(step: WaitFor) -> int:
+def prefetch_lines(step: WaitFor) -> int:
     """Cache lines that a wait may prefetch, in whole spins."""
     return -(-step.weight_bytes // (LINE_BYTES * _LINES_PER_SPIN)) * _LINES_PER_SPIN
 
@@ -339,7 +340,7 @@ def _weights(n: int, step: WaitFor) -> list[str]:
 
 
 def _wait(n: int, step: WaitFor, core: int) -> list[str]:
-    whole = _prefetch_lines(step)
+    whole = prefetch_lines(step)
     call = (
         f"call i32 @sk_wait(ptr %ctx, ptr %flag.{n}, i64 %t{n}, i32 {core}, i32 {step.producer}, "
         f"i32 {step.wait}, ptr %from{n}, i64 {whole})"

@@ -212,20 +212,27 @@ class ImageBuilder:
         return {key: data for key, data in objects.items() if data is not None}
 
     def _compile_entries(self, key: str, spec: EntrySpec, objects: dict[str, bytes | None]) -> None:
-        """The object of the entries, or that of their waits."""
+        """The object of the entries, or that of their waits. `ir_texts` has both in LLVM's words."""
         from superkernel.codegen.host.entry import emit_entries, emit_waits
+        from superkernel.codegen.host.entry_x86 import entries_object
         from superkernel.codegen.host.lower import machine_of
         from superkernel.codegen.llvm import compile_text
         from superkernel.codegen.processes import run_jobs
 
         name = key.partition(" ")[0]
-        text, level = (emit_waits(self.cpu), 2) if name == "waits" else (emit_entries(spec, self.cpu), 0)
-        if self.keep_ir:
-            self.ir_texts[name] = text
-        if objects[key] is None:
-            self._report("compiling entries", 0, 1)
+        written = name == "entries" and writes_entries(self.cpu)
+        if self.keep_ir or not written:
+            text, level = (emit_waits(self.cpu), 2) if name == "waits" else (emit_entries(spec, self.cpu), 0)
+            if self.keep_ir:
+                self.ir_texts[name] = text
+        if objects[key] is not None:
+            return
+        self._report("compiling entries", 0, 1)
+        if written:
+            data = entries_object(spec)
+        else:
             (data,) = run_jobs(partial(compile_text, machine=machine_of(self.cpu, level)), [text])
-            self._keep(key, data, objects)
+        self._keep(key, data, objects)
 
     def _compile_kernels(
         self,
@@ -312,6 +319,11 @@ class ImageBuilder:
                 weights = self._location(MemoryAddress(Space.CONSTANT, 0, start))
                 steps.append(WaitFor(step.producer, step.count, step.index, weights, nbytes, data))
         return tuple(steps)
+
+
+def writes_entries(cpu: CpuTarget) -> bool:
+    """Whether the entries are written as machine code (`entry_x86.py`), and not by LLVM."""
+    return cpu.triple.startswith("x86_64")
 
 
 def _checked_operand(sub: SubOperator) -> int | None:

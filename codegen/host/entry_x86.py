@@ -1,0 +1,313 @@
+"""The fused kernel's entries as machine code of x86-64: what `entry.py` says in LLVM's words, said directly.
+
+The entries are long, straight and new with each plan; their patterns are three. LLVM takes longer for them than all of
+planning does, so for this CPU they are written as bytes. What they do is what `entry.py` describes, and is recorded and
+verified like any other program's (`backends/host/attest.py`), whichever of the two wrote it.
+
+Order in memory: a set is a store and a wait's look a load, which x86 carries out as release and acquire; there is no
+compiler here that could move others across them.
+
+Where things are, in a core's function: RBX the context, R12 the counters, R13 the epoch, R15 what this core's counter
+had reached before this launch, R14 the time stamps of a profiled one. Waits that are not passed at once stand behind
+the function's end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from superkernel.codegen.host import abi
+from superkernel.codegen.host.entry import prefetch_lines, wait_runs
+from superkernel.codegen.host.entry_spec import BasePointer, EntrySpec, Location, SetCount, TaskSpec, WaitFor
+from superkernel.codegen.host.x86_code import (
+    JAE,
+    JB,
+    JE,
+    JNE,
+    R8,
+    R9,
+    R10,
+    R11,
+    R12,
+    R13,
+    R14,
+    R15,
+    RAX,
+    RBX,
+    RCX,
+    RDI,
+    RDX,
+    RSI,
+    RSP,
+    X86Code,
+    fits,
+)
+
+_ARGUMENTS = (RDI, RSI, RDX, RCX, R8, R9)
+_BASES = {BasePointer.ARENA: R10, BasePointer.CONSTANTS: R11}
+_KEPT = (RBX, R12, R13, R14, R15)
+_FLAG_BYTES = 8 * abi.FLAG_STRIDE
+_LARGEST = (1 << 31) - 1
+
+
+def entries_object(spec: EntrySpec) -> bytes:
+    """The object with the three entries."""
+    code = X86Code()
+    _dispatch(code, "sk_entry", "core", len(spec.programs))
+    _dispatch(code, "sk_profiled", "profiled", len(spec.programs))
+    for index, task in enumerate(spec.tasks):
+        _task(code, index, task)
+    for core in range(len(spec.programs)):
+        _Core(code, spec, core, profiled=False).write()
+        _Core(code, spec, core, profiled=True).write()
+    _single(code, spec)
+    return code.object()
+
+
+def _dispatch(code: X86Code, name: str, kind: str, cores: int) -> None:
+    """`name(ctx, core)`: go to the core's own function."""
+    code.begin(name)
+    for core in range(cores):
+        code.compare_number(RSI, core)
+        code.jump(f"{kind}_{core}", JE)
+    code.number(RAX, 0)
+    code.back()
+    code.end(name, seen=True)
+
+
+def _single(code: X86Code, spec: EntrySpec) -> None:
+    """`sk_single(ctx, core, subop)`: the tasks of one sub-operator that are this core's, through a table of where their
+    functions begin; `sk_entry` begins at 0, so 0 is none."""
+    cores = len(spec.programs)
+    table = [0] * max(1, spec.subops * cores)
+    for index, task in enumerate(spec.tasks):
+        table[task.subop * cores + task.core] = code.place(f"task_{index}")
+    code.begin("sk_single")
+    code.compare_number(RSI, cores)
+    code.jump("none", JAE)
+    code.product_32(RAX, RDX, cores)
+    code.add_32(RAX, RSI)
+    code.shift_left(RAX, 2)
+    code.address_of_table(R10, table)
+    code.add(R10, RAX)
+    code.load_32(RAX, R10, 0)
+    code.test(RAX)
+    code.jump("none", JE)
+    code.address_of(R10, "sk_entry")
+    code.add(RAX, R10)
+    code.jump_to(RAX)
+    code.label("none")
+    code.number(RAX, 0)
+    code.back()
+    code.end("sk_single", seen=True)
+
+
+def _locate(code: X86Code, to: int, context: int, place: Location) -> None:
+    """The address of an operand, from the context on."""
+    if place.space is BasePointer.IO:
+        code.load(to, context, abi.OFFSET["io"])
+        code.load(to, to, 8 * place.slot)
+    else:
+        code.load(to, context, abi.OFFSET[place.space.value])
+    _add_offset(code, to, place.offset)
+
+
+def _add_offset(code: X86Code, to: int, offset: int) -> None:
+    while not fits(offset):
+        code.add_number(to, _LARGEST)
+        offset -= _LARGEST
+    if offset:
+        code.add_number(to, offset)
+
+
+def _task(code: X86Code, index: int, task: TaskSpec) -> None:
+    """The call of a kernel, or of the runtime for a sub-operator without one."""
+    name = f"task_{index}"
+    code.begin(name)
+    if task.symbol is None:
+        code.number(RSI, task.subop)
+        code.load(RAX, RDI, abi.OFFSET["host_call"])
+        code.jump_to(RAX)
+        code.end(name)
+        return
+    if task.checked is not None:
+        code.push(RBX)
+        code.move(RBX, RDI)
+    count = len(task.operands) + 3
+    room = _aligned_room(count, pushed=task.checked is not None)
+    if room:
+        code.add_number(RSP, -room)
+    for space in {place.space for place in task.operands} & _BASES.keys():
+        code.load(_BASES[space], RDI, abi.OFFSET[space.value])
+    for number in range(len(_ARGUMENTS), count):
+        _argument(code, RAX, task, number)
+        code.store(RSP, 8 * (number - len(_ARGUMENTS)), RAX)
+    for number in range(1, min(count, len(_ARGUMENTS))):
+        _argument(code, _ARGUMENTS[number], task, number)
+    _argument(code, RAX, task, 0)
+    code.move(RDI, RAX)
+    code.call_outside(task.symbol)
+    if room:
+        code.add_number(RSP, room)
+    if task.checked is not None:
+        _locate(code, RAX, RBX, task.operands[task.checked])
+        code.load_32(RAX, RAX, 0)
+        code.test(RAX)
+        code.jump(f"fine_{index}", JE)
+        code.move(RDI, RBX)
+        code.number(RSI, task.subop)
+        code.call_memory(RBX, abi.OFFSET["host_call"])
+        code.number(RAX, 1)
+        code.pop(RBX)
+        code.back()
+        code.label(f"fine_{index}")
+        code.pop(RBX)
+    code.number(RAX, 0)
+    code.back()
+    code.end(name)
+
+
+def _aligned_room(arguments: int, *, pushed: bool) -> int:
+    """Stack for arguments that have no register, so that it stands at a multiple of 16 where the kernel is called."""
+    room = 8 * max(0, arguments - len(_ARGUMENTS))
+    return room + (room + 8 + 8 * pushed) % 16
+
+
+def _argument(code: X86Code, to: int, task: TaskSpec, number: int) -> None:
+    """An argument of a kernel: an operand, scratch, the first unit, the one behind the last. RDI: the context."""
+    count = len(task.operands)
+    if number == count:
+        code.load(to, RDI, abi.OFFSET["scratch_stride"])
+        code.product(to, to, task.core)
+        code.add_memory(to, RDI, abi.OFFSET["scratch"])
+    elif number > count:
+        code.number(to, task.begin if number == count + 1 else task.end)
+    elif (place := task.operands[number]).space in _BASES:
+        code.address(to, _BASES[place.space], place.offset)
+    else:
+        code.load(to, RDI, abi.OFFSET["io"])
+        code.load(to, to, 8 * place.slot)
+        _add_offset(code, to, place.offset)
+
+
+class _Core:
+    """A core's straight line of steps, plain or with a time stamp ahead of the first and behind every step."""
+
+    def __init__(self, code: X86Code, spec: EntrySpec, core: int, *, profiled: bool) -> None:
+        self.code, self.spec, self.core, self.profiled = code, spec, core, profiled
+        self.name = f"{'profiled' if profiled else 'core'}_{core}"
+        self.late: list[tuple[int, WaitFor]] = []  # waits that are not passed at once, by step
+
+    def write(self) -> None:
+        """The whole function."""
+        code, spec = self.code, self.spec
+        code.begin(self.name)
+        for register in _KEPT:
+            code.push(register)
+        code.move(RBX, RDI)
+        code.load(R13, RBX, abi.OFFSET["epoch"])
+        code.load(R12, RBX, abi.OFFSET["flags"])
+        code.product(R15, R13, spec.sets[self.core])
+        if self.profiled:
+            code.load(RAX, RBX, abi.OFFSET["events_stride"])
+            code.product(RAX, RAX, 8 * self.core)
+            code.load(R14, RBX, abi.OFFSET["events"])
+            code.add(R14, RAX)
+        self._stamp(0)
+        program = spec.programs[self.core]
+        runs = {run.start: run for run in wait_runs(program)}
+        n = 0
+        while n < len(program):
+            step = program[n]
+            if n in runs:
+                self._waits(n, [w for w in program[n : runs[n].stop] if isinstance(w, WaitFor)])
+                n = runs[n].stop
+                continue
+            if isinstance(step, SetCount):
+                code.address(RAX, R15, step.count)
+                code.store(R12, _FLAG_BYTES * self.core, RAX)
+            elif isinstance(step, WaitFor):
+                self._wait(n, step)
+            else:
+                code.move(RDI, RBX)
+                code.call(f"task_{step.task}")
+                if spec.tasks[step.task].may_fail:
+                    self._leave_unless_0()
+            self._stamp(n + 1)
+            n += 1
+        code.number(RAX, 0)
+        code.label(f"{self.name}.leave")
+        for register in reversed(_KEPT):
+            code.pop(register)
+        code.back()
+        for n, step in self.late:
+            self._late(n, step)
+        code.label(f"{self.name}.failed")
+        code.number(RAX, 1)
+        code.jump(f"{self.name}.leave")
+        code.end(self.name)
+
+    def _stamp(self, index: int) -> None:
+        if self.profiled:
+            self.code.clock()
+            self.code.store(R14, 8 * index, RAX)
+
+    def _leave_unless_0(self) -> None:
+        self.code.test(RAX)
+        self.code.jump(f"{self.name}.failed", JNE)
+
+    def _wait(self, n: int, step: WaitFor) -> None:
+        """A look at the counter; the rest stands behind the function."""
+        code = self.code
+        code.product(RDX, R13, self.spec.sets[step.producer])
+        code.add_number(RDX, step.count)
+        code.compare_memory(R12, _FLAG_BYTES * step.producer, RDX)
+        code.jump(f"{self.name}.{n}.spin", JB)
+        code.label(f"{self.name}.{n}.go")
+        self.late.append((n, step))
+
+    def _late(self, n: int, step: WaitFor) -> None:
+        """Fetch what is handed over, then spin in `sk_wait`. RDX is the count that is awaited."""
+        code = self.code
+        code.label(f"{self.name}.{n}.spin")
+        known: tuple[BasePointer, int] | None = None
+        for line in step.data:
+            if (line.space, line.slot) != known:
+                known = (line.space, line.slot)
+                _locate(code, RSI, RBX, Location(line.space, 0, line.slot))
+            if fits(line.offset):
+                code.prefetch(RSI, line.offset)
+            else:
+                code.address(RAX, RSI, line.offset)
+                code.prefetch(RAX, 0)
+        code.add_number(RSP, -16)
+        _locate(code, RAX, RBX, step.weights)
+        code.store(RSP, 0, RAX)
+        code.store_number(RSP, 8, prefetch_lines(step))
+        code.move(RDI, RBX)
+        code.address(RSI, R12, _FLAG_BYTES * step.producer)
+        for register, number in ((RCX, self.core), (R8, step.producer), (R9, step.wait)):
+            code.number(register, number)
+        code.call_outside("sk_wait")
+        code.add_number(RSP, 16)
+        self._leave_unless_0()
+        code.jump(f"{self.name}.{n}.go")
+
+    def _waits(self, n: int, waits: Sequence[WaitFor]) -> None:
+        """A run of waits, from a table."""
+        code, sets = self.code, self.spec.sets
+        code.add_number(RSP, -16)
+        if self.profiled:
+            code.address(RAX, R14, 8 * (n + 1))
+        else:
+            code.number(RAX, 0)
+        code.store(RSP, 0, RAX)
+        _locate(code, R8, RBX, waits[0].weights)
+        code.number(R9, prefetch_lines(waits[0]))
+        code.move(RDI, RBX)
+        code.address_of_table(RSI, [part for w in waits for part in (w.producer, w.count, sets[w.producer], w.wait)])
+        code.number(RDX, len(waits))
+        code.number(RCX, self.core)
+        code.call_outside("sk_wait_many")
+        code.add_number(RSP, 16)
+        self._leave_unless_0()
