@@ -119,10 +119,10 @@ test: check emulator browser $(if $(filter 1,$(SK_REQUIRE_TORCH)),$(VENV)/.torch
 	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal -m 'not serial' $(TEST_FLAGS)
 	$(BIN)/python -m pytest -m serial $(TEST_FLAGS)
 
-# What `make test` checks of a sample only: each access of each kernel under test against what its tiling declares, runs
-# of models that are watched for races, ten thousand compilations and a million launches in one process, the extension
-# compiled from the sdist, verdicts of the verifiers on random plans. And whether tests notice mutants of the checkers:
-# a sample, drawn each time.
+# What `make test` checks of a sample only: each kernel under test as LLVM optimises it, each of its accesses against what
+# its tiling declares, runs of models that are watched for races, ten thousand compilations and a million launches in one
+# process, the extension compiled from the sdist, verdicts of the verifiers on random plans. And whether tests notice
+# mutants of the checkers: a sample, drawn each time.
 soak: $(VENV)/.test-tools $(VENV)/.built
 	$(BIN)/python -m pytest --soak -n $(TEST_JOBS) --dist worksteal -q -m 'not serial' tests/ut/test_kernels_*.py \
 	  tests/st/test_races.py tests/st/test_explore.py tests/st/test_endurance.py tests/ut/test_packaging.py \

@@ -21,14 +21,22 @@ from superkernel.target.cpu import CpuTarget
 
 class StandaloneKernel:
     """A compiled body. `run(arrays)` takes one C-contiguous array per operand (constants unpacked, outputs are
-    written). With a `window` it records what it touches: operands and scratch must lie there (`run_packed`)."""
+    written). With a `window` it records what it touches: operands and scratch must lie there (`run_packed`). `level`:
+    of optimisation, 0 to 2, where nothing is recorded."""
 
     def __init__(
-        self, kernel: str, body: Body, tiling: Tiling, cpu: CpuTarget, window: MemoryWindow | None = None
+        self,
+        kernel: str,
+        body: Body,
+        tiling: Tiling,
+        cpu: CpuTarget,
+        window: MemoryWindow | None = None,
+        *,
+        level: int = 2,
     ) -> None:
         self.body, self.tiling = body, tiling
         text = emit_ir(kernel, body, tiling, cpu if window is None else recordable(cpu))
-        self.object = compile_ir(text, cpu) if window is None else compile_recorded(text, cpu, window)
+        self.object = compile_ir(text, cpu, level) if window is None else compile_recorded(text, cpu, window)
         self._code = LoadedCode([self.object])
         kinds = [ctypes.c_void_p] * (len(body.operands) + 1) + [ctypes.c_int64] * 2
         self._call = ctypes.CFUNCTYPE(None, *kinds)(self._code.address("kernel"))
