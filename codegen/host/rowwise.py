@@ -13,12 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from superkernel.codegen.host import vecmath
 from superkernel.codegen.host.builder import KernelBuilder, compute_dtype
 from superkernel.codegen.host.convert import convert
 from superkernel.codegen.host.program import input_type
 from superkernel.codegen.host.rows import Accumulator, Point, RowWalk, accumulator, each_unit
-from superkernel.codegen.host.vecexpr import Expr
+from superkernel.codegen.host.vecexpr import Expr, rounded
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError
 from superkernel.ir.body import Body
@@ -74,14 +76,19 @@ def _softmax(t: FormulaContext) -> None:
     greatest = accumulator(t.kb, t.dtype, "max")
     (top,) = w.reduce((0,), [greatest], lambda p, a: [greatest.merge(a[0], t.first(p))], unroll=SUM_UNROLL)
 
+    whole = t.body.op == "softmax_integer"
+
     def power(p: Point, a: list[Expr]) -> list[Expr]:
-        e = t.math("exp", t.again(p) - w.spread(top, p.lanes))
-        if t.body.op == "softmax":
+        x = t.again(p) - w.spread(top, p.lanes)
+        e = t.math("exp", x * float(np.float32(real(t.body.attr["scale"]))) if whole else x)
+        if whole:
+            e = rounded(e * float(integer(t.body.attr["grid"])), "roundeven")
+        if t.body.op != "log_softmax":
             p.save(e, t.dtype)
         return [a[0] + e]
 
     (total,) = w.reduce(t.later, [t.sum()], power)
-    if t.body.op == "softmax":
+    if t.body.op != "log_softmax":
         factor = 1.0 / total
         w.each((-1,), lambda p: p.emit(p.saved(t.dtype) * w.spread(factor, p.lanes)))
         return
@@ -197,6 +204,7 @@ def _divide_by_power(t: FormulaContext, x: Expr, base: Expr, beta: float) -> Exp
 _FORMULAS: dict[str, Callable[[FormulaContext], None]] = {
     "softmax": _softmax,
     "log_softmax": _softmax,
+    "softmax_integer": _softmax,
     **dict.fromkeys(("layer_norm", "rms_norm", "group_norm", "instance_norm"), _norm),
     "lp_norm": _lp_norm,
     "batch_norm": _batch_norm,

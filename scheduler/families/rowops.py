@@ -10,7 +10,7 @@ from superkernel.ir.body import Body, PointwiseProgram
 from superkernel.ops.opdef import AttrValue
 from superkernel.scheduler.families.rowspace import RowSpace, flip_dim, remap, row_space, slot_program, split_dim
 
-ALONG_AXIS = ("softmax", "log_softmax", "lp_norm")
+ALONG_AXIS = ("softmax", "log_softmax", "softmax_integer", "lp_norm")
 OVER_TAIL = ("layer_norm", "rms_norm")
 PER_CHANNEL = ("group_norm", "instance_norm", "batch_norm")
 ARG_REDUCTIONS = ("argmax", "argmin")

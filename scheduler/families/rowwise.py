@@ -21,12 +21,13 @@ from superkernel.scheduler.families.rowtiling import RowTiling, across
 from superkernel.scheduler.tiling import KernelFamily
 from superkernel.target.cpu import CpuTarget
 
-_WORK = {"softmax": 20.0, "log_softmax": 20.0, "rms_norm": 2.0, "lrn": 30.0}  # others 4
+_WORK = {"softmax": 20.0, "log_softmax": 20.0, "softmax_integer": 22.0, "rms_norm": 2.0, "lrn": 30.0}  # others 4
 
 
 _ROW_NS = {
     "softmax": 12.5,
     "log_softmax": 25.0,
+    "softmax_integer": 13.5,
     "rms_norm": 4.0,
     **dict.fromkeys(("layer_norm", "group_norm", "instance_norm"), 9.5),
 }
@@ -106,7 +107,7 @@ def _kernel(name: str, *ops: str) -> HostKernelDef:
 
 
 KERNELS = (
-    _kernel("softmax", "softmax", "log_softmax"),
+    _kernel("softmax", "softmax", "log_softmax", "softmax_integer"),
     _kernel("norm", "layer_norm", "rms_norm", "group_norm", "instance_norm", "lp_norm", "batch_norm"),
     _kernel("lrn", "lrn"),
 )

@@ -586,6 +586,12 @@ class OperatorMethods:
         """x - log(sum of e^x) along an axis."""
         return self._apply("log_softmax", (x,), {"axis": axis}, name)[0]
 
+    def softmax_integer(
+        self, x: TensorLike, grid: int, *, axis: int = -1, scale: float = 1.0, name: str | None = None
+    ) -> Tensor:
+        """p / sum of p along an axis, p = round(e^((x - greatest x) * scale) * grid), sums exact."""
+        return self._apply("softmax_integer", (x,), {"axis": axis, "scale": scale, "grid": grid}, name)[0]
+
     def layer_norm(
         self,
         x: TensorLike,

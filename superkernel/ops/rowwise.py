@@ -87,6 +87,28 @@ def _log_softmax_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tu
     return (shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True)),)
 
 
+_SUM_MAX, _GRID_MAX = 1 << 24, 1 << 22  # sums of whole numbers that are exact in f32, in any order; see `grid_max`
+
+
+def grid_max(row: int) -> int:
+    """The largest `grid` of a softmax_integer over rows so long: their sums are exact in f32, and numbers become whole
+    when 1.5 * 2^23 is added."""
+    return min(_GRID_MAX, _SUM_MAX // max(1, row))
+
+
+def _softmax_integer_infer(inputs: Types, attrs: Attrs) -> Outputs:
+    (result,) = _axis_infer(inputs, attrs)
+    grid, row = get(attrs, "grid", int), result.shape[axis_of(get(attrs, "axis", int), result.rank)]
+    require(0 < grid <= grid_max(row), "bad grid", f"1 to {grid_max(row)}", grid, "attribute 'grid'")
+    return (result,)
+
+
+def _softmax_integer_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
+    x, axis = to_f64(present(inputs, 0)), get(attrs, "axis", int)
+    power = np.rint(np.exp(_shifted(x, axis) * np.float32(get(attrs, "scale", float))) * get(attrs, "grid", int))
+    return (power / power.sum(axis=axis, keepdims=True),)
+
+
 def _lp_norm_infer(inputs: Types, attrs: Attrs) -> Outputs:
     require(get(attrs, "p", int) in (1, 2), "bad p", "1 or 2", get(attrs, "p", int))
     return _axis_infer(inputs, attrs)
@@ -253,6 +275,15 @@ _TAIL_AXIS = attr("axis", -1, "first of the normalised axes: all from it to the 
 OPS: tuple[OpDef, ...] = (
     _row("softmax", "e^x / sum of e^x along an axis.", (_X,), (_AXIS,), _axis_infer, _softmax_reference, 5),
     _row("log_softmax", "x - log(sum of e^x) along an axis.", (_X,), (_AXIS,), _axis_infer, _log_softmax_reference, 5),
+    _row(
+        "softmax_integer",
+        "p / sum of p along an axis, p = round(e^((x - greatest x) * scale) * grid), sums exact.",
+        (_X,),
+        (_AXIS, attr("scale", 1.0), attr("grid", int)),
+        _softmax_integer_infer,
+        _softmax_integer_reference,
+        8,
+    ),
     _row(
         "layer_norm",
         "(x - mean) / sqrt(variance + epsilon) * scale + bias over axis .. end.",

@@ -11,7 +11,8 @@ less is gone.
 
 Codes of 16 bits are multiplied byte by byte: 256 times the sum of the upper bytes and the sum of the lower ones, each
 exact, are added in f32. Unsigned ones that are quantised here are i16, 2^15 lower. A product of which both factors are
-computed bytes is one of their codes in f32, in pieces of the depth whose sums f32 holds exactly.
+computed bytes is one of their codes in f32, in pieces of the depth whose sums f32 holds exactly. A softmax between
+bytes takes exponentials of differences of codes in steps that are the same on every target (`softmax_grid`).
 
 A `conv_integer` that no kernel of bytes takes (depthwise, in three dimensions, weights with a zero point or computed)
 becomes a convolution of the same numbers in f32 or f64, rounded to whole ones; so does a depthwise convolution of
@@ -22,6 +23,7 @@ of a quantised network hang neither on the order of sums nor on the target.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -30,6 +32,7 @@ from numpy.typing import NDArray
 from superkernel.core.dtypes import DType
 from superkernel.ir.graph import Graph, Node
 from superkernel.ops.opdef import BYTES
+from superkernel.ops.rowwise import grid_max
 from superkernel.transforms.base import NodePass
 from superkernel.transforms.editor import Editor
 from superkernel.transforms.fold import FoldConstants
@@ -44,6 +47,8 @@ _MOVES = frozenset({"reshape", "transpose", "slice", "max_pool"})
 _WORDS = frozenset({DType.I16, DType.U16})
 _ACTIVATIONS = BYTES | _WORDS
 _BYTE, _HALF_WORD = 256, 1 << 15
+_STEPS_PER_ROOT = 300  # of the root of a row's length: what rounding leaves of a sum is a quarter of a 256th
+_EXP_ERROR = 2.0**-21  # of an exponential times a number, relative: twice what it is
 _PIECES = 16  # of the depth of a product of computed factors
 
 
@@ -332,6 +337,39 @@ def _largest(editor: Editor, codes: Codes) -> int:
     return max(info.max - zero, zero - info.min)
 
 
+def _softmax(editor: Editor, node: Node) -> None:
+    """The softmax of dequantised bytes that is quantised again as one of whole numbers, the same on every target."""
+    codes = codes_of(editor, node.inputs[0], BYTES)
+    readers = [editor.nodes[name] for name in editor.readers.get(node.outputs[0], {})]
+    quantised = bool(readers) and all(r.op == "quantize" for r in readers) and node.outputs[0] not in editor.outputs
+    if codes is None or not codes.per_tensor or not quantised:
+        return
+    scale, kind = codes.scale.reshape(()), editor.type(codes.value)
+    axis = int(node.attrs["axis"])  # type: ignore[arg-type]
+    grid = softmax_grid(float(scale), kind.shape[axis]) if kind.rank and kind.size else None
+    if grid is not None:
+        real = editor.emit("cast", (codes.value,), {"dtype": DType.F32}, node)
+        attrs = {"axis": axis, "scale": float(scale), "grid": grid}
+        editor.emit("softmax_integer", (real,), attrs, node, node.outputs[0])
+
+
+@cache
+def softmax_grid(scale: float, row: int) -> int | None:
+    """A large number of which no e^(-d * scale), d the difference of two bytes, is a multiple and a half, by more than
+    exponentials are off on any target: in multiples of it they are the same on all. None where rows are too long for
+    f32 to hold their sums in enough steps."""
+    apart = (np.arange(1, _BYTE, dtype=np.float32) * np.float32(scale)).astype(np.float64)
+    powers, most = np.exp(-apart), grid_max(row)
+    least = max(1, int(_STEPS_PER_ROOT * row**0.5))
+    while most >= least:
+        for grid in range(most, max(least, most - most // 8) - 1, -max(1, most // 1024)):
+            steps = powers * grid
+            if np.all(np.abs(steps - np.floor(steps) - 0.5) > steps * _EXP_ERROR):
+                return grid
+        most //= 2
+    return None
+
+
 def _signed_weights(editor: Editor, node: Node) -> bool:
     """Constant u8 weights with zero point 128 as i8; whether the node has i8 weights without a zero point then."""
     last = 4 if node.op == "conv_integer" else 3
@@ -485,6 +523,7 @@ class FuseQuantised:
             "conv_integer": _integer_or_float_conv,
             "quantize": _quantised,
             "global_avg_pool": _average,
+            "softmax": _softmax,
             "conv": _integer_conv,
             "gemm": _integer_matmul,
             "matmul": _integer_matmul,

@@ -375,6 +375,7 @@ ANCHOR_MAKERS: dict[str, Maker] = {
     "batch_norm": _channels(4, {}),
     "softmax": _AXIS_ROWS,
     "log_softmax": _AXIS_ROWS,
+    "softmax_integer": _plain(((4, 9), {"grid": 1 << 20, "scale": 0.3}), ((3, 5, 2), {"axis": 1, "grid": 1 << 21})),
     "lp_norm": _both(_AXIS_ROWS, _plain(((4, 9), {"p": 1}))),
     "lrn": _plain(((1, 5, 4), {"size": 3}), ((2, 4, 2, 2), {"size": 4, "alpha": 0.5, "beta": 0.5, "bias": 2.0})),
     "max_pool": _both(_POOLS, _WIDE_POOLS),

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from onnx_models import helper, numpy_helper, onnx
 
 Array = NDArray[Any]
-NETWORKS = ("mobilenet", "resnet")
+NETWORKS = ("mobilenet", "resnet", "attention")
 SIZE, CLASSES = 24, 10
 
 
@@ -38,6 +38,15 @@ class _Net:
         window = {"kernel_shape": [k, k], "strides": [stride, stride], "pads": [k // 2] * 4}
         return self.node("Conv", x, w, b, group=groups, **window)
 
+    def linear(self, x: str, depth: int, width: int) -> str:
+        w, b = self.constant(depth, width, scale=depth**-0.5), self.constant(width, scale=0.1)
+        return self.node("Add", self.node("MatMul", x, w), b)
+
+    def shaped(self, x: str, *shape: int) -> str:
+        name = f"c{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(np.array(shape), name))
+        return self.node("Reshape", x, name)
+
     def relu(self, x: str) -> str:
         return self.node("Relu", x)
 
@@ -51,8 +60,12 @@ class _Net:
 
 
 def save_network(name: str, path: Path, width: int = 16) -> None:
-    """MobileNet's: depthwise and 1 x 1 convolutions in turn. ResNet-50's: bottlenecks with residual sums."""
+    """MobileNet's: depthwise and 1 x 1 convolutions in turn. ResNet-50's: bottlenecks with residual sums. Attention of
+    patches, without norms."""
     net = _Net(name)
+    if name == "attention":
+        _attention(net, path)
+        return
     x = net.relu(net.conv("x", (3, width), 3, 2))
     have = width
     if name == "mobilenet":
@@ -68,6 +81,18 @@ def save_network(name: str, path: Path, width: int = 16) -> None:
             z = x if (have, stride) == (channels, 1) else net.conv(x, (have, channels), 1, stride)
             x, have = net.relu(net.node("Add", y, z)), channels
     net.save(path, x, have)
+
+
+def _attention(net: _Net, path: Path) -> None:
+    tokens, width, heads, depth = 36, 48, 4, 12
+    x = net.node("Transpose", net.shaped("x", 1, width, tokens), perm=[0, 2, 1])
+    q, k, v = (net.shaped(net.linear(x, width, width), 1, tokens, heads, depth) for _ in range(3))
+    q, v = (net.node("Transpose", side, perm=[0, 2, 1, 3]) for side in (q, v))
+    scores = net.node("MatMul", q, net.node("Transpose", k, perm=[0, 2, 3, 1]))
+    seen = net.node("MatMul", net.node("Softmax", scores, axis=-1), v)
+    seen = net.shaped(net.node("Transpose", seen, perm=[0, 2, 1, 3]), 1, tokens, width)
+    x = net.relu(net.node("Add", x, net.linear(seen, width, width)))
+    net.save(path, net.shaped(net.node("Transpose", x, perm=[0, 2, 1]), 1, width, 6, 6), width)
 
 
 def images(count: int, seed: int = 1) -> list[dict[str, Array]]:

@@ -23,6 +23,7 @@ from superkernel.scheduler.families.aicore.row_modes import RowMode
 from superkernel.scheduler.families.aicore.rows import TILE_BYTES_MAX, RowsTiling
 from superkernel.target.aicore import load_target
 from superkernel.target.engines import Engine
+from superkernel.transforms.quantised import softmax_grid
 
 TOLERANCE = {np.dtype(np.float32): 1e-5, np.dtype(np.float16): 2e-3, np.dtype(ml_dtypes.bfloat16): 1e-2}
 
@@ -112,6 +113,18 @@ def test_long_rows_stream(op: str) -> None:
     for shape, axis in (((3, 5000), -1), ((2, 700, 40), 1)):
         for tiling in check("aicore.softmax", op, [numbers(*shape)], {"axis": axis}, target=small(20 * 1024)):
             assert not tiling.resident
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"), [*((shape, axis) for shape, axis, _ in AXES), ((3, 1400), -1), ((2, 700, 40), 1)]
+)
+def test_softmax_of_whole_numbers(shape: tuple[int, ...], axis: int) -> None:
+    """Nothing but the last product is rounded, where rows stream neither."""
+    attrs = {"axis": axis, "scale": 0.05, "grid": softmax_grid(0.05, shape[axis])}
+    is_long, x = shape[axis] >= 700, np.rint(numbers(*shape, scale=40)).astype(np.float32)
+    target = small(8 * 1024) if is_long else "mini"
+    for tiling in check("aicore.softmax", "softmax_integer", [x], attrs, target=target, tol=1e-7):
+        assert tiling.resident is not is_long
 
 
 def test_views() -> None:

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernel_check import Array
+from kernel_check import Array, tiers
 from op_cases import check_op, check_op_with_epilogue, check_op_with_prologue, op_body
 
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.scheduler.families.rowtiling import RowTiling
 from superkernel.scheduler.families.rowwise import FAMILY
+from superkernel.transforms.quantised import softmax_grid
 
 
 def numbers(*shape: int, dtype: Any = np.float32, seed: int = 0) -> Array:
@@ -28,6 +29,15 @@ AXES = [((5, 77), -1), ((3, 70, 9), 1), ((2, 3, 20, 33), 1), ((3, 1), -1), ((0, 
 def test_softmax(op: str, shape: tuple[int, ...], axis: int) -> None:
     tier = None if op == "softmax" else "avx2"
     check_op("host.softmax", op, [numbers(*shape) * 9], {"axis": axis}, tier=tier, splits=2)
+
+
+@pytest.mark.parametrize(("shape", "axis"), [*AXES, ((40, 3), -1), ((2, 21, 10), -1)])
+def test_softmax_of_whole_numbers(shape: tuple[int, ...], axis: int) -> None:
+    """Nothing but the last product is rounded, on any tier."""
+    grid = softmax_grid(0.05, shape[axis])
+    attrs = {"axis": axis, "scale": 0.05, "grid": grid}
+    for tier in tiers():
+        check_op("host.softmax", "softmax_integer", [np.rint(numbers(*shape) * 30)], attrs, tol=1e-7, tier=tier)
 
 
 @pytest.mark.parametrize(("dtype", "tol"), [(np.float64, 1e-13), (np.float16, 1e-3)])

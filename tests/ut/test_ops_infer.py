@@ -114,6 +114,8 @@ BAD: list[tuple[str, str, dict[str, Any], str]] = [
     ("group_norm", "f32[2,4,3] f32[4] f32[4]", {"groups": 3}, "does not divide"),
     ("group_norm", "f32[2,4,3] f32[3] f32[4]", {"groups": 2}, "wrong shape"),
     ("lrn", "f32[2,4]", {"size": 0}, "bad size"),
+    ("softmax_integer", "f32[2,9]", {"grid": 1 << 22}, "bad grid"),
+    ("softmax_integer", "f32[2,9]", {"grid": 0}, "bad grid"),
     ("matmul", "f32[2,3] f32[4,5]", {}, "inner dimensions differ"),
     ("matmul", "f32[] f32[2]", {}, "rank too small"),
     ("matmul", "f32[2,2,3] f32[3,3,4]", {}, "do not broadcast"),

@@ -245,6 +245,12 @@ def test_a_product_with_weights_in_blocks_by_hand() -> None:
     assert signed.tolist() == [0x21 + 2.0 * 0x43, 1 - 2.0 + 2 * (2 * 15 + 1)]
 
 
+def test_a_softmax_of_whole_numbers_by_hand() -> None:
+    """Of e^-0.5 = 0.607 and e^-2 = 0.135 in tenths."""
+    found = apply("softmax_integer", [np.array([[3.0, 2.0, -1.0]])], {"scale": 0.5, "grid": 10})[0]
+    np.testing.assert_array_equal(found, np.array([[10.0, 6.0, 1.0]]) / 17)
+
+
 def test_ragged_attention_takes_no_length_that_is_none() -> None:
     q = np.ones((2, 1, 3, 4))
     assert (apply("attention", [q, q, q, None, np.array([3, 1])], {"ragged": True})[0] == 1).all()
@@ -260,7 +266,7 @@ def test_every_operator_is_checked_somewhere() -> None:
 
     here = {
         "attention", "rope", "rms_norm", "trunc", "not_equal", "cast", "quantize", "dequantize", "kv_update", "lrn",
-        "grouped_matmul", "tile_groups", "tile_lengths", "block_matmul",
+        "grouped_matmul", "tile_groups", "tile_lengths", "block_matmul", "softmax_integer",
     }  # fmt: skip
     against_torch = {row.name for row in op_table().values() if row.torch}  # test_torch_operators.py
     assert set(op_table()) == set(ROWS) | here | against_torch

@@ -15,7 +15,7 @@ from superkernel.ir.body import Role
 from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
 from superkernel.transforms import simplify
-from superkernel.transforms.quantised import FuseQuantised
+from superkernel.transforms.quantised import FuseQuantised, softmax_grid
 
 Array = NDArray[Any]
 X_SCALE, Y_SCALE = np.float32(0.031), np.float32(0.27)
@@ -224,6 +224,48 @@ def test_factors_that_are_both_computed(dtype: str, depth: int, pieces: int) -> 
     assert len(np.unique(found)) > 10
     device = sk.compile(graph, target="mini", options={"fallback": "forbid"}).run({"x": x, "k": k}).outputs["y"]
     np.testing.assert_array_equal(device, found)
+
+
+@pytest.mark.parametrize(("axis", "shape"), [(-1, (3, 7, 50)), (1, (2, 33, 20))])
+@pytest.mark.parametrize("scale", [0.21, 0.037, 0.004])
+def test_softmax_between_codes(scale: float, axis: int, shape: tuple[int, ...]) -> None:
+    """The same integers on every tier and target, within a step of the exact ones; equal codes share equally."""
+    q = Quantised("u8")
+    y = q.b.softmax(q.real(q.codes(*shape), np.float32(scale)), axis=axis)
+    q.b.output(q.b.quantize(y, q.b.constant(np.float32(1 / 256)), q.b.constant(np.array(0, np.uint8))), name="y")
+    graph = q.b.graph()
+    assert ops(simplify(graph, quantised=True)) == ["cast", "softmax_integer", "quantize"]
+    x = q.random(*shape)
+    x[0] = 17
+    power = np.exp((x.astype(np.float64) - x.max(axis, keepdims=True)) * np.float32(scale))
+    wanted = np.clip(np.rint(256 * power / power.sum(axis, keepdims=True)), 0, 255)
+    found = run(graph, x)
+    assert np.abs(found.astype(int) - wanted).max() <= 1
+    assert len(np.unique(found[0])) == 1
+    assert scale < 0.03 or len(np.unique(found)) > 10
+    device = sk.compile(graph, target="mini", options={"fallback": "forbid"}).run({"x": x}).outputs["y"]
+    np.testing.assert_array_equal(device, found)
+
+
+def test_softmax_of_values_that_are_kept_is_left_alone() -> None:
+    q = Quantised("u8")
+    y = q.b.softmax(q.real(q.codes(4, 30)))
+    q.b.output(q.quantised(y), name="codes")
+    q.b.output(y, name="y")
+    assert "softmax_integer" not in ops(simplify(q.b.graph(), quantised=True))
+
+
+@pytest.mark.parametrize("row", [7, 128, 1000])
+def test_exponentials_in_steps_hang_on_no_target(row: int) -> None:
+    """However far they are off within what any target allows itself."""
+    for scale in np.random.default_rng(2).uniform(0.0005, 0.5, 20).astype(np.float32):
+        grid = softmax_grid(float(scale), row)
+        assert grid is not None
+        assert grid * row <= 1 << 24
+        exact = np.exp((np.arange(1, 256, dtype=np.float32) * -scale).astype(np.float64)) * grid
+        for off in (-(2.0**-22), 2.0**-22):
+            np.testing.assert_array_equal(np.rint(exact * (1 + off)), np.rint(exact))
+    assert softmax_grid(0.1, 2000) is None
 
 
 def test_unsigned_weights_around_128() -> None:

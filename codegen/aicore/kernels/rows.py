@@ -26,6 +26,7 @@ from superkernel.scheduler.families.aicore.rows import RowsTiling
 from superkernel.scheduler.families.rowops import integer, real
 
 LOWEST_F32 = -3.4028234663852886e38
+_TO_WHOLE = 1.5 * 2.0**23  # what added leaves no bits of less than 1 of numbers below 2^22
 
 
 def _keep(x: RowTile) -> RowTile:
@@ -69,6 +70,35 @@ def softmax(t: RowTask) -> None:
                 if not log:
                     ops.unary("v_exp", x, x)
             ops.binary("v_sub" if log else "v_mul", y, x, total)
+
+        t.results(result)
+
+
+def softmax_integer(t: RowTask) -> None:
+    """Exponentials as whole numbers, whose sum is exact: none of the order in which chunks are walked."""
+    scale, grid = (
+        bits_of(real(t.body.attr["scale"]), DType.F32),
+        bits_of(float(integer(t.body.attr["grid"])), DType.F32),
+    )
+    with t.units():
+        ops, top, total = t.ops, t.statistic(0), t.statistic(1)
+        part = top if t.tiling.resident else t.statistic(2)
+        t.reduce("max", top, _keep, bits_of(LOWEST_F32, DType.F32), part)
+
+        def power(x: RowTile) -> RowTile:
+            ops.binary("v_sub", x, x, top)
+            ops.unary("v_muls", x, x, value=scale)
+            ops.unary("v_exp", x, x)
+            ops.unary("v_muls", x, x, value=grid)
+            for sign in (1.0, -1.0):
+                ops.unary("v_adds", x, x, value=bits_of(sign * _TO_WHOLE, DType.F32))
+            return x
+
+        t.reduce("sum", total, power, 0, total if t.tiling.resident else part)
+        ops.unary("v_reciprocal", total, total)
+
+        def result(y: RowTile, x: RowTile) -> None:
+            ops.binary("v_mul", y, x if t.tiling.resident else power(x), total)
 
         t.results(result)
 
@@ -348,6 +378,7 @@ def running_sum(t: RowTask) -> None:
 
 FORMULAS: dict[str, Callable[[RowTask], None]] = {
     **dict.fromkeys(("softmax", "log_softmax"), softmax),
+    "softmax_integer": softmax_integer,
     **dict.fromkeys(("layer_norm", "rms_norm", "group_norm", "instance_norm"), norm),
     "lp_norm": lp_norm,
     "batch_norm": batch_norm,

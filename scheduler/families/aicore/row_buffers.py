@@ -31,7 +31,7 @@ STATISTICS = 6  # vectors of one number per tile row or column
 PARAM_ROWS_MAX = 2048  # of a further input that is held for all tile rows at once
 FOLD_COLUMNS = 64  # columns to which rows are folded before they are turned
 # Operators that change the data in place and need no temporary tile, unless rows are folded.
-_IN_PLACE = ("softmax", "batch_norm", *(f"reduce_{n}" for n in (
+_IN_PLACE = ("softmax", "softmax_integer", "batch_norm", *(f"reduce_{n}" for n in (
     "sum", "mean", "max", "min", "l1", "l2", "log_sum", "log_sum_exp", "sum_square")))  # fmt: skip
 
 

@@ -104,6 +104,7 @@ class _Work:
 _WORK: dict[str, _Work] = {
     "softmax": _Work(8, 12, 2, 2),
     "log_softmax": _Work(8, 10, 2, 2),
+    "softmax_integer": _Work(12, 18, 2, 3),
     "layer_norm": _Work(9, 12, 2, 3),
     "rms_norm": _Work(6, 7, 1, 2),
     "group_norm": _Work(9, 11, 2, 3),
@@ -337,7 +338,7 @@ _NORM = AicoreKernelDef(
 )
 KERNELS = (
     _NORM,
-    replace(_NORM, id="aicore.softmax", ops=("softmax", "log_softmax"), micro="softmax"),
+    replace(_NORM, id="aicore.softmax", ops=("softmax", "log_softmax", "softmax_integer"), micro="softmax"),
     replace(
         _NORM,
         id="aicore.reduce",  # floats in f32, integers in their own type, bytes in f16
