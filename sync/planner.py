@@ -21,6 +21,7 @@ from operator import attrgetter
 import numpy as np
 from numpy.typing import NDArray
 
+from superkernel.core.collection import paused
 from superkernel.core.counted import counted
 from superkernel.core.tensor import Region
 from superkernel.scheduler.schedule import Schedule, Task
@@ -44,6 +45,7 @@ from superkernel.sync.plan import (
 )  # fmt: skip
 
 
+@paused()
 def plan_sync(schedule: Schedule, *, sync: str = "minimal", handover_ns: float = 100.0) -> Plan:
     """The synchronisation plan. `sync` as in `Options`; `handover_ns` is the cost of one flag between two cores."""
     if sync == "full":

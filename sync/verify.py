@@ -33,6 +33,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from superkernel.core.collection import paused
 from superkernel.core.counted import counted
 from superkernel.core.errors import VerificationError, Violation
 from superkernel.sync.plan import BODY, SET, WAIT, Plan, Step, StepRows, Wait
@@ -96,6 +97,7 @@ def verify(plan: Plan, units: Mapping[int, int] | None = None) -> Certificate:
     return certificate
 
 
+@paused()
 def check(plan: Plan, units: Mapping[int, int] | None = None) -> tuple[list[Violation], Certificate | None]:
     """As `verify`, but returns the violations; the certificate is None where there are any."""
     programs = list(map(_Program, plan.programs))

@@ -35,10 +35,12 @@ Numbers: TypeAlias = NDArray[np.int32]
 Pairs: TypeAlias = tuple[Numbers, Numbers]
 """(earlier, later), as numbers of accesses."""
 
+_READ_ONLY = (Space.INPUT, Space.CONSTANT)
 _Place: TypeAlias = tuple[Space, int]
 _Users: TypeAlias = dict[object, int]
 """Accesses of a stretch of bytes. Of one core, those of the same bytes have one key: the last one stands for all."""
 
+_TASK = attrgetter("index", "core", "subop")
 _BLOCK = 1 << 18  # pairs that are looked at together
 
 
@@ -57,39 +59,54 @@ class Accesses:
     def __init__(self, tasks: Sequence[Task]) -> None:
         self.source: list[MemoryAccess] = []
         self.tasks: list[Task] = []
+        add_source, add_task = self.source.append, self.tasks.append
         self.unwritten: list[tuple[Task, MemoryAccess, int, int]] = []
         self._links = _Links(self.tasks)
         memory: dict[_Place, _Memory] = {}
+        number = 0  # of the next access
+        count: list[int] = []  # of each task's accesses
         for _, mine in groupby(tasks, attrgetter("subop")):
             used: dict[_Place, list[int]] = {}
             for task in mine:
+                before = number
                 for access in task.accesses:
-                    if access.regions and access.space not in (Space.INPUT, Space.CONSTANT):
-                        used.setdefault((access.space, access.slot), []).append(len(self.source))
-                        self.source.append(access)
-                        self.tasks.append(task)
+                    if access.regions and access.space not in _READ_ONLY:
+                        place = (access.space, access.slot)
+                        if place not in used:
+                            used[place] = []
+                        used[place].append(number)
+                        add_source(access)
+                        add_task(task)
+                        number += 1
+                count.append(number - before)
             for place, numbers in used.items():
                 block = memory.setdefault(place, _Memory())
                 bundles = list(_bundles(self.tasks, self.source, numbers))
-                for number, low, high in block.enter(bundles, numbers[0], self._links):
+                for reader, low, high in block.enter(bundles, numbers[0], self._links):
                     if place[0] in (Space.ARENA, Space.OUTPUT):
-                        self.unwritten.append((self.tasks[number], self.source[number], low, high))
-        self.task, self.core, self.subop = (
-            np.fromiter(map(attrgetter(name), self.tasks), np.int64) for name in ("index", "core", "subop")
-        )
+                        self.unwritten.append((self.tasks[reader], self.source[reader], low, high))
+        numbers_of_tasks = np.fromiter(chain.from_iterable(map(_TASK, tasks)), np.int64).reshape(-1, 3)
+        self.task: Column
+        self.core: Column
+        self.subop: Column
+        self.task, self.core, self.subop = np.repeat(numbers_of_tasks, count, axis=0).T.copy()
         self.write = np.fromiter(map(attrgetter("write"), self.source), np.bool_)
         self._regions = _Regions([access.regions for access in self.source])
-        numbers_of = {place: number for number, place in enumerate(memory)}
+        self._places = {place: number for number, place in enumerate(memory)}
         places = map(attrgetter("space", "slot"), self.source)
-        self._space = np.fromiter(map(numbers_of.__getitem__, places), np.int64)
+        self._space = np.fromiter(map(self._places.__getitem__, places), np.int64)
 
     def count_overlaps(self, *apart: Column) -> int:
         """The number of pairs of accesses whose address ranges meet, at least one of them a write, and that agree in
         each of the columns."""
-        same = np.zeros(len(self.source), np.int64)
-        for column in (self._space, *apart):
-            _, same = np.unique(same * (column.max(initial=0) + 1) + column, return_inverse=True)
         low, high, reads = self._regions.low, self._regions.high, ~self.write
+        span = int(high.max(initial=0) - low.min(initial=0)) + 1
+        same, groups = self._space, len(self._places)
+        for column in apart:
+            many = int(column.max(initial=0)) + 1
+            same, groups = same * many + column, groups * many
+        if span * groups > 1 << 62:  # then only groups that there are have a number
+            _, same = np.unique(same, return_inverse=True)
         return _count_overlaps(low, high, same) - _count_overlaps(low[reads], high[reads], same[reads])
 
     def blocks(self) -> Iterator[Pairs]:
@@ -326,13 +343,13 @@ class _Stretches:
     def add(self, bundle: _Bundle) -> None:
         """More users of a stretch."""
         new = dict(zip(bundle.keys, bundle.users, strict=True))
-        at, stop = self._cut(bundle.low), self._cut(bundle.high)
+        at, stop = self._stretches(bundle.low, bundle.high)
         for users in self.users[at:stop]:
             users.update(new)
 
     def replace(self, bundle: _Bundle, first: int) -> None:
         """Other users of a stretch; of those who were there, the ones from access `first` on stay."""
-        at, stop = self._cut(bundle.low), self._cut(bundle.high)
+        at, stop = self._stretches(bundle.low, bundle.high)
         new = dict(zip(bundle.keys, bundle.users, strict=True))
         if any(max(users.values(), default=-1) >= first for users in self.users[at:stop]):
             for n in range(at, stop):
@@ -346,11 +363,18 @@ class _Stretches:
         at = bisect_right(self.starts, low) - 1
         if self.starts[at + 1] >= high and not self.users[at]:
             return
-        at, stop = self._cut(low), self._cut(high)
+        at, stop = self._stretches(low, high)
         at -= not self.users[at - 1]
         stop += not self.users[stop]
         self.starts[at:stop] = [self.starts[at]]
         self.users[at:stop] = [{}]
+
+    def _stretches(self, low: int, high: int) -> tuple[int, int]:
+        """The numbers of those that make [low, high), from the first one up to behind the last one; others are cut."""
+        at = bisect_left(self.starts, low)
+        if self.starts[at] == low and self.starts[at + 1] == high:  # nothing is cut
+            return at, at + 1
+        return self._cut(low), self._cut(high)
 
     def _cut(self, at: int) -> int:
         n = bisect_left(self.starts, at)
@@ -375,6 +399,8 @@ class _Runs:
     def add(self, low: int, high: int) -> None:
         """[low, high) is in it."""
         at, stop = bisect_left(self.stops, low), bisect_right(self.starts, high)
+        if stop == at + 1 and self.starts[at] <= low and high <= self.stops[at]:
+            return
         if at < stop:
             low, high = min(low, self.starts[at]), max(high, self.stops[stop - 1])
         self.starts[at:stop] = [low]
@@ -454,7 +480,7 @@ def _count_overlaps(low: Column, high: Column, group: Column) -> int:
     """The number of pairs of one group whose ranges meet: each group far away from the others, whoever begins before
     one ends and does not end before it begins."""
     span = high.max(initial=0) - low.min(initial=0) + 1
-    low, high = low + span * group, high + span * group
-    begun = np.searchsorted(np.sort(low), high, "left")
-    ended = np.searchsorted(np.sort(high), low, "right")
+    low, high = np.sort(low + span * group), np.sort(high + span * group)
+    begun = np.searchsorted(low, high, "left")
+    ended = np.searchsorted(high, low, "right")
     return int((begun - ended).sum() - len(low)) // 2

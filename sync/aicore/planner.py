@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from superkernel.core.collection import paused
 from superkernel.scheduler.aicore.cores import Cores
 from superkernel.scheduler.aicore.schedule import AicoreSchedule
 from superkernel.scheduler.families.aicore.base import AicoreKernelType, AicoreTiling
@@ -58,6 +59,7 @@ _WITNESSES = 4  # kept per boundary
 _AT_ONCE = 1 << 16  # conflicts
 
 
+@paused()
 def plan_aicore(
     schedule: AicoreSchedule,
     target: AicoreTarget,

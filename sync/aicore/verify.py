@@ -37,6 +37,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from superkernel.core.collection import paused
 from superkernel.core.counted import counted
 from superkernel.core.errors import VerificationError, Violation
 from superkernel.sync.aicore.plan import AicorePlan
@@ -87,6 +88,7 @@ def verify_aicore(plan: AicorePlan, units: Mapping[int, int] | None = None) -> A
     return certificate
 
 
+@paused()
 def check_aicore_plan(
     plan: AicorePlan, units: Mapping[int, int] | None = None, accesses: Accesses | None = None
 ) -> tuple[list[Violation], AicoreCertificate | None]:

@@ -326,6 +326,7 @@ def test_it_imports_nothing_of_the_planner() -> None:
     imported = {n.module for tree in trees for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module}
     own = {m for m in imported if m.startswith("superkernel")}
     assert own <= {
+        "superkernel.core.collection",
         "superkernel.core.counted",
         "superkernel.core.errors",
         "superkernel.scheduler.schedule",

@@ -313,6 +313,19 @@ def test_ranges_that_meet_are_counted(seed: int) -> None:
     assert accesses.count_overlaps(accesses.core) == counts["core"]
 
 
+def test_pairs_are_counted_where_addresses_are_far_away() -> None:
+    """More groups of cores and spaces than 64 bits have room for, were each as far away from the others."""
+    far = (1 << 60) - 13  # so that 16 times all bytes that there are is nothing, in 64 bits
+    cores = [0, 16, 16, 0]
+    tasks = tasks_of(*((n, core, (write(0, 8), read(far, 8), write(far + 4, 8))) for n, core in enumerate(cores)))
+    accesses = Accesses(tasks)
+    # Six pairs of tasks meet at 0 and three times at `far`; each task's own read and write do, too.
+    assert accesses.count_overlaps() == 6 * 4 + 4
+    assert accesses.count_overlaps(accesses.core) == 2 * 4 + 4
+    assert accesses.count_overlaps(accesses.task) == 4
+    assert accesses.count_overlaps(accesses.core, accesses.subop) == 4
+
+
 @pytest.mark.parametrize("stride", [0, 64])
 @pytest.mark.parametrize("cores", [2, 16])
 def test_pairs_grow_with_tasks_and_no_faster(cores: int, stride: int) -> None:
