@@ -1,10 +1,10 @@
 """Tests run on mutants of Python files, thousands of them: nothing is imported twice.
 
-Model: one process collects the tests. A fork of it runs each once on the code as it is, and notes which lines of the
-files each runs, and how long that takes. Then each mutant has a fork of its own, in which the code of the changed
-functions is exchanged; it runs the tests that come by the changed lines, those first that killed the most mutants per
-second so far, until one fails. A test that takes ten times as long as before and some seconds more, in CPU time, fails;
-so does one that needs several GB more memory.
+Model: one process collects the tests. A fork of it runs each once on the code as it is, but for a call ahead of each
+statement that some mutant changes, and so notes which mutants each test comes by, and how long it takes. Then each
+mutant has a fork of its own, in which the code of the changed functions is exchanged; it runs the tests that come by
+the change, those first that killed the most mutants per second so far, until one fails. A test that takes ten times as
+long as before and some seconds more, in CPU time, fails; so does one that needs several GB more memory.
 
 What is changed outside of functions, or cannot be exchanged, is run by a fork that imports and collects anew, with the
 changed file in the place of the original. So is a mutant that stayed alive: what was computed at import may have hidden
@@ -13,6 +13,8 @@ it.
 
 from __future__ import annotations
 
+import ast
+import builtins
 import contextlib
 import gc
 import importlib.abc
@@ -26,8 +28,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType
+from types import CodeType, FunctionType
 from typing import Any, Protocol
 
 import pytest
@@ -38,14 +41,14 @@ HANG_S = 180  # wall time of one test
 MEMORY_BYTES_MAX = 6 << 30  # beyond what the process has
 
 
+_MARK = "__mutants_come_by__"
 _KNOWN, _FAILED = -1, -2  # in the place of a mutant's number: what is known of the tests; an error
 
 
 class Mutant(Protocol):
-    """A changed file: `tree()` is its code, lines `line` to `last` of the original come by the change."""
+    """A changed file: `tree()` is its code. The change lies in the statement of the original that begins in `line`."""
 
     line: int
-    last: int
 
     @property
     def path(self) -> Path: ...
@@ -69,7 +72,7 @@ class _Baseline:
 
     seconds: float
     passed: bool
-    lines: dict[str, set[int]]  # that it runs, by file
+    mutants: set[int]  # by number, that it comes by
     kills: int = 0
     runs: int = 0
 
@@ -80,16 +83,22 @@ class _Baseline:
 
 
 def run(
-    root: Path, tests: Mapping[Any, Sequence[str]], *, budget_s: float, sure: bool = True
+    root: Path,
+    tests: Mapping[Any, Sequence[str]],
+    *,
+    budget_s: float,
+    first_s: float = float("inf"),
+    sure: bool = True,
 ) -> Iterator[tuple[Any, Result]]:
     """Run each mutant's tests (paths below `root`, as pytest takes them), `budget_s` seconds of CPU time long, and tell
-    how it went. `sure`: run what stays alive anew. Raises RuntimeError where tests cannot be collected, or one fails on
-    the code as it is."""
-    paths = sorted({test for mine in tests.values() for test in mine})
+    how it went. `first_s`: CPU time for all tests on the code as it is; those that it is not enough for are left out.
+    `sure`: run what stays alive anew. Raises RuntimeError where tests cannot be collected, or one fails on the code as
+    it is."""
+    paths = list(dict.fromkeys(test for mine in tests.values() for test in mine))
     sys.setswitchinterval(0.005)
     with tempfile.TemporaryDirectory() as folder:
-        work = _Work(root, Path(folder), tests, paths, budget_s)
-        child, results = _forked(work.collect_and_run)
+        work = _Work(root, Path(folder), tests, paths, budget_s, first_s)
+        child, results = forked(work.collect_and_run)
         told = 0
         with results:
             while True:
@@ -105,14 +114,14 @@ def run(
                 told += 1
                 mutant = work.mutants[number]
                 if not result.killed_by and (sure or not result.ran):
-                    result = work.run_anew(mutant, result)
+                    result = work.run_anew(number, result)
                 yield mutant, result
         os.waitpid(child, 0)
         if told < len(work.mutants):
             raise RuntimeError("the process that runs the tests has died")
 
 
-def _forked(body: Callable[[Callable[[object], None]], None]) -> tuple[int, Any]:
+def forked(body: Callable[[Callable[[object], None]], None]) -> tuple[int, Any]:
     """Run in a fork. It is given what sends objects to the file that is returned; the fork ends with its body."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -146,6 +155,7 @@ class _Work:
     tests: Mapping[Any, Sequence[str]]
     paths: Sequence[str]
     budget_s: float
+    first_s: float
     mutants: list[Any] = field(init=False)
     known: dict[str, _Baseline] = field(default_factory=dict)
 
@@ -185,10 +195,15 @@ class _Work:
 
     def _run_all(self, items: Sequence[pytest.Item], send: Callable[[object], None]) -> None:
         files = {os.path.realpath(mutant.path): mutant.path for mutant in self.mutants}
-        child, results = _forked(lambda send: _run_once(items, set(files), send))
+        functions = _functions(files)
+        marked, everywhere = _marked(self.mutants, functions)
+        child, results = forked(lambda send: _run_once(items, marked, everywhere, self.first_s, send))
         with results:
-            while len(self.known) < len(items):
-                name, baseline = pickle.load(results)
+            while True:
+                try:
+                    name, baseline = pickle.load(results)
+                except EOFError:
+                    break
                 if isinstance(baseline, Exception):
                     raise baseline
                 if not baseline.passed:
@@ -196,15 +211,12 @@ class _Work:
                 self.known[name] = baseline
         os.waitpid(child, 0)
         send((_KNOWN, self.known))
-        functions = _functions(files)
         for number, mutant in enumerate(self.mutants):
             exchanged = _exchanged(mutant, functions)
             if exchanged is None:
                 send((number, Result("", 0, 0, ran=False)))
                 continue
-            path = os.path.realpath(mutant.path)
-            lines = range(mutant.line, mutant.last + 1)
-            mine = [item for item in items if not self.known[item.nodeid].lines[path].isdisjoint(lines)]
+            mine = [i for i in items if i.nodeid in self.known and number in self.known[i.nodeid].mutants]
             mine = [item for item in mine if item.nodeid.split("::")[0] in self.tests[mutant]]
             send((number, self._run(mine, exchanged)))
 
@@ -222,7 +234,7 @@ class _Work:
     def outcome(self, body: Callable[[Callable[[object], None]], None]) -> Result:
         """Of a fork that tells the name of each test ahead of it, then whether it passed."""
         start = time.monotonic()
-        child, told = _forked(body)
+        child, told = forked(body)
         name, passed, count = "", True, 0
         with told:
             while True:
@@ -250,7 +262,7 @@ class _Work:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-        for item, following in zip(items, [*items[1:], None], strict=True):
+        for item, following in _pairs(items):
             if time.process_time() - spent > self.budget_s:
                 break
             known = self.known.get(item.nodeid)
@@ -263,14 +275,14 @@ class _Work:
             if not passed:
                 break
 
-    def run_anew(self, mutant: Any, before: Result) -> Result:
+    def run_anew(self, number: int, before: Result) -> Result:
         """A mutant in a process that imports the changed file."""
+        mutant = self.mutants[number]
         path = os.path.realpath(mutant.path)
-        lines = range(mutant.line, mutant.last + 1)
         order = {
             name: -known.promise
             for name, known in self.known.items()
-            if name.split("::")[0] in self.tests[mutant] and (not before.ran or not known.lines[path].isdisjoint(lines))
+            if name.split("::")[0] in self.tests[mutant] and (not before.ran or number in known.mutants)
         }
 
         def body(send: Callable[[object], None]) -> None:
@@ -285,42 +297,35 @@ class _Work:
         return self.outcome(body) if order else before
 
 
+def _pairs(items: Sequence[pytest.Item]) -> Iterator[tuple[pytest.Item, pytest.Item | None]]:
+    """Each with the one behind it."""
+    return zip(items, chain(items[1:], [None]), strict=False)
+
+
 def _passes(item: pytest.Item, following: pytest.Item | None) -> bool:
     return not any(report.failed for report in runtestprotocol(item, log=False, nextitem=following))
 
 
-def _run_once(items: Sequence[pytest.Item], files: set[str], send: Callable[[object], None]) -> None:
-    """In a fork: each test on the code as it is."""
-    real: dict[str, str | None] = {}
-    lines: dict[str, set[int]] = {}
-
-    def of_file(name: str) -> str | None:
-        if name not in real:
-            path = os.path.realpath(name)
-            real[name] = path if path in files else None
-        return real[name]
-
-    def enter(frame: FrameType, event: str, argument: object) -> Any:
-        path = of_file(frame.f_code.co_filename)
-        if path is None:
-            return None
-        add = lines[path].add
-
-        def at_line(frame: FrameType, event: str, argument: object) -> Any:
-            if event == "line":
-                add(frame.f_lineno)
-            return at_line
-
-        add(frame.f_lineno)
-        return at_line
-
-    for item, following in zip(items, [*items[1:], None], strict=True):
-        lines = {file: set() for file in files}
+def _run_once(
+    items: Sequence[pytest.Item],
+    marked: Mapping[FunctionType, CodeType],
+    everywhere: set[int],
+    first_s: float,
+    send: Callable[[object], None],
+) -> None:
+    """In a fork: each test on the code as it is, but for marks; those of `everywhere` count as come by."""
+    seen: set[int] = set()
+    setattr(builtins, _MARK, lambda number: seen.add(number))
+    for function, code in marked.items():
+        function.__code__ = code
+    spent = time.process_time()
+    for item, following in _pairs(items):
+        if time.process_time() - spent > first_s:
+            break
+        seen.clear()
         start = time.process_time()
-        sys.settrace(enter)
         passed = _passes(item, following)
-        sys.settrace(None)
-        send((item.nodeid, _Baseline(time.process_time() - start, passed, {f: set(n) for f, n in lines.items()})))
+        send((item.nodeid, _Baseline(time.process_time() - start, passed, seen | everywhere)))
 
 
 # Exchange of code -----------------------------------------------------------------------------------------------------
@@ -341,6 +346,54 @@ def _functions(files: Mapping[str, Path]) -> dict[tuple[str, str, int], list[Fun
     return found
 
 
+def _marked(
+    mutants: Sequence[Mutant], functions: Mapping[tuple[str, str, int], Sequence[FunctionType]]
+) -> tuple[dict[FunctionType, CodeType], set[int]]:
+    """The functions with the code that calls `_MARK` with a mutant's number ahead of the statement that it changes; the
+    numbers of mutants for which there is none."""
+    found: dict[FunctionType, CodeType] = {}
+    unmarked: set[int] = set()
+    of_file: dict[Path, dict[int, list[int]]] = {}
+    for number, mutant in enumerate(mutants):
+        of_file.setdefault(mutant.path, {}).setdefault(mutant.line, []).append(number)
+    for path, numbers in of_file.items():
+        source = path.read_text()
+        marks = _Marks(numbers)
+        tree = marks.visit(ast.parse(source))
+        codes = [compile(one, str(path), "exec", dont_inherit=True) for one in (source, tree)]
+        exchanged = _of_pairs(os.path.realpath(path), _changed_functions(*codes), functions)
+        if exchanged is None:
+            unmarked.update(*numbers.values())
+        else:
+            found.update(exchanged)
+            unmarked.update(*(mine for line, mine in numbers.items() if line not in marks.set))
+    return found, unmarked
+
+
+class _Marks(ast.NodeTransformer):
+    """Sets them in functions; what stands outside is run when nobody looks."""
+
+    def __init__(self, numbers: Mapping[int, Sequence[int]]) -> None:
+        self.numbers, self.inside = numbers, False
+        self.set: set[int] = set()  # lines
+
+    def visit(self, node: ast.AST) -> Any:
+        before = self.inside
+        mark = isinstance(node, ast.stmt) and before and node.lineno in self.numbers
+        self.inside = before or isinstance(node, ast.FunctionDef)
+        made = self.generic_visit(node)
+        self.inside = before
+        if not mark:
+            return made
+        assert isinstance(node, ast.stmt)
+        self.set.add(node.lineno)
+        calls = [f"{_MARK}({number})" for number in self.numbers[node.lineno]]
+        marks = ast.parse("\n".join(calls)).body
+        for one in (inner for call in marks for inner in ast.walk(call)):
+            ast.copy_location(one, node)
+        return [*marks, made]
+
+
 def _exchanged(
     mutant: Mutant, functions: Mapping[tuple[str, str, int], Sequence[FunctionType]]
 ) -> dict[FunctionType, CodeType] | None:
@@ -352,7 +405,15 @@ def _exchanged(
             codes.append(compile(source, str(mutant.path), "exec", dont_inherit=True))
         except (SyntaxError, ValueError):
             return None
-    pairs = _changed_functions(*codes)
+    return _of_pairs(path, _changed_functions(*codes), functions)
+
+
+def _of_pairs(
+    path: str,
+    pairs: Sequence[tuple[CodeType, CodeType]],
+    functions: Mapping[tuple[str, str, int], Sequence[FunctionType]],
+) -> dict[FunctionType, CodeType] | None:
+    """The functions that have the first code of some pair, with the second; None where they are not all there."""
     if not pairs:
         return None
     found: dict[FunctionType, CodeType] = {}

@@ -1,6 +1,7 @@
 """Are the checkers checked? Mutants of their own code, and whether the tests beside them notice.
 
     python bench/mutants.py [--sample N] [--seed N] [--only PATTERN] [--rest] [--quick] [--list]
+                            [--budget SECONDS] [--jobs N] [--json FILE]
 
 A mutant is one checker with one change: a comparison, a sum or a product, `and` for `or`, a constant, a condition that
 is dropped or turned round, a statement left out. The tests named beside the checker run on it, up to two minutes of
@@ -8,9 +9,13 @@ CPU time; a mutant that they pass is *alive*. Those that no test can see stand i
 reason. Any other one that is alive, and any entry that fits no mutant or one that tests kill, is an error: the exit
 status is 1. Without `--sample` all mutants run, those of the list included; a sample leaves them out.
 
+Files go `--jobs` at a time. `--json` is written as results come; what it has of the same file, tests and mutants is
+not run again.
+
 `--rest` draws from the rest of scheduler/ and codegen/ instead, as far as tests import it, and only the score counts:
-below `REST_SCORE` the exit status is 1. There, tests are those that import the file, or where none does itself, those
-whose helpers do. Runs of one seed draw the same mutants.
+below `REST_SCORE` the exit status is 1. There, tests are the `NEAREST` ones of those that import the file, or where
+none does itself, of those whose helpers do. A mutant has `REST_SECONDS` of CPU time, and a file's tests have `FIRST_S`
+without a mutant: those that it is not enough for are left out. Runs of one seed draw the same mutants.
 """
 
 from __future__ import annotations
@@ -18,14 +23,19 @@ from __future__ import annotations
 import argparse
 import ast
 import copy
+import hashlib
+import json
+import multiprocessing
 import random
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cache
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from typing import Any
 
 import mutant_runs
 
@@ -58,7 +68,9 @@ CHECKERS: dict[str, tuple[str, ...]] = {
 }
 """The tests beside each checker, in tests/ut."""
 REST_SCORE = 0.85
-SECONDS = 120  # CPU time of the tests of one mutant
+NEAREST = 4  # test files of one file of the rest
+SECONDS, REST_SECONDS = 120, 30  # CPU time of the tests of one mutant
+FIRST_S = 90  # CPU time of a file's tests without a mutant, of the rest
 
 COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.Lt: (ast.LtE, ast.GtE),
@@ -95,8 +107,7 @@ class Mutant:
     was: str
     now: str
     nth: int
-    line: int  # of the file
-    last: int
+    line: int  # of the statement
     node: int
     change: int
 
@@ -142,20 +153,13 @@ def mutants(root: Path, file: str) -> list[Mutant]:
             different = (pair for pair in zip(before, after, strict=False) if pair[0] != pair[1])
             was, now = next(different, (before[-1], "(left out)"))
             seen[function, was, now] += 1
-            last = _last_line(statement)
             key = (function, was, now)
-            made.append(Mutant(root, file, *key, seen[key], statement.lineno, last, index, number))
+            made.append(Mutant(root, file, *key, seen[key], statement.lineno, index, number))
     return made
 
 
 def _text(node: ast.AST) -> list[str]:
     return [line.strip() for line in ast.unparse(node).splitlines()]
-
-
-def _last_line(statement: ast.stmt) -> int:
-    """Of the statement's own part: a compound one without its body."""
-    body: list[ast.stmt] | None = getattr(statement, "body", None)
-    return max(statement.lineno, body[0].lineno - 1) if body else statement.end_lineno or statement.lineno
 
 
 def _changes(node: ast.AST) -> Iterator[ast.AST]:
@@ -251,13 +255,19 @@ def equivalent() -> dict[tuple[str, str, str, str, int], str]:
 
 
 def tests_of(root: Path, file: str) -> list[str]:
-    """The tests that are near a file: those beside a checker, else those whose module imports it, else those whose
-    helpers do."""
+    """The tests that are near a file: those beside a checker, else the nearest ones of those whose module imports it,
+    else of those whose helpers do. Nearest are those with the most words of the file's path in their names, and of
+    these the ones that import the fewest modules."""
     if file in CHECKERS:
         return [f"tests/ut/{name}.py" for name in CHECKERS[file]]
     module = "superkernel." + file.removesuffix(".py").replace("/", ".")
-    near = (sorted(test for test, modules in imports.items() if module in modules) for imports in _imports(root))
-    return next(filter(None, near), [])
+    words = set(module.replace("_", ".").split("."))
+
+    def distance(test: str, modules: set[str]) -> tuple[int, int, str]:
+        return -len(words.intersection(Path(test).stem.split("_"))), len(modules), test
+
+    near = ([distance(*item) for item in imports.items() if module in item[1]] for imports in _imports(root))
+    return [test for *_, test in sorted(next(filter(None, near), []))[:NEAREST]]
 
 
 @cache
@@ -293,13 +303,102 @@ def _draw(made: Sequence[Mutant], number: int | None, seed: int) -> list[Mutant]
     return list(made) if number is None else random.Random(seed).sample(made, min(number, len(made)))
 
 
-def report(results: Iterable[tuple[Mutant, mutant_runs.Result]], listed: set[tuple[str, str, str, str, int]]) -> int:
+# Runs of many files ---------------------------------------------------------------------------------------------------
+
+
+def _run(drawn: Sequence[Mutant], jobs: int, **limits: Any) -> Iterator[tuple[Mutant, mutant_runs.Result | str]]:
+    """How it went with each mutant, as results come; of a file whose tests cannot be run, why. `limits`: as of
+    `mutant_runs.run`."""
+    of_file: dict[str, list[Mutant]] = {}
+    for mutant in drawn:
+        of_file.setdefault(mutant.file, []).append(mutant)
+    waiting = list(of_file.values())
+    running: dict[Connection, tuple[Any, list[Mutant]]] = {}
+    context = multiprocessing.get_context("fork")
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            mine = waiting.pop(0)
+            reader, writer = context.Pipe(duplex=False)
+            child = context.Process(target=_run_file, args=(mine, writer, limits))
+            child.start()
+            writer.close()
+            running[reader] = child, list(mine)
+        for ready in wait(list(running)):
+            assert isinstance(ready, Connection)
+            child, left = running[ready]
+            try:
+                key, found = ready.recv()
+            except EOFError:
+                child.join()
+                del running[ready]
+                yield from ((mutant, "the process that runs the tests has died") for mutant in left)
+                continue
+            told = left if isinstance(found, str) else [mutant for mutant in left if mutant.key == key]
+            running[ready] = child, [mutant for mutant in left if mutant not in told]
+            yield from ((mutant, found) for mutant in told)
+
+
+def _run_file(mine: Sequence[Mutant], told: Connection, limits: Mapping[str, Any]) -> None:
+    """In a process of its own: the mutants of one file, by key."""
+    try:
+        for mutant, result in mutant_runs.run(ROOT, {m: tests_of(ROOT, m.file) for m in mine}, **limits):
+            told.send((mutant.key, result))
+    except RuntimeError as error:
+        told.send((None, str(error)))
+
+
+class _Kept:
+    """Results in a JSON file, which is written anew with each of them. One counts as long as the file and its tests are
+    as they were."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.rows: list[dict[str, Any]] = json.loads(path.read_text()) if path and path.exists() else []
+
+    @staticmethod
+    @cache
+    def _digest(file: str) -> str:
+        paths = [ROOT / name for name in (file, *tests_of(ROOT, file))]
+        return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:16]
+
+    def _row(self, mutant: Mutant) -> dict[str, Any]:
+        return {"mutant": list(mutant.key), "digest": self._digest(mutant.file)}
+
+    def find(self, mutant: Mutant) -> mutant_runs.Result | None:
+        """Of this mutant."""
+        row = self._row(mutant)
+        found = (each["result"] for each in self.rows if row == {name: each[name] for name in row})
+        return next((mutant_runs.Result(**result) for result in found), None)
+
+    def add(self, mutant: Mutant, result: mutant_runs.Result) -> None:
+        """One more, instead of an older one."""
+        row = self._row(mutant)
+        self.rows = [each for each in self.rows if each["mutant"] != row["mutant"]]
+        self.rows.append({**row, "line": mutant.line, "result": asdict(result)})
+        if self.path:
+            new = self.path.with_suffix(".new")
+            new.write_text(json.dumps(self.rows, indent=1) + "\n")
+            new.replace(self.path)
+
+
+def report(
+    results: Iterable[tuple[Mutant, mutant_runs.Result | str]],
+    listed: set[tuple[str, str, str, str, int]],
+    progress: int = 0,
+) -> int:
     """Print the score by file and what is wrong: the number of mutants that are alive and not listed, or listed and
-    killed."""
+    killed, or could not be run. `progress`: a line for each, of so many."""
     total: Counter[str] = Counter()
     killed: Counter[str] = Counter()
     wrong = 0
-    for mutant, result in results:
+    for number, (mutant, result) in enumerate(results, 1):
+        if isinstance(result, str):
+            wrong += 1
+            print(f"not run, {result}: {mutant}", flush=True)
+            continue
+        if progress:
+            where = f"{mutant.file}:{mutant.line}"
+            print(f"{number:5} of {progress} {result.seconds:5.0f} s {where} {result.killed_by or 'alive'}", flush=True)
         if mutant.key in listed:
             if result.killed_by:
                 wrong += 1
@@ -317,6 +416,19 @@ def report(results: Iterable[tuple[Mutant, mutant_runs.Result]], listed: set[tup
     return wrong
 
 
+def _results(
+    drawn: Sequence[Mutant], arguments: argparse.Namespace, limits: Mapping[str, Any]
+) -> Iterator[tuple[Mutant, mutant_runs.Result | str]]:
+    """Those that are kept, then those of what is run."""
+    kept = _Kept(arguments.json)
+    known = {mutant: kept.find(mutant) for mutant in drawn}
+    yield from ((mutant, result) for mutant, result in known.items() if result is not None)
+    for mutant, result in _run([m for m in drawn if known[m] is None], arguments.jobs, **limits):
+        if not isinstance(result, str):
+            kept.add(mutant, result)
+        yield mutant, result
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sample", type=int, help="mutants drawn, over all files (default: all; with --rest, 100)")
@@ -325,6 +437,9 @@ def main() -> int:
     parser.add_argument("--rest", action="store_true", help="the rest of scheduler/ and codegen/")
     parser.add_argument("--list", action="store_true", help="print the mutants and run none")
     parser.add_argument("--quick", action="store_true", help="no more than 10 s of tests per mutant")
+    parser.add_argument("--budget", type=float, help=f"seconds per mutant (default {SECONDS}; --rest {REST_SECONDS})")
+    parser.add_argument("--jobs", type=int, default=1, help="files whose mutants run at the same time")
+    parser.add_argument("--json", type=Path, help="results, to be read as well")
     arguments = parser.parse_args()
     files = [file for file in (rest(ROOT) if arguments.rest else CHECKERS) if arguments.only in file]
     made = [mutant for file in files for mutant in mutants(ROOT, file)]
@@ -338,10 +453,12 @@ def main() -> int:
     if arguments.list:
         print("\n".join(map(str, drawn)))
         return bool(stale)
-    budget_s = 10 if arguments.quick else SECONDS
-    tests = {mutant: tests_of(ROOT, mutant.file) for mutant in drawn}
-    results = mutant_runs.run(ROOT, tests, budget_s=budget_s, sure=not arguments.quick)
-    wrong = report(results, {m.key for m in drawn} & set(listed))
+    limits: dict[str, Any] = {"budget_s": REST_SECONDS, "first_s": FIRST_S} if arguments.rest else {"budget_s": SECONDS}
+    if arguments.quick:
+        limits |= {"budget_s": 10, "sure": False}
+    if arguments.budget:
+        limits["budget_s"] = arguments.budget
+    wrong = report(_results(drawn, arguments, limits), {m.key for m in drawn} & set(listed), len(drawn))
     if arguments.rest:
         return wrong > (1 - REST_SCORE) * len(drawn)
     return bool(wrong or stale)

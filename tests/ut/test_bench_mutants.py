@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 from pathlib import Path
 
@@ -142,8 +143,8 @@ def test_functions_are_exchanged_in_what_was_collected_and_frozen(
     monkeypatch.setattr(mutant_runs, "SLACK_S", 0)
     anew = []
 
-    def run_anew(work: object, mutant: mutants.Mutant, before: mutant_runs.Result) -> mutant_runs.Result:
-        anew.append((mutant.was, before))
+    def run_anew(work: mutant_runs._Work, number: int, before: mutant_runs.Result) -> mutant_runs.Result:
+        anew.append((work.mutants[number].was, before))
         return before
 
     monkeypatch.setattr(mutant_runs._Work, "run_anew", run_anew)
@@ -153,6 +154,21 @@ def test_functions_are_exchanged_in_what_was_collected_and_frozen(
     assert {m.function for m, result in found if result.killed_by} == {"count_up_to", "is_few"}
 
 
+def test_what_no_test_comes_by_is_alive(tmp_path: Path) -> None:
+    """In a function that nobody calls, in a branch that is not taken, and where there is no time for the tests."""
+    source = CHECKER + "\n\ndef unused(number):\n    if number:\n        return 1 < number\n    return None\n"
+    (tmp_path / "checker.py").write_text(source)
+    (tmp_path / "test_checker.py").write_text(TESTS + "    checker.unused(0)\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\nmarkers = serial\n")
+    made = {m: ["test_checker.py"] for m in mutants.mutants(tmp_path, "checker.py") if m.line > 14}
+    found = {m.was: result for m, result in mutant_runs.run(tmp_path, made, budget_s=60, sure=False)}
+    assert found["return 1 < number"] == mutant_runs.Result("", 0, found["return 1 < number"].seconds)
+    assert found["if number:"].tests == 1
+    late = [result for _, result in mutant_runs.run(tmp_path, made, budget_s=60, first_s=-1)]
+    assert late
+    assert all((result.killed_by, result.tests) == ("", 0) for result in late)
+
+
 def test_tests_that_fail_without_a_mutant_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "checker.py").write_text(CHECKER)
     (tmp_path / "test_checker.py").write_text(TESTS + "    assert checker.is_few(3)\n")
@@ -160,6 +176,34 @@ def test_tests_that_fail_without_a_mutant_are_an_error(tmp_path: Path) -> None:
     made = mutants.mutants(tmp_path, "checker.py")[:1]
     with pytest.raises(RuntimeError, match="test_few fails without any mutant"):
         list(mutant_runs.run(tmp_path, {m: ["test_checker.py"] for m in made}, budget_s=60))
+
+
+def test_files_run_side_by_side_and_results_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept is not run again, until the file or its tests change; tests that cannot be run are told, once per
+    mutant."""
+    for name in ("one", "two", "bad"):
+        (tmp_path / f"{name}.py").write_text(CHECKER)
+        text = TESTS.replace("checker", name)
+        (tmp_path / f"test_{name}.py").write_text(text if name != "bad" else text + "    assert 1 > 2\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\nmarkers = serial\n")
+    monkeypatch.setattr(mutants, "ROOT", tmp_path)
+    monkeypatch.setattr(mutants, "tests_of", lambda root, file: [f"test_{file}"])
+    made = [m for f in ("one.py", "two.py", "bad.py") for m in mutants.mutants(tmp_path, f) if m.function == "is_few"]
+    arguments = argparse.Namespace(json=tmp_path / "kept.json", jobs=2)
+    first = list(mutants._results(made, arguments, {"budget_s": 60, "sure": False}))
+    assert {m for m, _ in first} == {*made}
+    assert len(first) == len(made)
+    for mutant, result in first:
+        assert isinstance(result, str) == (mutant.file == "bad.py")
+    good = {m: result for m, result in first if not isinstance(result, str)}
+    assert {bool(result.killed_by) for result in good.values()} == {True, False}
+    monkeypatch.setattr(mutants, "_run", lambda left, jobs, **limits: ((m, "again") for m in left))
+    again = dict(mutants._results(made, arguments, {}))
+    assert again == {m: good.get(m, "again") for m in made}
+    (tmp_path / "test_one.py").write_text(TESTS.replace("checker", "one") + "\n")
+    mutants._Kept._digest.cache_clear()
+    again = dict(mutants._results(made, arguments, {}))
+    assert again == {m: good.get(m, "again") if m.file == "two.py" else "again" for m in made}
 
 
 def test_what_is_alive_or_listed_wrongly_is_an_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
