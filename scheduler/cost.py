@@ -27,7 +27,7 @@ from superkernel.scheduler.timed import measured_share
 from superkernel.target.cpu import CpuTarget
 from superkernel.target.timings import settled_ns
 
-MAX_TILINGS = 8  # candidates looked at per sub-operator, best guesses first
+MAX_TILINGS = 12  # candidates looked at per sub-operator, best guesses first
 MAX_RIVALS = 3  # partitions kept per number of cores...
 RIVAL_FACTOR = 1.5  # ...if they are no slower than this beside the best
 MIN_GAIN = 0.9  # more cores are looked at only where the work itself gets at least so much shorter
@@ -108,6 +108,7 @@ class CostBook:
     def __post_init__(self) -> None:
         known = self.target.profile.core_of[: self.cores]
         self.apart = (*(known.index(core) for core in dict.fromkeys(known)), *range(len(known), self.cores))
+        self.target = replace(self.target, cores=len(self.apart))
         self._crowded = frozenset(i for i, core in enumerate(known) if known.count(core) > 1)
 
     def tilings(self, sub: SubOperator) -> tuple[CostedTiling[CpuTarget], ...]:

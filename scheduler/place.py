@@ -104,7 +104,7 @@ def _placed(
     families: Callable[[str], KernelFamily[CpuTarget]],
 ) -> tuple[_Placer, list[int]]:
     """All sub-operators placed, and their global order: on one core where more of them gain nothing."""
-    target = replace(target, constants_bytes=streamed_bytes(grouping), cores=cores)
+    target = replace(target, constants_bytes=streamed_bytes(grouping))
     workspace = None if isinstance(options.max_workspace_bytes, str) else options.max_workspace_bytes
     placer = _Placer(grouping, CostBook(target, cores, families, workspace), options)
     order = placer.run()
@@ -220,10 +220,12 @@ class _Placer:
         if rivals and self._side_by_side(i, rivals):
             return replace(singles[0], reason="side by side with independent sub-operators")
         tried = singles
-        for partition in partitions[1:]:
-            for cores in self._cores_for(i, partition):
-                if self.free[cores[0]] + partition.work_ns[0] < min(t.finish_ns for t in tried):  # else it cannot win
-                    tried.append(Placement(partition, cores, self._finish(i, partition, cores), ""))
+        soonest = min(self.free)
+        for partition in sorted(partitions[1:], key=lambda p: p.longest_ns):
+            least = min(t.finish_ns for t in tried)
+            if soonest + partition.longest_ns < least:  # else it cannot win
+                choices = self._cores_for(i, partition)
+                tried += [Placement(partition, cores, self._finish(i, partition, cores), "") for cores in choices]
         best = min(tried, key=lambda p: (p.finish_ns, len(p.cores)))
         others = [p.finish_ns for p in tried if len(p.cores) != len(best.cores)]
         count = "one core" if len(best.cores) == 1 else f"{len(best.cores)} cores"
@@ -274,7 +276,7 @@ class _Placer:
         """Of what a range reads, how many bytes each core wrote, roughly."""
         sub, share = self.subops[i], dict[int, int]()
         for read in self.book.reads(sub.body, partition.tiling, part):
-            for source in self.written.get(sub.values[read.operand], ()):
+            for source in self._written_near(sub.values[read.operand], read):
                 if count := self.book.shared_bytes(read, source.extent):
                     share[source.core] = share.get(source.core, 0) + count
         return share
@@ -300,7 +302,7 @@ class _Placer:
         for core, part, work in zip(cores, partition.ranges, partition.work_ns, strict=True):
             start, moved = self.free[core], 0
             for read in self.book.reads(sub.body, partition.tiling, part):
-                for source in self.written.get(sub.values[read.operand], ()):
+                for source in self._written_near(sub.values[read.operand], read):
                     if source.core != core and (count := self.book.shared_bytes(read, source.extent)):
                         start = max(start, source.finish_ns + self.handover_ns)
                         moved += min(count, source.stored)
@@ -329,10 +331,15 @@ class _Placer:
             self.written.setdefault(name, []).extend(parts)
         self.placed[i] = placement
 
+    def _written_near(self, name: str, read: OperandBytes) -> list[Written]:
+        """Parts of a buffer that lie between the first and the last byte that is read."""
+        low, high = read.low, read.high
+        return [w for w in self.written.get(name, ()) if w.extent.low < high and low < w.extent.high]
+
     def _sources(self, sub: SubOperator, partition: Partition, part: Range, core: int) -> Iterator[tuple[int, int]]:
         """(position, core) of tasks on other cores whose data the range reads."""
         for read in self.book.reads(sub.body, partition.tiling, part):
-            for source in self.written.get(sub.values[read.operand], ()):
+            for source in self._written_near(sub.values[read.operand], read):
                 if source.core != core and self.book.shared_bytes(read, source.extent):
                     yield source.position, source.core
 

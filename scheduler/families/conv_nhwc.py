@@ -31,7 +31,7 @@ from superkernel.scheduler.families.conv import (
     ConvFamily,
 )
 from superkernel.scheduler.families.conv_form import ConvForm
-from superkernel.scheduler.families.costing import band_counts
+from superkernel.scheduler.families.costing import MANY_CORES, band_counts, best_whole_and_shared
 from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, VOLUME, ByteKernelDef, HostTiling, ReducedKernelDef
 from superkernel.scheduler.families.matmul import INT8_DEPTHS
 from superkernel.scheduler.families.nhwc_form import form_for, runs_of
@@ -83,11 +83,14 @@ class NhwcFamily(ConvFamily):
         for cores in _EVEN_CORES:
             shared = [t for t in even if t.units >= cores and longest(t, cores) < _EVENER * longest(best[0], cores)]
             best += [min(shared, key=lambda t: longest(t, cores))] if shared else []
-        if not number.scales_rows:
-            for bands in band_counts(best[0].blocks, target):
+        if target.cores > MANY_CORES and not number.scales_rows:
+            pieces = [target.cores, 2 * target.cores] if form.out_height == 1 else []
+            even = [self.tiling(form, PIXELS, s, target, n) for s in shapes for n in pieces]
+            best += best_whole_and_shared(body, even, target)
+            for bands in (1, *band_counts(best[0].blocks, target)):
                 banded = [self.tiling(form, CHANNELS, s, target, bands=bands) for s in shapes]
                 wide = [t for t in banded if t.channel_tiles > 1 and (bands - 1) * t.band_blocks < t.blocks]
-                best += [min(wide, key=cost)] if wide else []
+                best += best_whole_and_shared(body, wide, target)
         return sorted(dict.fromkeys(best), key=cost)
 
     def tiling(

@@ -8,12 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import prod
+from typing import TypeVar
 
 from superkernel.core.dtypes import DType
-from superkernel.ir.body import PointwiseProgram
+from superkernel.ir.body import Body, PointwiseProgram
 from superkernel.ops.table import traits_of
+from superkernel.scheduler.tiling import CostedTiling
 from superkernel.target.cpu import CpuTarget
 
+CostedT = TypeVar("CostedT", bound=CostedTiling[CpuTarget])
+
+MANY_CORES = 4
+"""From more cores on cuts are looked for that these share well, whatever they cost one core."""
 CALL_NS = 20.0  # entering a kernel function, setting up loops
 BF16_WEIGHT = 8.0  # rounding a vector to bf16 by integer arithmetic
 
@@ -47,6 +53,16 @@ def band_counts(rows: int, target: CpuTarget) -> Iterator[int]:
     while bands < min(target.cores, rows + 1):
         yield bands
         bands *= 2
+
+
+def best_whole_and_shared(body: Body, found: Sequence[CostedT], target: CpuTarget) -> list[CostedT]:
+    """Of some cuts the fastest on one core, and where there are many cores the one whose first share is."""
+    if not found:
+        return []
+    best = [min(found, key=lambda t: t.cost_ns(body, 0, t.units, target))]
+    if target.cores > MANY_CORES:
+        best.append(min(found, key=lambda t: t.cost_ns(body, 0, -(-t.units // target.cores), target)))
+    return list(dict.fromkeys(best))
 
 
 def vector_ns(target: CpuTarget) -> float:

@@ -45,7 +45,7 @@ from superkernel.scheduler.families.conv import (
     ConvTiling,
 )
 from superkernel.scheduler.families.conv_form import ConvForm, conv_form
-from superkernel.scheduler.families.costing import band_counts, elements_ns, program_weight
+from superkernel.scheduler.families.costing import band_counts, best_whole_and_shared, elements_ns, program_weight
 from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, HostTiling, ReducedKernelDef
 from superkernel.scheduler.families.nhwc_tiling import HIDDEN, register_tiles, sharers_of
 from superkernel.scheduler.families.packing import encoded
@@ -282,9 +282,9 @@ class WinogradFamily(ConvFamily):
             found = [t for t in found if bands == 1 or (bands - 1) * t.band_blocks < t.blocks]
             if not found:
                 continue
-            made = min(found, key=lambda t: t.cost_ns(body, 0, t.units, target))
-            tiles = made.lines * -(-made.squares // made.positions)
-            best.append(replace(made, sharers=sharers_of(tiles, filters, target)))
+            for made in best_whole_and_shared(body, found, target):
+                tiles = made.lines * -(-made.squares // made.positions)
+                best.append(replace(made, sharers=sharers_of(tiles, filters, target)))
         return sorted(dict.fromkeys(best), key=lambda t: t.cost_ns(body, 0, t.units, target))
 
 
