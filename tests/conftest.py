@@ -45,6 +45,17 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(SEED)
 
 
+@pytest.fixture
+def without_tiles(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The CPU at hand as a system shows it that grants no tiles (AMX): what is chosen beside them is the same anywhere."""
+    from superkernel.codegen.host import features
+
+    monkeypatch.setattr(features, "may_use_tiles", lambda: False)
+    features.forget_cpu()
+    yield
+    features.forget_cpu()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Compiled objects of tests neither come from nor go to the user's cache; the processes of one run share them."""
