@@ -46,11 +46,13 @@ def rng() -> np.random.Generator:
 
 
 @pytest.fixture
-def without_tiles(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The CPU at hand as a system shows it that grants no tiles (AMX): what is chosen beside them is the same anywhere."""
+def without_tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The CPU at hand where the system grants no tiles (AMX): what is chosen is the same on CPUs with and without. Its
+    cache is its own, since caches keep what the CPU can do."""
     from superkernel.codegen.host import features
 
     monkeypatch.setattr(features, "may_use_tiles", lambda: False)
+    monkeypatch.setenv("SK_CACHE_DIR", str(tmp_path / "without tiles"))
     features.forget_cpu()
     yield
     features.forget_cpu()

@@ -260,14 +260,16 @@ class Registry:
         if not eligible:
             raise self._unsupported(requirement, index, failed, facts)
         leading, rest = _leading(index, eligible, policy)
-        row = self._best(requirement, index, leading, facts)
+        able = _able(index, leading, facts)
+        row = self._best(requirement, index, able, facts)
 
         def evaluate_eligible() -> list[Candidate]:
-            return [c for rows in (leading, rest) for c in self._rank(requirement, index, rows, facts)]
+            return [c for rows in (able, rest) for c in self._rank(requirement, index, rows, facts)]
 
         def evaluate_rejected() -> list[Candidate]:
-            out = [i for i in range(len(index.rows)) if i not in set(eligible)]
-            return [Candidate(index.rows[i], None, index.failures(i, failed, facts, policy)) for i in out]
+            left = {*able, *rest}
+            found = [(i, index.failures(i, failed, facts, policy)) for i in range(len(index.rows)) if i not in left]
+            return [Candidate(index.rows[i], None, failures or (UNCUT,)) for i, failures in found]
 
         explanation = KernelExplanation(
             requirement=requirement,
@@ -329,6 +331,8 @@ class Registry:
         return kind(violations=[Violation(message, place, expected, found, hint), *wrong])
 
 
+UNCUT = Failure(Reason.SHAPE, "cuts", "at least 1", "0")
+"""What a kernel lacks whose clauses hold and which cannot cut the problem all the same."""
 LIMITS: Mapping[Reason, type[PolicyError]] = {
     Reason.WORKSPACE: WorkspaceError,
     Reason.DETERMINISM: DeterminismError,
@@ -356,6 +360,14 @@ def _leading(index: _OperatorIndex, eligible: list[int], policy: Policy) -> tupl
     best = min(standings)
     leading = [i for i, s in zip(eligible, standings, strict=True) if s == best]
     return leading, [i for i, s in zip(eligible, standings, strict=True) if s != best]
+
+
+def _able(index: _OperatorIndex, which: list[int], facts: Problem) -> list[int]:
+    """Of rows of several kernels those that can cut the problem, which clauses need not say all about; all of them,
+    where none can or nobody estimates."""
+    if len({index.rows[i].kernel for i in which}) == 1:
+        return which
+    return [i for i in which if facts.estimate_of(index.rows[i].kernel) is not None] or which
 
 
 def _check_rows(rows: tuple[Capability, ...]) -> None:

@@ -141,7 +141,7 @@ def test_convolutions_are_narrow_too(precision: str) -> None:
 
 
 @pytest.mark.skipif(not NATIVE, reason="the CPU does not multiply bf16")
-def test_images_and_attention_are_computed_in_bf16() -> None:
+def test_images_and_attention_are_computed_in_bf16(without_tiles: None) -> None:
     kernels = set()
     for name in ("windows", "encoder"):
         kernel = sk.compile(MODELS[name](), options={"precision": "bf16"})
@@ -150,7 +150,7 @@ def test_images_and_attention_are_computed_in_bf16() -> None:
 
 
 @pytest.mark.skipif(not NATIVE, reason="the CPU does not multiply bytes")
-def test_windows_are_computed_in_int8() -> None:
+def test_windows_are_computed_in_int8(without_tiles: None) -> None:
     """With strides and without, where Winograd convolution in f32 is the rival."""
     kernel = sk.compile(windows(), options={"precision": "int8"})
     work = [w.kernel for w in kernel.report(rounds=3).work if w.computed_in == "int8"]

@@ -19,6 +19,7 @@ from superkernel.registry.lint import lint
 from superkernel.registry.predicates import Reason
 from superkernel.registry.records import Capability, Policy, Requirement
 from superkernel.registry.requirement import parse_requirement, requirement_of
+from superkernel.registry.selection import UNCUT, Selection
 from superkernel.scheduler.families import HOST_KERNELS, family_of
 from superkernel.scheduler.tiling import pack_bytes
 from superkernel.target.cpu import AVX2, AVX512, TILES, CpuTarget, cpu_target
@@ -148,7 +149,7 @@ def test_convolutions_take_what_gains(
     window: int, attrs: dict[str, AttrValue], features: tuple[str, ...], kernel: str
 ) -> None:
     """Where less is allowed, the f32 kernel is taken all the same where it is faster."""
-    assert convolution_kernel("bf16", window, attrs, features) == kernel
+    assert convolution("bf16", window, attrs, features).kernel == kernel
 
 
 @pytest.mark.parametrize(
@@ -170,17 +171,31 @@ def test_convolutions_take_what_gains(
 def test_convolutions_in_int8_take_what_gains(
     window: int, attrs: dict[str, AttrValue], features: tuple[str, ...], kernel: str
 ) -> None:
-    assert convolution_kernel("int8", window, attrs, features) == kernel
+    assert convolution("int8", window, attrs, features).kernel == kernel
 
 
-def convolution_kernel(precision: str, window: int, attrs: dict[str, AttrValue], features: tuple[str, ...]) -> str:
-    """What 64 filters over 28 x 28 pixels of 64 channels are computed by."""
+def convolution(
+    precision: str, window: int, attrs: dict[str, AttrValue], features: tuple[str, ...], channels: int = 64
+) -> Selection:
+    """What 64 filters over 28 x 28 pixels are computed by."""
     pads, groups = {"pads": (window // 2,) * 4}, int(str(attrs.get("groups", 1)))
-    slots = [((1, 64, 28, 28), DType.F32), ((64, 64 // groups, window, window), DType.F32)]
+    slots = [((1, channels, 28, 28), DType.F32), ((64, channels // groups, window, window), DType.F32)]
     case = anchor_case("conv", {**pads, **attrs}, slots, constants=[1], layouts={0: (0, 2, 3, 1)})
     target = cpu_target(TRIPLE, "avx512", {*AVX2, *AVX512, *features}, machine_profile())
     problem = requirement_of(turned(case.body), target, Policy(precision=precision))
-    return HOST_KERNELS.registry.select(problem).kernel
+    return HOST_KERNELS.registry.select(problem)
+
+
+def test_a_kernel_that_cannot_cut_a_problem_is_rejected_and_the_others_have_their_times() -> None:
+    """Windows of 3 x 3 channels end within a word, which no tile holds; bf16 gains there all the same."""
+    selection = convolution("bf16", 3, {}, AMX, channels=3)
+    found = selection.explanation
+    assert selection.kernel == "host.conv.nhwc_bf16"
+    assert 0 < found.score.time_ns < min(c.score.time_ns for c in found.eligible if c.row.kernel == "host.conv.nhwc")
+    (tiles,) = [c for c in found.rejected if c.row.kernel == "host.conv.nhwc_bf16_tiles"]
+    assert tiles.failures == (UNCUT,)
+    assert len(found.eligible) + len(found.rejected) == len(HOST_KERNELS.registry.rows_of("conv"))
+    assert convolution("bf16", 3, {}, NATIVE, channels=3).kernel == selection.kernel
 
 
 def problem_of(rows: int, target: CpuTarget, precision: str) -> Requirement:
