@@ -47,7 +47,7 @@ _MOVES = frozenset({"reshape", "transpose", "slice", "max_pool"})
 _WORDS = frozenset({DType.I16, DType.U16})
 _ACTIVATIONS = BYTES | _WORDS
 _BYTE, _HALF_WORD = 256, 1 << 15
-_STEPS_PER_ROOT = 300  # of the root of a row's length: what rounding leaves of a sum is a quarter of a 256th
+_STEPS_PER_ELEMENT = 32  # of a row: roundings that all go one way are 4 steps of 8 bits then, others some tenths
 _EXP_ERROR = 2.0**-21  # of an exponential times a number, relative: twice what it is
 _PIECES = 16  # of the depth of a product of computed factors
 
@@ -360,7 +360,7 @@ def softmax_grid(scale: float, row: int) -> int | None:
     f32 to hold their sums in enough steps."""
     apart = (np.arange(1, _BYTE, dtype=np.float32) * np.float32(scale)).astype(np.float64)
     powers, most = np.exp(-apart), grid_max(row)
-    least = max(1, int(_STEPS_PER_ROOT * row**0.5))
+    least = max(1, _STEPS_PER_ELEMENT * row)
     while most >= least:
         for grid in range(most, max(least, most - most // 8) - 1, -max(1, most // 1024)):
             steps = powers * grid
