@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 
 from superkernel.ir.body import Body, SubOperator
 from superkernel.registry.names import (
@@ -29,25 +29,36 @@ from superkernel.scheduler.tiling import Tiling
 
 DIGEST_DIGITS = 16
 _PROGRAM = "vprogram"
+_KNOWN = 1024  # kernels whose text and symbol are remembered: several stages ask for them
 
 
 def made_from(sub: SubOperator, tiling: Tiling, role: str = "") -> str:
     """The text that determines a kernel function on any one CPU or accelerator."""
-    return "\n".join([sub.kernel, repr(sub.body), repr(tiling), *([role] if role else [])])
+    return _text_of(sub.kernel, sub.body, tiling, role)
 
 
 def symbol_of(sub: SubOperator, tiling: Tiling, role: str = "") -> str:
     """The symbol of a sub-operator's kernel function, cut so; `role`: of the core that runs it, on an accelerator."""
-    digest = hashlib.sha256(made_from(sub, tiling, role).encode()).hexdigest()[:DIGEST_DIGITS]
-    name = _particular(_name_of(sub), sub.body, tiling)
+    return _symbol(sub.kernel, sub.kernel_name, sub.body, tiling, role)
+
+
+@lru_cache(maxsize=_KNOWN)
+def _text_of(kernel: str, body: Body, tiling: Tiling, role: str) -> str:
+    return "\n".join([kernel, repr(body), repr(tiling), *([role] if role else [])])
+
+
+@lru_cache(maxsize=_KNOWN)
+def _symbol(kernel: str, kernel_name: str, body: Body, tiling: Tiling, role: str) -> str:
+    digest = hashlib.sha256(_text_of(kernel, body, tiling, role).encode()).hexdigest()[:DIGEST_DIGITS]
+    name = _particular(_name_of(kernel, kernel_name), body, tiling)
     return format_name(replace(name, target=(*name.target, *([role] if role else []), digest)))
 
 
-def _name_of(sub: SubOperator) -> KernelName:
+def _name_of(kernel: str, kernel_name: str) -> KernelName:
     """The name of the sub-operator's row; of its kernel alone where no registry chose it."""
-    if sub.kernel_name:
-        return _parsed(sub.kernel_name)
-    return KernelName("sk", ("xx",), _PROGRAM, tuple(sub.kernel.replace("_", ".").split(".")))
+    if kernel_name:
+        return _parsed(kernel_name)
+    return KernelName("sk", ("xx",), _PROGRAM, tuple(kernel.replace("_", ".").split(".")))
 
 
 _parsed = cache(parse_name)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 RAX, RCX, RDX, RBX, RSP, RSI, RDI = 0, 1, 2, 3, 4, 6, 7
 R8, R9, R10, R11, R12, R13, R14, R15 = range(8, 16)
@@ -27,6 +28,21 @@ _I64 = struct.Struct("<q")
 def fits(value: int) -> bool:
     """Whether a displacement or an immediate has room in an instruction."""
     return -(1 << 31) <= value < 1 << 31
+
+
+@cache
+def _with_memory(opcode: bytes, register: int, base: int, wide: int) -> bytes:
+    """An instruction up to the displacement of its operand in memory."""
+    prefix = wide | register >> 3 << 2 | base >> 3
+    head = (bytes((0x40 | prefix,)) if prefix else b"") + opcode + bytes((0x80 | (register & 7) << 3 | base & 7,))
+    return head + (b"\x24" if base & 7 == RSP else b"")
+
+
+@cache
+def _with_register(opcode: bytes, register: int, other: int, wide: int) -> bytes:
+    """An instruction of two registers."""
+    prefix = wide | register >> 3 << 2 | other >> 3
+    return (bytes((0x40 | prefix,)) if prefix else b"") + opcode + bytes((0xC0 | (register & 7) << 3 | other & 7,))
 
 
 class X86Code:
@@ -65,16 +81,11 @@ class X86Code:
 
     def _memory(self, opcode: bytes, register: int, base: int, offset: int, wide: int = 8) -> None:
         """An instruction with a register, or a digit, and an operand in memory."""
-        prefix = wide | register >> 3 << 2 | base >> 3
-        self.data += bytes((0x40 | prefix,)) if prefix else b""
-        self.data += opcode + bytes((0x80 | (register & 7) << 3 | base & 7,))
-        self.data += (b"\x24" if base & 7 == RSP else b"") + _I32.pack(offset)
+        self.data += _with_memory(opcode, register, base, wide) + _I32.pack(offset)
 
     def _registers(self, opcode: bytes, register: int, other: int, wide: int = 8) -> None:
         """An instruction with a register, or a digit, and another register."""
-        prefix = wide | register >> 3 << 2 | other >> 3
-        self.data += bytes((0x40 | prefix,)) if prefix else b""
-        self.data += opcode + bytes((0xC0 | (register & 7) << 3 | other & 7,))
+        self.data += _with_register(opcode, register, other, wide)
 
     def load(self, to: int, base: int, offset: int) -> None:
         """64 bits from memory."""

@@ -24,6 +24,7 @@ from functools import cache
 from inspect import isabstract
 from itertools import chain, islice
 from math import prod
+from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -43,6 +44,8 @@ _DAMAGE = (
     StopIteration,
 )  # fmt: skip
 
+_OWN_KEYS = frozenset({int, str})  # equal ones are one, and equal nothing else
+_ATOMS = frozenset({float, bool, NoneType})
 Arrays = Mapping[str, NDArray[Any]]
 Variants = Callable[[str], type]
 """A class by `class_name`. Raises KeyError on a name that is none of those that may be made."""
@@ -72,6 +75,17 @@ def _fields(kind: type) -> tuple[tuple[str, Any], ...]:
     """Names and types of a class's fields."""
     hints = get_type_hints(kind)
     return tuple((field.name, hints[field.name]) for field in dataclasses.fields(kind))
+
+
+@cache
+def _getter(kind: type) -> Callable[[Any], tuple[Any, ...]] | None:
+    """What takes the fields of a row of a class; None of what is no class of rows."""
+    if not dataclasses.is_dataclass(kind):
+        return None
+    names = [name for name, _ in _fields(kind)]
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda row: tuple(getattr(row, name) for name in names)
 
 
 @cache
@@ -117,22 +131,22 @@ class _Writer:
     def find_rows(self, value: Any) -> Any:
         """Make rows of the dataclasses in a value. A key that tells the value from all others."""
         kind = type(value)
-        if kind is int or kind is str:
+        if kind in _OWN_KEYS:
             return value
         if kind is tuple:
-            return tuple(map(self.find_rows, value))
-        if dataclasses.is_dataclass(kind):
+            return tuple([v if type(v) in _OWN_KEYS else self.find_rows(v) for v in value])
+        if (fields_of := _getter(kind)) is not None:
             place = self.places.get(id(value))
             if place is None:
                 rows = self.rows.setdefault(kind, {})
-                key = tuple([self.find_rows(getattr(value, name)) for name, _ in _fields(kind)])
+                key = tuple([v if type(v) in _OWN_KEYS else self.find_rows(v) for v in fields_of(value)])
                 place = self.places[id(value)] = self.places[id(rows[key])] if key in rows else len(rows)
                 rows.setdefault(key, value)
             return kind, place
-        if isinstance(value, Mapping):
-            return (*value, *map(self.find_rows, value.values()))
         if kind is np.ndarray:
             return id(value)
+        if kind not in _ATOMS and isinstance(value, Mapping):
+            return (*value, *map(self.find_rows, value.values()))
         return kind, repr(value) if kind is float else value  # -0.0 equals 0.0
 
     def block(self, array: NDArray[Any], alignment: int) -> int:
@@ -155,7 +169,7 @@ class _Writer:
         if kind in _PLAIN:
             return _checked(kind, values)
         if (members := _alternatives(kind)) is not None:
-            tags = [_tag(members, value) for value in values]
+            tags = _tags(members, values)
             parts = [[v for v, t in zip(values, tags, strict=True) if t == i] for i in range(len(members))]
             return [self.numbers(tags), *map(self.column, members, parts)]
         if (origin := _origin(kind)) is tuple:
@@ -277,6 +291,21 @@ class _Reader:
         if not (issubclass(found, base) and dataclasses.is_dataclass(found)) or isabstract(found):
             raise ValueError(f"{name} is no {base.__name__}")
         return found
+
+
+def _tags(members: Sequence[Any], values: Sequence[object]) -> list[int]:
+    """Which members of a union values are: what is no tuple, its class tells."""
+    known: dict[type, int] = {}
+    tags = []
+    for value in values:
+        kind = type(value)
+        tag = known.get(kind)
+        if tag is None:
+            tag = _tag(members, value)
+            if kind is not tuple:
+                known[kind] = tag
+        tags.append(tag)
+    return tags
 
 
 def _tag(members: Sequence[Any], value: object) -> int:
