@@ -52,6 +52,7 @@ class AttentionEmitter:
         self.rows, self.blocks = kb.size("rows", self.form.rows), kb.size("blocks", tiling.blocks)
         self.block_rows = kb.size("block_rows", tiling.block_rows)
         self.padded_rows = kb.size("padded_rows", tiling.padded_rows)
+        self.outer = {(slot, axis): kb.size(f"{slot}.{axis}", n) for slot, axis, n in self.form.outer_strides()}
 
     def emit(self) -> None:
         """The whole function."""
@@ -75,6 +76,14 @@ class AttentionEmitter:
     def _whole_vectors(self) -> bool:
         """Whether all keys fill whole vectors."""
         return isinstance(self.keys, int) and self.keys % self.t.lanes == 0
+
+    def _origin(self, slot: int, offset: int, batch: Index, head: Index) -> Index:
+        """The element of an input at which a batch's head begins."""
+        kb = self.kb
+        at: Index = offset
+        for axis, coordinate in enumerate((batch, head)):
+            at = kb.add(at, kb.mul(coordinate, self.outer.get((slot, axis), 0)))
+        return at
 
     # Limits ---------------------------------------------------------------------------------------------------------
 
@@ -126,7 +135,7 @@ class AttentionEmitter:
         dtype = self.body.operands[q.operand].type.dtype
         with kb.loop(0, count, name="row") as row:
             heads, query = self._position(kb.add(first, row), head)
-            at = kb.element(q.offset, (batch, heads, query), q.strides)
+            at = kb.add(self._origin(0, q.offset, batch, heads), kb.mul(query, q.strides[2]))
 
             def part(column: Index, lanes: int, at: Index = at, row: Index = row) -> None:
                 index = kb.add(at, kb.mul(column, q.strides[3]))
@@ -161,7 +170,7 @@ class AttentionEmitter:
     def _base(self, slot: int, batch: Index, head: Index) -> ir.Value:
         view = self.form.k if slot == 1 else self.form.v
         kb = self.kb
-        at = kb.add(view.offset, kb.add(kb.mul(batch, view.strides[0]), kb.mul(head, view.strides[1])))
+        at = self._origin(slot, view.offset, batch, head)
         return kb.at(kb.operands[view.operand], at, self.body.operands[view.operand].type.dtype)
 
     def _keys(self, batch: Index, head: Index, first: Index, key: Index, limit: Index, valid: Index) -> None:
@@ -246,7 +255,8 @@ class AttentionEmitter:
         always = not form.causal and form.length is None and self._whole_vectors
         mask_at: Index = 0
         if form.mask is not None:
-            mask_at = kb.element(form.mask.offset, (batch, heads, query, key), form.mask_strides)
+            inner = kb.add(kb.mul(query, self.outer.get((3, 2), 0)), kb.mul(key, form.mask_strides[3]))
+            mask_at = kb.add(self._origin(3, form.mask.offset, batch, heads), inner)
 
         def find_top(column: Index, state: list[ir.Value]) -> list[ir.Value]:
             value = self._capped(kb.load(scores, column, _F32, t.lanes))

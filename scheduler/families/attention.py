@@ -24,7 +24,7 @@ from math import sqrt
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
 from superkernel.core.formats import BF16, F32, PAIRS, NumberFormat
-from superkernel.ir.body import Body, View
+from superkernel.ir.body import AnchorInput, Body, View
 from superkernel.ir.collapse import runs_of_range
 from superkernel.ops.opdef import FLOATS
 from superkernel.registry.predicates import Reason, within
@@ -91,6 +91,12 @@ class AttentionForm:
         if not self.causal or self.length is not None:
             return self.keys
         return max(0, min(self.keys, positions + self.keys - self.queries))
+
+    def outer_strides(self) -> list[tuple[int, int, int]]:
+        """Those from batch to batch and from head to head of inputs, and from row to row of the mask, by slot and
+        axis: they may go by the numbers of queries and keys. None is 0."""
+        strides = {0: self.q.strides[:2], 1: self.k.strides[:2], 2: self.v.strides[:2], 3: self.mask_strides[:3]}
+        return [(slot, axis, n) for slot, row in strides.items() for axis, n in enumerate(row) if n]
 
     def touch_queries(self, found: AccessSet, batch: Span, heads: Span, positions: Span) -> None:
         """What is read of the queries."""
@@ -253,7 +259,11 @@ class AttentionTiling(HostTiling):
         if form.mask is not None:
             shape, rank = form.mask.shape, len(form.mask.shape)
             inputs[3] = {rank + d: n for d, n in ((-2, queries), (-1, keys)) if rank + d >= 0 and shape[d] > 1}
-        return Representative(opened(body, {2: queries}, inputs), tiling, sizes)
+        wide = opened(body, {2: queries}, inputs)
+        slots = {slot: _with_open_strides(wide.anchor_inputs[slot], 1 if slot == 3 else 2) for slot in inputs}
+        sources = tuple(slots.get(slot, source) for slot, source in enumerate(wide.anchor_inputs))
+        sizes |= {f"{slot}.{axis}": stride for slot, axis, stride in form.outer_strides()}
+        return Representative(replace(wide, anchor_inputs=sources), tiling, sizes)
 
     def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
         form = attention_form(body)
@@ -283,6 +293,13 @@ class AttentionTiling(HostTiling):
             return products
         copies = keys * form.value_depth / self.lanes * 2.0
         return products / (_NATIVE_SHARE * self.format.native_rate if self.format.native else self.format.rate) + copies
+
+
+def _with_open_strides(source: AnchorInput, kept: int) -> View:
+    """The view with strides that stand for any, but for its last ones."""
+    assert isinstance(source, View)
+    rank = len(source.shape)
+    return replace(source, strides=tuple(OPEN if s and d < rank - kept else s for d, s in enumerate(source.strides)))
 
 
 class AttentionFamily(FormatFamily):

@@ -130,7 +130,7 @@ class _Writer:
 
     def find_rows(self, value: Any) -> Any:
         """Make rows of the dataclasses in a value. A key that tells the value from all others."""
-        kind = type(value)
+        kind: type = type(value)
         if kind in _OWN_KEYS:
             return value
         if kind is tuple:

@@ -106,6 +106,32 @@ def test_the_same_bits_as_code_for_one_size(
         assert shared.run(inputs).outputs["y"].tobytes() == own.run(inputs).outputs["y"].tobytes(), (batch, tokens)
 
 
+def rows_of_heads(batch: int, tokens: int) -> sk.GraphBuilder:
+    """Attention over heads that lie one behind the other, under a mask of all pairs: strides go by the length."""
+    b = sk.GraphBuilder("heads")
+    q = b.input("q", (batch, 4, tokens, 16))
+    k, v = (b.input(name, (batch, 2, tokens, 16)) for name in "kv")
+    mixed = b.attention(q, k, v, b.input("mask", (batch, 1, tokens, tokens)))
+    b.output(mixed.transpose(0, 2, 1, 3).reshape(batch, tokens, 64), name="y")
+    return b
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [1, 2])
+def test_strides_that_go_by_the_length_are_shared_too(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, texts = np.random.default_rng(batch), set()
+    for tokens in (224, 238):
+        graph = rows_of_heads(batch, tokens).graph()
+        inputs = {name: rng.standard_normal(kind.shape, np.float32) for name, kind in graph.inputs.items()}
+        shared = sk.compile(graph, threads=2)
+        (sub,), (tiling,) = shared._compiled.schedule.subops, shared._compiled.schedule.tilings
+        texts.add(KernelSource.of(KernelKey.of(sub, tiling), sub, tiling, detect_cpu()).text)
+        with alone(monkeypatch):
+            own = sk.compile(graph, threads=2)
+        assert shared.run(inputs).outputs["y"].tobytes() == own.run(inputs).outputs["y"].tobytes()
+    assert len(texts) == (1 if batch == 1 else 2)  # where results of a batch begin is in the code
+
+
 @pytest.mark.slow
 def test_sizes_find_the_code_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SK_CACHE_DIR", str(tmp_path))
