@@ -71,9 +71,9 @@ def taps_inside(kb: KernelBuilder, window: Window, start: Index, end: int) -> tu
 
 
 @contextmanager
-def each_group(kb: KernelBuilder, per: int, name: str) -> Iterator[tuple[Index, Index, Index]]:
+def each_group(kb: KernelBuilder, per: Index, name: str) -> Iterator[tuple[Index, Index, Index]]:
     """The groups of `per` units that the kernel's range touches: (group, first, last) of the units in it."""
-    with kb.loop(kb.div(kb.begin, per), kb.div(kb.add(kb.end, per - 1), per), name=name) as group:
+    with kb.loop(kb.div(kb.begin, per), kb.div(kb.add(kb.end, kb.sub(per, 1)), per), name=name) as group:
         low = kb.maximum(kb.sub(kb.begin, kb.mul(group, per)), 0)
         yield group, low, kb.minimum(kb.sub(kb.end, kb.mul(group, per)), per)
 

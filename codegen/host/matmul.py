@@ -49,7 +49,7 @@ from superkernel.core.dtypes import DType
 from superkernel.core.formats import TILE_ROWS
 from superkernel.ir.body import Body, PointwiseProgram, View
 from superkernel.scheduler.families.matmul_form import Factor, MatmulForm, form_of, view_of
-from superkernel.scheduler.families.matmul_tiling import COPY, PACKED, ROWS, MatmulTiling, packed_batch_strides
+from superkernel.scheduler.families.matmul_tiling import COPY, PACKED, ROWS, TILES, MatmulTiling, packed_batch_strides
 
 Range = tuple[Index, Index]
 
@@ -97,7 +97,11 @@ class MatmulEmitter:
     def _batches(self) -> None:
         kb, t = self.kb, self.t
         whole: Range = (0, self.row_tiles)
-        if t.bands > 1:
+        if t.axis == TILES:
+            stop = kb.div(kb.add(kb.end, kb.sub(self.row_tiles, 1)), self.row_tiles)
+            with each_group(kb, self.row_tiles, "panel") as (panel, low, high):
+                self._at_once([0] * len(self.form.batch_dims), (low, high), panel, stop)
+        elif t.bands > 1:
             count = kb.size("band_tiles", t.band_tiles)
             with each_group(kb, t.panels, "band") as (band, low, high):
                 first = kb.mul(band, count)

@@ -16,7 +16,7 @@ from superkernel.registry.predicates import Reason, one_of, within
 from superkernel.registry.records import KernelRole, Transform
 from superkernel.registry.requirement import CHANNELS_LAST
 from superkernel.registry.rounding import PRODUCT_SUMS
-from superkernel.scheduler.families.costing import band_counts
+from superkernel.scheduler.families.costing import MANY_CORES, band_counts
 from superkernel.scheduler.families.kernel import (
     CONSTANT_WEIGHT,
     PLANE,
@@ -37,6 +37,7 @@ from superkernel.scheduler.families.matmul_tiling import (
     PACKED,
     REGISTER_TILES,
     ROWS,
+    TILES,
     MatmulTiling,
     is_crowded,
     is_large,
@@ -113,8 +114,11 @@ class MatmulFamily(FormatFamily):
 
 def in_bands(body: Body, tiling: MatmulTiling, target: CpuTarget) -> Iterator[MatmulTiling]:
     """The cuts into columns of bands of rows that fewer cores than all would take, each with its own panels, where
-    these sum as the tiling's own columns do."""
+    these sum as the tiling's own columns do; and, where rows stay near, into tiles."""
     form, t = form_of(body), tiling
+    many = t.axis == COLUMNS and target.cores > MANY_CORES and t.row_tiles > 1
+    if many and t.left == IN_PLACE and t.rows_stay_near(target):
+        yield replace(t, axis=TILES, block=t.row_tiles, piece=0, group=1)
     for bands in band_counts(t.row_tiles, target) if t.axis == COLUMNS else ():
         made = make_tiling(body, COLUMNS, t.tile_rows, t.vectors, t.right, target, t.format, bands)
         if made.phases == t.phases and form.rows > (bands - 1) * made.band_tiles * made.tile_rows:

@@ -3,11 +3,12 @@
 Model: the result is a grid of register tiles, `tile_rows` x `panel` columns. The unit axis is either *rows* (one unit
 = one row of tiles of one batch, all columns) or *columns* (one unit = one panel of one batch, all rows). Many cores
 share an only product in two dimensions: columns are cut in *bands* of row tiles, band by band, so that a core reads
-some of the rows and some of the panels, which are read once per band in all. A constant right factor is packed when
-compiling into panels [batch][columns/panel][depth][panel], zero-padded; a computed one is copied panel by panel into
-scratch, or read in place where it is used too seldom to pay for the copy. The left factor is read in place unless a
-prologue, another dtype or the cache asks for a copy in scratch. 1 x 1 convolutions of images that lie channels last are
-such products too (`matmul_form`).
+some of the rows and some of the panels, which are read once per band in all; or the axis is *tiles* (one unit = one
+register tile, panel by panel), so that shares are even and two neighbours read one panel. A constant right factor is
+packed when compiling into panels [batch][columns/panel][depth][panel], zero-padded; a computed one is copied panel by
+panel into scratch, or read in place where it is used too seldom to pay for the copy. The left factor is read in place
+unless a prologue, another dtype or the cache asks for a copy in scratch. 1 x 1 convolutions of images that lie channels
+last are such products too (`matmul_form`).
 
 With a constant right factor the product may be computed in a number format of reduced precision. A packed panel then
 holds words, [words][parts][panel] of them, and behind these per column an f32 scale and the i32 sum of the bytes where
@@ -49,7 +50,7 @@ from superkernel.scheduler.tiling import Access, Pack, Representative
 from superkernel.target.base import Target
 from superkernel.target.cpu import CpuTarget
 
-ROWS, COLUMNS = "rows", "columns"
+ROWS, COLUMNS, TILES = "rows", "columns", "tiles"
 PACKED, IN_PLACE, COPY = "packed", "in_place", "copy"
 
 # Register tiles (rows, vectors) that measured best, widest left factor reuse first.
@@ -113,6 +114,8 @@ class MatmulTiling(HostTiling):
     @property
     def per_batch(self) -> int:
         """Units per product of the batch."""
+        if self.axis == TILES:
+            return self.row_tiles * self.panels
         return self.row_tiles if self.axis == ROWS else self.bands * self.panels
 
     @property
@@ -229,14 +232,17 @@ class MatmulTiling(HostTiling):
 
     def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
         form, found = form_of(body), AccessSet(body)
-        dims = (*form.batch_dims, self.bands, self.per_batch // self.bands)
-        for box in runs_of_range(dims, begin, end):
-            batch, bands, (low, high) = box[:-2], box[-2], box[-1]
+        outer = {ROWS: 1, COLUMNS: self.bands, TILES: self.panels}[self.axis]
+        for box in runs_of_range((*form.batch_dims, outer, self.per_batch // outer), begin, end):
+            batch, tiles, panels = box[:-2], (0, self.row_tiles), (0, self.panels)
             if self.axis == ROWS:
-                rows, columns = (low * self.tile_rows, min(high * self.tile_rows, form.rows)), (0, form.columns)
+                tiles = box[-1]
+            elif self.axis == TILES:
+                panels, tiles = box[-2:]
             else:
-                first, last = (band * self.band_tiles * self.tile_rows for band in bands)
-                rows, columns = (first, min(last, form.rows)), (low * self.panel, min(high * self.panel, form.columns))
+                tiles, panels = (box[-2][0] * self.band_tiles, box[-2][1] * self.band_tiles), box[-1]
+            rows = (tiles[0] * self.tile_rows, min(tiles[1] * self.tile_rows, form.rows))
+            columns = (panels[0] * self.panel, min(panels[1] * self.panel, form.columns))
             self._factor(found, form, form.left, batch, (self._first_row(form, rows[0]), rows[1]))
             self._weights(found, body, batch, columns)
             for row_box in runs_of_range(form.row_dims, *rows):
@@ -328,7 +334,10 @@ class MatmulTiling(HostTiling):
             compute *= 1.0 + _WIDENING / self.tile_rows
         tiles = self.batch * self.row_tiles * self.panels * _TILE_NS * (1 + self.tile_rows * self.vectors / 16)
         ahead = self.fetches_next(form, target.l2_bytes)
-        work = self._beside_stream(share * compute, share, self._stream_ns(form, target), ahead=ahead)
+        streamed = share
+        if self.axis == TILES and self.units:
+            streamed = (-(-end // self.row_tiles) - begin // self.row_tiles) / self.panels
+        work = self._beside_stream(share * compute, streamed, self._stream_ns(form, target), ahead=ahead)
         return _CALL_NS + work + share * tiles + self._copy_ns(form, share, target)
 
     @property
@@ -341,6 +350,10 @@ class MatmulTiling(HostTiling):
         rows = self.sharers * self.tile_rows * form.depth * self.acc.itemsize
         fits = self.piece > 0 or 2 * self.panel_bytes(form) + rows <= TOGETHER * l2_bytes
         return self.right == PACKED and not self.streamed and 1 < self.sharers <= _SHARERS_MAX and fits
+
+    def rows_stay_near(self, target: CpuTarget) -> bool:
+        """Whether all rows, read in place, stay in the second-level cache beside panels."""
+        return self.row_tiles * self.tile_rows * self.depth * self.acc.itemsize <= _NEAR_ROWS * target.l2_bytes
 
     def _share(self, begin: int, end: int) -> float:
         """Of the register tiles, those of a range; a last band may have fewer."""

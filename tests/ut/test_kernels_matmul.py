@@ -16,7 +16,7 @@ from superkernel.core.dtypes import DType
 from superkernel.ir.body import View
 from superkernel.scheduler.families import family_of
 from superkernel.scheduler.families.matmul_form import form_of
-from superkernel.scheduler.families.matmul_tiling import COLUMNS, ROWS, MatmulTiling, make_tiling
+from superkernel.scheduler.families.matmul_tiling import COLUMNS, IN_PLACE, ROWS, TILES, MatmulTiling, make_tiling
 from superkernel.scheduler.families.packing import PackPanels
 from superkernel.target.cpu import AVX2, AVX512, CpuTarget, cpu_target
 
@@ -179,6 +179,8 @@ def test_columns_in_bands_of_rows(kernel: str, rows: int, cores: int, case: dict
     found = cuts(kernel, made, cpu)
     bands = {t.bands for t in found}
     assert {1, 2} <= bands <= {1, 2, 4, 8, 16}
+    in_place = any(t.left == IN_PLACE and t.row_tiles > 1 for t in found)
+    assert any(t.axis == TILES for t in found) == (in_place and cores > 4)
     assert max(bands) < cores
     tol = 2e-5 if kernel == "host.matmul.packed" else 0.25
     check_body(kernel, made.body, made.arrays, made.expected, tilings=found, tol=tol, tier=cpu.tier, splits=2)
@@ -191,6 +193,20 @@ def test_bands_whose_last_one_is_shorter_change_no_bit() -> None:
     banded = [replace(whole, bands=bands, block=min(whole.block, -(-10 // bands))) for bands in (3, 4)]
     pieces = [replace(t, piece=64, group=2) for t in banded]
     check_body("host.matmul.packed", made.body, made.arrays, made.expected, tilings=[whole, *banded, *pieces], tol=1e-4)
+
+
+def test_tiles_are_even_shares_and_neighbours_read_one_panel() -> None:
+    case = anchor_case("matmul", {}, [((64, 64), F32), ((64, 480), F32)], constants=[1])
+    found = [t for t in cuts("host.matmul.packed", case, replace(detect_cpu(), cores=7)) if t.axis == TILES]
+    assert found
+    for tiling in found:
+        assert tiling.units == tiling.row_tiles * tiling.panels
+        read = 0
+        for core in range(7):
+            part = tiling.units * core // 7, tiling.units * (core + 1) // 7
+            accesses = [a for a in tiling.accesses(case.body, *part) if a.operand == 1]
+            read += sum(region.nbytes for access in accesses for region in access.regions)
+        assert tiling.panels < read / (tiling.panel * 64 * 4) <= tiling.panels + 6
 
 
 def test_bands_read_some_of_the_rows_and_some_of_the_weights() -> None:
