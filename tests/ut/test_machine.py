@@ -113,6 +113,14 @@ def test_more_readers_do_not_read_less_nor_from_a_nearer_level() -> None:
     assert machine.no_less([20.0], [30.0]) == [30.0]
 
 
+def test_a_pair_that_shares_a_core_unsaid_is_found_by_time_and_one_of_it_placed_on() -> None:
+    cpu = on("xeon-16-pair.json")  # as measured on such a machine
+    near = machine.near_pairs(cpu.profile.handover_ns, 0.4)
+    assert machine.joined(range(16), near) == cpu.profile.core_of
+    assert CostBook(cpu, 16, family_of).apart == tuple(c for c in range(16) if c != 7)
+    assert CostBook(cpu, 7, family_of).apart == tuple(range(7))
+
+
 def test_hyperthreads_are_found_by_time() -> None:
     times = load_profile(FOLDER / "xeon-16.json").handover_ns
     near = machine.near_pairs(times, 0.4)
