@@ -108,7 +108,7 @@ def _costs(
 ) -> tuple[float, float, bool]:
     """Cycles with all in L2, with all missing, and whether the family itself has misses in its cost, those of what
     several cores read in equal shares. `targets`: as it is, with an HBM that costs nothing, with paths like misses."""
-    cold, hit, slow = (tiling.cost_cycles(body, *span, target) for target in targets)
+    cold, hit, slow = (tiling.contended_cycles(body, *span, target) for target in targets)
     return (hit, cold, True) if cold > hit else (hit, slow, False)
 
 

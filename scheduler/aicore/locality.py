@@ -143,7 +143,7 @@ class _LocalityState:
         tiling = self.tilings[i]
         if not isinstance(tiling, AicoreTiling) or not units:
             return 0.0
-        return tiling.cost_cycles(self.subops[i].body, 0, units, self.target)
+        return tiling.contended_cycles(self.subops[i].body, 0, units, self.target)
 
     def _hull(self, i: int, begin: int, end: int, role: CoreRole, *, write: bool) -> dict[int, Hull]:
         """Bounds of the bytes of each operand that a range touches."""

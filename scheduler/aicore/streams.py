@@ -177,7 +177,7 @@ class _StreamState:
         tiling, full = self.tilings[index], self.full(index)
         if not isinstance(tiling, AicoreTiling) or not count:
             return 0.0
-        cycles = tiling.cost_cycles(self.subops[index].body, 0, -(-tiling.units // count), self.target)
+        cycles = tiling.contended_cycles(self.subops[index].body, 0, -(-tiling.units // count), self.target)
         return max(cycles, self.work(index, full) * full / count) if count < full else cycles
 
     def _cores_at(self, index: int, site: SlotRange) -> tuple[int, ...]:

@@ -115,6 +115,16 @@ class CoreRole(Enum):
 MIX_ROLES = (CoreRole.CUBE, CoreRole.VECTOR0, CoreRole.VECTOR1)
 
 
+def streaming_cycles(read_bytes: int, written_bytes: int, target: AicoreTarget) -> float:
+    """Least cycles in which all vector cores together read and write so much: reads and writes at `l2.vector_gb_per_s`
+    each, both together at `l2.aggregate_gb_per_s`, and where L2 has no room for them at what HBM gives."""
+    both = read_bytes + written_bytes
+    rates = [(max(read_bytes, written_bytes), target.l2.vector_gb_per_s), (both, target.l2.aggregate_gb_per_s)]
+    if both > target.l2_room_bytes:
+        rates.append((both, target.hbm_gb_per_s))
+    return max(nbytes / target.bytes_per_cycle(rate) for nbytes, rate in rates)
+
+
 @dataclass(frozen=True)
 class AicoreTiling(CostedTiling[AicoreTarget]):
     """See the module docstring. `scratch_bytes`: workspace in global memory per group (MIX) or per core. `launched`:
@@ -168,11 +178,29 @@ class AicoreTiling(CostedTiling[AicoreTarget]):
 
     @abstractmethod
     def cost_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
-        """Estimated cycles of one core (or group) for the range, without synchronisation."""
+        """Estimated cycles of one core (or group) that has global memory for itself, for the range, without
+        synchronisation."""
+
+    def moved_bytes(self, body: Body) -> tuple[int, int]:
+        """What all units together read and write in global memory, each byte once: all of the operands, but for what
+        is rewritten in place."""
+        sizes = {role: sum(o.type.nbytes for o in body.operands if o.role is role) for role in Role}
+        return sizes[Role.INPUT] + sizes[Role.CONSTANT], sizes[Role.OUTPUT]
+
+    def contended_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
+        """Estimated cycles for the range where as many others of its size run at the same time as the device has cores
+        and the work has units: `cost_cycles`, or what they all together take to read and write (`streaming_cycles`)."""
+        alone = self.cost_cycles(body, begin, end, target)
+        if begin >= end or self.roles() != (CoreRole.VECTOR0,):
+            return alone
+        device = target.device
+        cores = device.groups if self.launch_type.is_mix else device.vector_cores
+        at_once = min(1.0, cores * (end - begin) / self.units)
+        return max(alone, at_once * streaming_cycles(*self.moved_bytes(body), target))
 
     def cost_ns(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
-        """`cost_cycles` as time."""
-        return self.cost_cycles(body, begin, end, target) * 1000 / target.device.clock_mhz
+        """`contended_cycles` as time."""
+        return self.contended_cycles(body, begin, end, target) * 1000 / target.device.clock_mhz
 
 
 @dataclass(frozen=True)

@@ -160,8 +160,18 @@ class CubeFactor:
             poor = target.global_transfer_cycles(path, row * rows, 1)
             beats += (poor - beats) * (every - 1) // every
         beats += (rows - 1) * target.dma.row_cycles
-        missed = row * rows // target.hbm.core_bytes_per_cycle + target.cycles(target.hbm.latency_ns)
+        missed = rows * self._missed_bytes(row, target.l2.line_bytes) // target.hbm.core_bytes_per_cycle
+        missed += target.cycles(target.hbm.latency_ns)
         return target.dma.startup_cycles + beats + round(fresh * max(0, missed - beats))
+
+    def _missed_bytes(self, row_bytes: int, line_bytes: int) -> int:
+        """What a core fetches for a row that is missed: the row, where cores that have other parts of its lines fetch
+        these at the same time. With groups of depths, neighbours are at different ones, and who comes first fetches
+        whole lines."""
+        if self.layout is not FactorLayout.DEPTHS or self.tile >= self.lines or self.cut.groups == 1:
+            return row_bytes
+        lines = 1 + (row_bytes - gcd(self.tile * self.item, line_bytes)) / line_bytes
+        return max(row_bytes, int(lines * min(line_bytes, max(line_bytes / self.cut.groups, row_bytes))))
 
     def feed_cycles(self, lines: int, depths: int, target: AicoreTarget) -> int:
         """Cycles of MTE1 for a step."""

@@ -17,7 +17,7 @@ from math import prod
 
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
-from superkernel.ir.body import Body, PointwiseProgram, View
+from superkernel.ir.body import Body, PointwiseProgram, Role, View
 from superkernel.ir.collapse import walked
 from superkernel.registry.predicates import Reason, one_of
 from superkernel.registry.rounding import EXACT
@@ -89,6 +89,11 @@ class GatherTiling(VectorTiling):
 
     def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
         return row_plan(body).accesses(body, self.cut.boxes(begin, end) if begin < end else ())
+
+    def moved_bytes(self, body: Body) -> tuple[int, int]:
+        """Rows as they come out: the table is not read as a whole."""
+        written = sum(o.type.nbytes for o in body.operands if o.role is Role.OUTPUT)
+        return written, written
 
     def cost_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
         if begin >= end:

@@ -19,7 +19,7 @@ from superkernel.registry.predicates import Among, Clause, Reason
 from superkernel.registry.requirement import POINTWISE
 from superkernel.registry.vector_ops import VECTOR_OPS, Computable
 from superkernel.scheduler.families.aicore.base import AicoreTiling, VectorTiling
-from superkernel.scheduler.families.aicore.cuts import Cut, code_of, cut_program, output_types, plain
+from superkernel.scheduler.families.aicore.cuts import Cut, code_of, cut_program, output_types, plain, program_bytes
 from superkernel.scheduler.families.aicore.kernel import AicoreKernelDef
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.kerneldef import ops_of
@@ -66,6 +66,10 @@ class ProgramsTiling(VectorTiling):
         for k, first, last in self.ranges(begin, end):
             found.program(programs[k], *self.cuts[k].boxes(first, last))
         return found.result()
+
+    def moved_bytes(self, body: Body) -> tuple[int, int]:
+        moved = [program_bytes(body, p) for p in self.programs(body)]
+        return sum(read for read, _ in moved), sum(written for _, written in moved)
 
     def cost_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
         parts = self.ranges(begin, end)

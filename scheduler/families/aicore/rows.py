@@ -24,6 +24,7 @@ from superkernel.registry.predicates import Clause, Facts, FactValue, Reason, Te
 from superkernel.registry.rounding import EXACT, ROW_SUMS
 from superkernel.scheduler.families.aicore.barrier_reduce import barrier_reduce_tiling
 from superkernel.scheduler.families.aicore.base import AicoreTiling, VectorTiling
+from superkernel.scheduler.families.aicore.cuts import program_bytes
 from superkernel.scheduler.families.aicore.kernel import BYTES, FLOATS, INTEGERS, AicoreKernelDef
 from superkernel.scheduler.families.aicore.rounding import ceil_to, largest
 from superkernel.scheduler.families.aicore.row_buffers import (
@@ -83,6 +84,10 @@ class RowsTiling(VectorTiling):
             return unit
         per_block = 512 // size
         return min(self.units, round(unit / per_block) * per_block)
+
+    def moved_bytes(self, body: Body) -> tuple[int, int]:
+        read, _ = program_bytes(body, space_of(body).data)
+        return read, super().moved_bytes(body)[1]
 
     def cost_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
         if begin >= end:
