@@ -7,6 +7,8 @@ the object cache and in several processes.
 What a function is told besides its text: `no-builtins`, because there is no C library a loop could be turned into a
 call of; `no-jump-tables`, because on an in-order core a table is a load from global memory per switch, and would have
 to be copied with the code; `nounwind`, because nothing unwinds. LLVM's vectorisers are off: there are no vectors.
+Integers are made of instructions, eight or so, and never loaded from a pool of constants: that would be a load from
+global memory, hundreds of cycles when it is cold.
 
 Invariant: no IR reaches code generation unverified, and none with inline assembly: LLVM ends the process on both.
 """
@@ -35,6 +37,7 @@ GENERATOR: Final = ("codegen/aicore/lower.py", "codegen/llvm.py")
 """The sources that decide what a text is compiled to."""
 _MACHINE: Final = LlvmTarget(TRIPLE, CPU, FEATURES, "static", "medium", ABI)
 MODULES_WORTH_A_CHILD: Final = 2
+_BUILD_NUMBERS: Final = "-riscv-max-build-ints-cost=16"  # instructions, more than any number takes
 
 _ATTRIBUTES = ' nounwind "no-builtins" "no-jump-tables"="true"'
 _DEFINE = re.compile(r"^define [^\n]*$", re.MULTILINE)
@@ -49,9 +52,16 @@ _ASSEMBLY = re.compile(
 )
 
 
+@cache
+def _build_numbers() -> None:
+    """One of LLVM's own options, which hold for the process and may be given once."""
+    llvm.set_option("superkernel", _BUILD_NUMBERS)
+
+
 def compile_rv64(text: str) -> bytes:
     """The object of a module's IR text. Raises InternalError with LLVM's message on what is not valid."""
     machine = _MACHINE.open()
+    _build_numbers()
     module = parsed(text, TRIPLE, machine)
     canonical = str(module)
     if found := _ASSEMBLY.search(_STRING.sub('""', canonical)):

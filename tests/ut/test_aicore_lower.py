@@ -202,3 +202,14 @@ def test_an_error_in_another_process_is_the_callers(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     with pytest.raises(InternalError, match="not valid LLVM IR"):
         compile_modules([module(0), "nonsense", module(2), module(3)], ObjectCache(None))
+
+
+def test_numbers_are_made_of_instructions_and_not_loaded() -> None:
+    numbers = (0x123456789ABCDEF0, -0x7EDCBA987654321F, (1 << 63) - 0x5555_5555_5555)
+    terms = "".join(f" %y{n + 1} = xor i64 %y{n}, {number}\n" for n, number in enumerate(numbers))
+    text = f"define i64 @f(i64 %y0) {{\n{terms} ret i64 %y{len(numbers)}\n}}\n"
+    text += "define float @g(float %x) {\n %y = fmul float %x, 0x3FF1234560000000\n ret float %y\n}\n"
+    found = sections(compile_rv64(text))
+    assert set(found) == {".text.f", ".text.g"}
+    used = {line.split()[0] for code in found.values() for line in instructions(code)}
+    assert not used & {"ld", "lw", "fld", "flw"}
