@@ -23,7 +23,7 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 from aicore_emulated import check_emulated, chosen
-from kernel_check import GUARD, _mark, compare
+from kernel_check import GUARD, compare, mark
 from llvmlite import ir
 from numpy.typing import NDArray
 
@@ -325,17 +325,20 @@ class _Check:
         self.scratch = -(-at // 512) * 512
         self.total = self.scratch + tiling.scratch_bytes + GUARD
         self.full = bytearray()
+        self._declared(0, tiling.units, write=False)
         self.full = self._execute(0, tiling.units, 0x00, None)
 
-    def _execute(self, begin: int, end: int, canary: int, poison: int | None) -> bytearray:
+    def _execute(self, begin: int, end: int, canary: int, poison: tuple[int, list[Array]] | None) -> bytearray:
+        """Memory behind a run of a range. `poison`: a byte, and which bytes of each operand are not overwritten with
+        it: those whose reads are declared."""
         memory = bytearray([canary]) * self.total
-        reads = self._declared(begin, end, write=False)
+        fill, reads = poison or (0, [])
         for k, operand in enumerate(self.body.operands):
             if operand.role is Use.OUTPUT:
                 continue
             data = self.packed[k].copy()
-            if poison is not None and operand.role is not Use.INOUT:
-                data[~reads[k]] = poison & 1 if operand.type.dtype.name == "BOOL" else poison
+            if poison and operand.role is not Use.INOUT:
+                data[~reads[k]] = fill & 1 if operand.type.dtype.name == "BOOL" else fill
             memory[self.offsets[k] : self.offsets[k] + len(data)] = data.tobytes()
         if self.tiling.barriers and self.full:
             workspace = slice(self.scratch, self.scratch + self.tiling.scratch_bytes)
@@ -350,14 +353,14 @@ class _Check:
         for access in self.tiling.accesses(self.body, begin, end):
             if access.write == write:
                 for region in access.regions:
-                    _mark(masks[access.operand], region)
+                    mark(masks[access.operand], region)
         of_roles = [np.zeros(len(p), np.int8) for p in self.packed]
         for accesses in roles:
             for access in accesses:
                 if access.write == write:
                     mask = np.zeros(len(self.packed[access.operand]), bool)
                     for region in access.regions:
-                        _mark(mask, region)
+                        mark(mask, region)
                     of_roles[access.operand] += mask
         for mask, count in zip(masks, of_roles, strict=True):
             assert (mask == (count > 0)).all(), f"{self.where}: accesses of the roles are not those of the range"
@@ -399,10 +402,10 @@ class _Check:
     def _range(self, begin: int, end: int, exact_writes: bool) -> list[Array]:
         """Which bytes were written: those that are the same whatever was there before."""
         where = f"{self.where}, units {begin}..{end}"
-        writes = self._declared(begin, end, write=True)
+        reads, writes = (self._declared(begin, end, write=write) for write in (False, True))
         found: list[list[Array]] = []
-        for canary, poison in ((0xA5, 0xFF), (0x5A, 0x7F)):
-            memory = self._execute(begin, end, canary, poison)
+        for canary, fill in ((0xA5, 0xFF), (0x5A, 0x7F)):
+            memory = self._execute(begin, end, canary, (fill, reads))
             inside = np.zeros(self.total, bool)
             for k, operand in enumerate(self.body.operands):
                 at = self.offsets[k]

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import soak
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from superkernel.codegen.host.constants import aligned_bytes
@@ -117,11 +118,11 @@ class _Run:
             assert body.operands[k].role is not Role.CONSTANT or told == self.packed[k].nbytes, self.where
         self.full = self._execute(0, tiling.units, 0x00, poison=None)
 
-    def _execute(self, begin: int, end: int, canary: int, poison: int | None) -> dict[int, Array]:
-        """Run a range; returns the bytes (guards included) of written operands. `poison`: byte put wherever reads are
-        not declared."""
+    def _execute(self, begin: int, end: int, canary: int, poison: tuple[int, list[Array]] | None) -> dict[int, Array]:
+        """Run a range; returns the bytes (guards included) of written operands. `poison`: a byte, and which bytes of
+        each operand are not overwritten with it: those whose reads are declared."""
+        fill, reads = poison or (0, [])
         buffers: list[Array] = []
-        reads = self._declared(begin, end, write=False)
         results: dict[int, Array] = {}
         for k, operand in enumerate(self.body.operands):
             source = np.ascontiguousarray(self.packed[k]).reshape(-1).view(np.uint8)
@@ -130,27 +131,25 @@ class _Run:
             if operand.role is Role.OUTPUT:
                 buffer[:] = canary
             else:
-                buffer[:] = 0xFF if poison is None else poison
+                buffer[:] = fill if poison else 0xFF
                 inside[:] = source
-                if poison is not None and operand.role is not Role.INOUT:
-                    fill = poison & 1 if operand.type.dtype is DType.BOOL else poison
-                    inside[~reads[k]] = fill
+                if poison and operand.role is not Role.INOUT:
+                    inside[~reads[k]] = fill & 1 if operand.type.dtype is DType.BOOL else fill
             if operand.role in (Role.OUTPUT, Role.INOUT):
                 results[k] = buffer
             buffers.append(inside)
         scratch = aligned_bytes(max(64, self.tiling.scratch_bytes))
-        scratch[:] = 0 if poison is None else poison  # what is left over there must not reach the results
+        scratch[:] = fill  # what is left over there must not reach the results
         self.kernel.run_packed(buffers, begin, end, scratch)
         return results
 
-    def _declared(self, begin: int, end: int, write: bool) -> list[Array]:
-        """Per operand a mask of the bytes declared."""
-        masks = [np.zeros(np.asarray(p).nbytes, bool) for p in self.packed]
+    def _declared(self, begin: int, end: int) -> tuple[list[Array], list[Array]]:
+        """Per operand a mask of the bytes whose reads are declared, and one of those whose writes are."""
+        reads, writes = ([np.zeros(np.asarray(p).nbytes, bool) for p in self.packed] for _ in range(2))
         for access in self.tiling.accesses(self.body, begin, end):
-            if access.write == write:
-                for region in access.regions:
-                    _mark(masks[access.operand], region)
-        return masks
+            for region in access.regions:
+                mark((writes if access.write else reads)[access.operand], region)
+        return reads, writes
 
     def check_reference(self, expected: Mapping[int, Array], tol: float | Mapping[int, float]) -> None:
         for k, want in expected.items():
@@ -172,11 +171,11 @@ class _Run:
 
     def _check_range(self, begin: int, end: int, exact_writes: bool) -> None:
         where = f"{self.where}, units {begin}..{end}"
-        writes = self._declared(begin, end, write=True)
+        reads, writes = self._declared(begin, end)
         if begin == end:
             assert not any(m.any() for m in writes), f"{where}: an empty range declares writes"
-        one = self._execute(begin, end, 0xA5, 0xFF)
-        two = self._execute(begin, end, 0x5A, 0x7F)
+        one = self._execute(begin, end, 0xA5, (0xFF, reads))
+        two = self._execute(begin, end, 0x5A, (0x7F, reads))
         for k, mask in enumerate(writes):
             if k not in one:
                 assert not mask.any(), f"{where}: an input is declared written"
@@ -251,21 +250,17 @@ class Recorded:
         return f"{name}, byte {byte - self.places[k].start} of {self.places[k].stop - self.places[k].start}"
 
 
-def mark(mask: Array, region: Region, bit: int) -> None:
+def mark(mask: Array, region: Region, bit: int = True) -> None:
     """Set a bit of a region's bytes."""
     assert region.start >= 0, region
     assert region.stop <= mask.size, f"{region} beyond {mask.size} bytes"
+    if region.count > 8 and region.stride >= region.length:  # no two pieces overlap
+        pieces = as_strided(mask[region.start :], (region.count, region.length), (region.stride, 1))
+        pieces |= bit
+        return
     for i in range(region.count):
         start = region.start + i * region.stride
         mask[start : start + region.length] |= bit
-
-
-def _mark(mask: Array, region: Region) -> None:
-    assert region.start >= 0, region
-    assert region.stop <= mask.size, f"{region} beyond {mask.size} bytes"
-    for i in range(region.count):
-        start = region.start + i * region.stride
-        mask[start : start + region.length] = True
 
 
 def compare(got: Array, want: Array, tol: float, where: str) -> None:
