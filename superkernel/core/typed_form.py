@@ -247,7 +247,7 @@ class _Reader:
             read = [self.column(of, columns[name]) for name, of in _fields(kind)]
             if len({len(column) for column in read}) > 1:
                 raise ValueError(f"columns of {class_name(kind)} differ in length")
-            found = self.tables[kind] = list(map(kind, *read)) if read else [kind()]
+            found = self.tables[kind] = _rows(kind, read) if read else [kind()]
         return found
 
     def column(self, kind: Any, data: Any) -> Sequence[Any]:
@@ -306,6 +306,15 @@ def _tags(members: Sequence[Any], values: Sequence[object]) -> list[int]:
                 known[kind] = tag
         tags.append(tag)
     return tags
+
+
+def _rows(kind: type, columns: Sequence[Sequence[Any]]) -> list[Any]:
+    """Instances of a class from columns, one per field in the order of declaration."""
+    fields = dataclasses.fields(kind)
+    if not any(field.kw_only for field in fields):
+        return list(map(kind, *columns))
+    names = [field.name for field in fields]
+    return [kind(**dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
 
 
 def _tag(members: Sequence[Any], value: object) -> int:

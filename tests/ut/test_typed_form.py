@@ -97,6 +97,20 @@ def test_all_comes_back_as_it_was() -> None:
     assert not found.data["mine"].flags.writeable
 
 
+@dataclass(frozen=True)
+class Ring(Circle):
+    """Between the fields of its base and of those below it stands one that is given by name alone."""
+
+    width: float = field(default=1.0, kw_only=True)
+    colour: Colour
+
+
+def test_fields_that_are_given_by_name_alone_come_back_too() -> None:
+    rings = (Ring(1.0, Colour.RED), Ring(2.0, Colour.BLUE, width=0.5), Ring(3.0, Colour.RED, width=4.0))
+    kind = tuple[Ring, ...]
+    assert decode(kind, encode(kind, rings, {}), {}, CLASSES.__getitem__) == rings
+
+
 class Alias:
     """A generic `type NDArray[T] = ...`, as NumPy from 2.5 on declares it where Python has such statements."""
 
