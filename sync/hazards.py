@@ -84,16 +84,15 @@ class AccessColumns:
     def conflict(self, earlier: int, later: int) -> Conflict:
         """Of two accesses."""
         before, access = self._source[earlier], self._source[later]
-        pair = any_overlap(before.regions, access.regions)
-        assert pair is not None
-        tasks = int(self.task[earlier]), int(self.task[later])
-        return Conflict(
-            *tasks, _HAZARDS[before.write, access.write], (access.space, access.slot), *pair, access.operand
-        )
+        tasks = self.task.item(earlier), self.task.item(later)
+        hazard, pair = _HAZARDS[before.write, access.write], _pair(before, access)
+        return Conflict(*tasks, hazard, (access.space, access.slot), *pair, access.operand)
 
     def witness(self, earlier: int, later: int) -> Witness:
         """Of two accesses that conflict."""
-        return self.conflict(earlier, later).witness
+        before, access = self._source[earlier], self._source[later]
+        tasks, place = (self.task.item(earlier), self.task.item(later)), _place((access.space, access.slot))
+        return Witness(_HAZARDS[before.write, access.write], *tasks, place, *_pair(before, access))
 
 
 @dataclass(frozen=True)
@@ -155,6 +154,15 @@ _TASK = attrgetter("index", "subop", "core")
 _PLACE = attrgetter("space", "slot")
 _REGION = attrgetter("start", "length", "stride", "count")
 _HAZARDS = {(True, False): Hazard.RAW, (False, True): Hazard.WAR, (True, True): Hazard.WAW}
+
+
+def _pair(before: MemoryAccess, access: MemoryAccess) -> tuple[Region, Region]:
+    """The first regions that meet, of two accesses that conflict."""
+    if len(before.regions) == len(access.regions) == 1:
+        return before.regions[0], access.regions[0]
+    pair = any_overlap(before.regions, access.regions)
+    assert pair is not None
+    return pair
 
 
 def _counts(access: MemoryAccess) -> bool:

@@ -70,7 +70,8 @@ class Events:
         self.taken: dict[tuple[int, HartKind], int] = {}  # event, receiver -> sub-operator whose boundary takes it
         self.returned: dict[int, NDArray[np.int32]] = {}  # by event: up to where it propagates each hart's own stores
         self.known: Known = np.full((harts.total, harts.total), -1, np.int32)
-        self.fenced = np.full(harts.total, -1, np.int32)
+        self._nothing = np.full(harts.total, -1, np.int32)
+        self.fenced = self._nothing.copy()
         self.after: list[Known] = []
 
     def find(
@@ -84,8 +85,8 @@ class Events:
         """A pending event of the family that tells enough, if all who need it still have it before them, or take it
         at another operand of the same kernel (`here`). `latest`: the last sub-operator that it may be set behind."""
         first, *others = receivers
-        found = (e for e in chain(self.pending[first].values(), here.get(first, ())) if e.after >= last)
-        for event in sorted((e for e in found if e.family == family), key=_INDEX):
+        near = [e for e in chain(self.pending[first].values(), here.get(first, ())) if e.after >= last]
+        for event in sorted([e for e in near if e.family == family], key=_INDEX) if near else ():
             known = all(event.index in self.pending[kind] or event in here.get(kind, ()) for kind in others)
             if known and (latest is None or event.after <= latest):
                 return event
@@ -93,8 +94,9 @@ class Events:
 
     def ahead(self, event: Event, kind: HartKind, here: Collection[Event] = ()) -> list[Event]:
         """The event and what of its family the receiver must take before it, `here` included."""
-        before = (e for e in (*self.pending[kind].values(), *here) if e.index <= event.index)
-        return sorted((e for e in before if e.family == event.family), key=_INDEX)
+        family = event.family
+        before = [e for e in (*self.pending[kind].values(), *here) if e.index <= event.index]
+        return sorted([e for e in before if e.family == family], key=_INDEX)
 
     def make(self, family: Family, after: int) -> Event:
         """One more event of the family, set behind a sub-operator."""
@@ -130,7 +132,9 @@ class Events:
         mine = self.harts.of(kind)
         setters = slice(self.harts.cores.total) if event.setters is None else self.harts.of(event.setters)
         knew = self.after[event.after][setters]
-        own = self.returned.setdefault(event.index, np.full(self.harts.total, -1, np.int32))
+        own = self.returned.get(event.index)
+        if own is None:
+            own = self.returned[event.index] = self._nothing.copy()
         if event.mode is Mode.GROUP:  # what the setters knew, as far as each receiver observes them
             of_group = knew.reshape(self.harts.cores.groups, -1, self.harts.total).max(axis=1)
             learnt = of_group[self.harts.group[mine]]

@@ -51,7 +51,7 @@ from superkernel.sync.aicore.plan import (
     Step,
     receiver_of,
 )
-from superkernel.sync.aicore.unsatisfied import Conflicts, Unsatisfied
+from superkernel.sync.aicore.unsatisfied import FEW, Conflicts, FewConflicts, Unsatisfied
 from superkernel.sync.hazards import FoundConflicts, find_all
 from superkernel.target.aicore import AicoreTarget
 
@@ -91,6 +91,7 @@ class _Planner:
         tiled = any(isinstance(t, AicoreTiling) and t.kernel_type.on_aicpu for t in schedule.tilings)
         self.harts = Harts(self.cores, tiled)
         self.block, self.conflicts = slice(0, 0), Conflicts.of(conflicts.accesses, conflicts.pairs[:0], self.harts)
+        self.rows: list[list[int]] = []  # of the block, where sub-operators have few
         flags, count_max = flags_of(schedule, target), int(target.sync.flag_count_max)
         self.events = Events(self.harts, flags, count_max)
         self.notes = Notes(target, sync, flags, count_max, len(self.events.modes) >= len(NARROW))
@@ -206,13 +207,19 @@ class _Planner:
         begins = subop > 0 and subop == self.start
         self.boundaries.append(self.notes.boundary(subop, made, tuple(fences), witnesses, implied, begins=begins))
 
-    def _conflicts(self, subop: int) -> Conflicts:
+    def _conflicts(self, subop: int) -> Conflicts | FewConflicts:
         """Those of its tasks. Columns are made for as many sub-operators at once as have `_AT_ONCE` of them."""
         mine = self.found.of(subop)
         if mine.stop > self.block.stop:
             self.block = slice(mine.start, max(mine.stop, mine.start + _AT_ONCE))
             self.conflicts = Conflicts.of(self.found.accesses, self.found.pairs[self.block], self.harts)
-        return self.conflicts[mine.start - self.block.start : mine.stop - self.block.start]
+            self.rows = []
+        at = slice(mine.start - self.block.start, mine.stop - self.block.start)
+        if at.stop - at.start > FEW:
+            return self.conflicts[at]
+        if not self.rows:
+            self.rows = self.conflicts.columns.T.tolist()
+        return FewConflicts(self.harts, self.rows[at])
 
     def _add_run(
         self, row: list[Step], subop: int, kind: HartKind, waits: dict[int, list[int]], fences: set[int]
@@ -228,7 +235,7 @@ class _Planner:
         row += [Await(e, subop) for e in sorted({e for es in waits.values() for e in es})]
         row.append(Run(subop, barriers=joined))
 
-    def _rounds(self, needs: Unsatisfied, missing: Conflicts) -> list[Unsatisfied]:
+    def _rounds(self, needs: Unsatisfied, missing: Conflicts | FewConflicts) -> list[Unsatisfied]:
         """What is missing, in the rounds in which it is propagated: one where all waits stand ahead of the kernel, or
         where flags are short."""
         rounds = missing.rounds() if self.early_start and needs else []
@@ -265,6 +272,8 @@ class _Planner:
     def _families(self, needs: Unsatisfied) -> dict[Family, tuple[list[tuple[HartKind, HartKind]], int]]:
         """The families of events that bring what is missing: for which pairs of types, behind which sub-operator."""
         families: dict[Family, list[tuple[HartKind, HartKind]]] = {}
+        if not needs:
+            return {}
         for (setter, receiver), row in needs.items():
             if setter is receiver:
                 family: Family = (Mode.TYPE, setter)
@@ -275,6 +284,8 @@ class _Planner:
             if family[0] not in self.events.modes:
                 family = (Mode.ALL, None)
             families.setdefault(family, []).append((setter, receiver))
+        if len(needs) == 1:
+            return {family: ([(setter, receiver)], row.last)}
         lasts = {family: max(needs[key].last for key in keys) for family, keys in families.items()}
         widest = max((row.last for row in needs.values()), default=0)
         chosen = self._fewest(families, needs)
@@ -282,6 +293,8 @@ class _Planner:
 
     def _without_flag(self, needs: Unsatisfied) -> list[tuple[HartKind, HartKind]]:
         """The pairs of types that no flag can serve: an aicpu hart has none, or none is free."""
+        if not needs:
+            return []
         pairs = [pair for pair in needs if AICPU in pair]
         cores = {pair: row for pair, row in needs.items() if AICPU not in pair}
         for family, (keys, last) in self._families(cores).items():
@@ -341,7 +354,7 @@ class _Planner:
             self.events.pending[kind].clear()
 
     def _fences(
-        self, subop: int, here: Conflicts, waits: dict[HartKind, dict[int, list[int]]], fenced: Known
+        self, subop: int, here: Conflicts | FewConflicts, waits: dict[HartKind, dict[int, list[int]]], fenced: Known
     ) -> dict[HartKind, set[int]]:
         """Operands by type that a core reads after having written them itself, its stores not fenced since."""
         found: dict[HartKind, set[int]] = {}

@@ -8,6 +8,7 @@ made first while the others, or the flags behind them, are still on their way.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from superkernel.sync.aicore.plan import HartKind
 from superkernel.sync.hazards import AccessColumns, Pairs
 
 ROUNDS_MAX = 3  # a kernel has four wait entries; one may be a fence
+FEW = 48  # conflicts that are looked at one by one, which takes less time than columns of so few
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,7 @@ class Dependence:
     """What lacks between harts of two types: its conflicts, the last sub-operator that must be known, whether all are
     between harts of one group, and the operands."""
 
-    conflicts: Conflicts
+    conflicts: Conflicts | FewConflicts
     last: int
     own_group: bool
     operands: frozenset[int]
@@ -113,3 +115,60 @@ class Conflicts:
         levels = sorted({*last[uses].tolist()})[-ROUNDS_MAX:]
         number = np.searchsorted(levels, last[uses])
         return [uses[number == n] for n in range(len(levels))]
+
+
+@dataclass(slots=True)
+class FewConflicts:
+    """The same of `FEW` conflicts at the most: `rows` has a row of `Conflicts.columns` for each."""
+
+    harts: Harts
+    rows: list[list[int]]
+
+    def __getitem__(self, some: slice) -> FewConflicts:
+        return FewConflicts(self.harts, self.rows[some])
+
+    @property
+    def accesses(self) -> list[list[int]]:
+        """Pairs by number."""
+        return [row[:2] for row in self.rows]
+
+    @property
+    def needs(self) -> set[tuple[int, int, int]]:
+        """Receiver, setter and the sub-operator that it must know."""
+        return {(row[3], row[2], row[4]) for row in self.rows}
+
+    def unfenced(self, fenced: NDArray[np.int32]) -> Iterator[tuple[int, int, int]]:
+        """Hart, sub-operator and operand where a hart reads what it wrote itself and is not known to have fenced."""
+        return ((row[3], row[6], row[7]) for row in self.rows if fenced.item(row[3]) < row[6])
+
+    def unsatisfied(self, known: Known, uses: NDArray[np.int64] | None = None) -> tuple[Unsatisfied, FewConflicts, int]:
+        """What is missing at some uses, or at all; the conflicts that show it; the number of those implied."""
+        missing = [row for row in self.rows if known.item(row[9]) < row[5]]
+        implied = len([row for row in self.rows if row[5] >= 0]) - len(missing)
+        if uses is not None:
+            some = uses.tolist()
+            missing = [row for row in missing if row[8] in some]
+        of_types: dict[int, list[list[int]]] = {}
+        for row in missing:
+            of_types.setdefault(row[10], []).append(row)
+        rows: Unsatisfied = {}
+        for number, mine in of_types.items():
+            one, other = divmod(number, len(self.harts.types))
+            rows[self.harts.types[one], self.harts.types[other]] = Dependence(
+                FewConflicts(self.harts, mine),
+                max([row[4] for row in mine]),
+                all(row[11] for row in mine),
+                frozenset([row[7] for row in mine]),
+            )
+        return rows, FewConflicts(self.harts, missing), implied
+
+    def rounds(self) -> list[NDArray[np.int64]]:
+        """As `Conflicts.rounds`."""
+        last: dict[int, int] = {}
+        for row in self.rows:
+            last[row[8]] = max(row[4], last.get(row[8], -1))
+        levels = sorted({*last.values()})[-ROUNDS_MAX:]
+        if len(levels) < 2:
+            return [np.array(sorted(last), np.int64)] if levels else []
+        number = {use: bisect_left(levels, level) for use, level in last.items()}
+        return [np.array(sorted(use for use in last if number[use] == n), np.int64) for n in range(len(levels))]

@@ -9,9 +9,20 @@ from typing import Any
 import pytest
 from seeds import seeds
 
-from superkernel.analysis.random_aicore import CUBE, MINI, MIX, VECTOR, BufferOp, chain, random_ops, schedule_of
+from superkernel.analysis.random_aicore import (
+    CUBE,
+    MINI,
+    MIX,
+    VECTOR,
+    BufferOp,
+    chain,
+    random_ops,
+    schedule_of,
+    small_target,
+)
 from superkernel.core.errors import VerificationError
 from superkernel.scheduler.families.aicore.base import AicoreKernelType
+from superkernel.sync.aicore import planner
 from superkernel.sync.aicore.mutate import without_event
 from superkernel.sync.aicore.plan import (
     AicorePlan,
@@ -42,6 +53,21 @@ def test_random_programs_verify(seed: int, sync: str, early_start: bool) -> None
     )
     assert certificate.tasks == len(schedule.tasks)
     assert certificate.events == len(plan.events)
+
+
+@pytest.mark.parametrize("seed", seeds(20))
+def test_few_conflicts_are_looked_at_like_many(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One by one or in columns: the plans are the same, with plenty of flags and with few."""
+    rng = random.Random(seed)
+    flags, limit = rng.choice((5, 8, 16)), rng.choice((1, 15))
+    target = small_target(2, rng.choice((1, 2, 4)), flags_per_core=flags, flag_count_max=limit)
+    schedule = schedule_of(random_ops(rng, 25), target)
+    plans = []
+    for few in (-1, 2, 1 << 30):
+        monkeypatch.setattr(planner, "FEW", few)
+        plans.append(plan_aicore(schedule, target))
+    assert plans[0].events
+    assert plans[0] == plans[1] == plans[2]
 
 
 @pytest.mark.parametrize("seed", range(30))
