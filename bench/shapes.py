@@ -4,7 +4,8 @@
 
 `new length`: time from a call with a length that was not met to its result: *cold* with an empty cache of compiled code
 and plans, which is what one length costs once per machine; *again* in another process, which finds both there; `cpu` is
-the calling thread's own time.
+the calling thread's own time. *Late*: of the second half of the lengths that are new, which find the code of the first;
+`objects` is how many objects LLVM compiled per length there (lengths share code).
 `equal`: each result against the one of a kernel compiled for that length alone, in a third process; a result is known
 by the SHA-256 of its bytes. `latency`: of a length that was met, the object against the kernel of that length alone, in
 turns, medians of slices; the ratio is the median over lengths. `held`: bytes of the object with all its kernels,
@@ -21,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
-from statistics import median
+from statistics import mean, median
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
@@ -91,6 +92,11 @@ class Model:
         return np.random.default_rng(tokens).standard_normal((1, tokens, self.width), np.float32)
 
 
+def late(figures: list[Any]) -> list[Any]:
+    """The second half."""
+    return figures[len(figures) // 2 :]
+
+
 def digest(array: Array) -> str:
     """What a result is known by."""
     return hashlib.sha256(array.tobytes()).hexdigest()
@@ -99,22 +105,34 @@ def digest(array: Array) -> str:
 def dynamic(model: Model, lengths: list[int], longest: int) -> dict[str, Any]:
     """All calls through one object: results, times of new lengths in ms, bytes."""
     import superkernel as sk
+    from superkernel.codegen import processes
 
     kernel = sk.compile_dynamic(model.source(), {"tokens": (1, longest)}, threads=THREADS)
     kernel.kernels_max = len(lengths)
+    compiled: list[Any] = []
+    run_jobs = processes.run_jobs
+
+    def counted(work: Any, jobs: Any, *args: Any, **named: Any) -> list[bytes]:
+        compiled.extend(jobs)
+        return run_jobs(work, jobs, *args, **named)
+
+    processes.run_jobs = counted
     results: dict[int, str] = {}
-    new_ms, new_cpu_ms = [], []
+    new_ms, new_cpu_ms, new_objects = [], [], []
     for tokens in lengths:
         x, met = model.given(tokens), tokens in results
+        del compiled[:]
         start, start_cpu = perf_counter_ns(), thread_time_ns()
         y = kernel(x)
         if not met:
             new_ms.append((perf_counter_ns() - start) / 1e6)
             new_cpu_ms.append((thread_time_ns() - start_cpu) / 1e6)
+            new_objects.append(len(compiled))
         if results.setdefault(tokens, digest(y)) != digest(y):
             raise SystemExit(f"two results of length {tokens}")
     alone = sum(sum(kernel.at(tokens=tokens).held().values()) for tokens in results)
-    figures = {"new_ms": new_ms, "new_cpu_ms": new_cpu_ms, "held": kernel.held_bytes, "held_alone": alone}
+    new = {"new_ms": new_ms, "new_cpu_ms": new_cpu_ms, "new_objects": new_objects}
+    figures = {**new, "held": kernel.held_bytes, "held_alone": alone}
     return {"results": results, **figures}
 
 
@@ -199,6 +217,8 @@ def main() -> int:
         "lengths": len(alone),
         "equal": equal,
         "new_length_cold_ms": median(cold["new_ms"][1:]),
+        "new_length_late_cpu_ms": median(late(cold["new_cpu_ms"])),
+        "new_length_late_objects": mean(late(cold["new_objects"])),
         "new_length_again_ms": median(again["new_ms"][1:]),
         "new_length_again_cpu_ms": median(again["new_cpu_ms"][1:]),
         "latency_ratio": median(ours / theirs for ours, theirs in times.values()),
