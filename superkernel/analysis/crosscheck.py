@@ -247,14 +247,15 @@ def crosscheck(
     too (mutation.py). Runs that fail there become rows. Raises what `compile` raises, MachineError without an
     emulator, UnsupportedError where the target is no accelerator, and ahead of any run where mutants are asked of a
     program of several launches."""
-    from superkernel.api import compile
+    from superkernel.api import compile, resolved
 
     for name, count in (("mutants", mutants), ("plain", plain)):
         if count < 0:
             raise InputError("bad count", location=f"argument {name!r}", expected="0 or more", found=repr(count))
+    described = resolved(target)
     find_qemu()
     chosen = Options.of(options)
-    made = compile(graph, target, options=chosen)
+    made = compile(graph, described, options=chosen)
     if made.executor != "sim":
         raise UnsupportedError("only accelerators have a simulator and an emulator", location=f"target {target!r}")
     kernel = cast("AicoreKernel", made)

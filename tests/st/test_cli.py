@@ -15,6 +15,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from firmware_bench import needs_qemu
 
 import superkernel as sk
 from superkernel.backends.saved import load_source
@@ -125,7 +126,7 @@ def test_executors_agree_and_text_names_outputs(folder: Path, call: Any) -> None
     [
         ("ablate", "--target", "mini"),
         ("bisect", "--option", "fuse=off"),
-        ("crosscheck",),
+        pytest.param(("crosscheck",), marks=needs_qemu),
         ("explore", "--seeds", "1"),
         ("sweep", "--target", "mini"),
         ("tune", "--budget", "0"),  # status 4 under the profile that all tests go by, which is of no machine
