@@ -80,7 +80,7 @@ def test_an_accelerator_kernel(make: Any) -> None:
     _no_overlaps(trace)
     report = kernel.report(rounds=0)
     assert isinstance(report, sk.SimReport)
-    assert trace.duration_us >= report.time_us
+    assert trace.duration_us >= report.time_us * (1 - 1e-12)  # the end of a span is a sum, rounded
     assert {s.subop for s in trace.spans if s.subop in trace.subops} == {row.subop for row in report.subops}
     for engine in ("m", "v", "mte2"):
         lanes = [i for i, t in enumerate(trace.tracks) if t.name == engine]
