@@ -87,7 +87,7 @@ CASES = [  # (graph, target, what is on already, what is switched on, least gain
     # Cores that ask for one line at once wait in turn; with the code preloaded nobody asks.
     pytest.param(softmaxes(6, 512), CROWDED, MINIMAL, {"split": 8}, 0.03, id="copies, code that is missed"),
     pytest.param(softmaxes(6, 512), CROWDED, {**MINIMAL, **WARM}, {"split": 8}, None, id="copies, preloaded"),
-    pytest.param(softmaxes(2, 512), A3, MINIMAL, {"split": 8}, None, id="copies, as the preset has it"),
+    pytest.param(softmaxes(2, 1024), A3, MINIMAL, {"split": 8}, None, id="copies, as the preset has it"),
     # Weights come from HBM while it has nothing else to do.
     pytest.param(products(), MINI, MINIMAL, {"weight_prefetch": "auto"}, 0.1, id="weights"),
     pytest.param(softmaxes(), MINI, MINIMAL, {"weight_prefetch": "auto"}, None, id="weights, none"),
