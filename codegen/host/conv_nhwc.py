@@ -223,11 +223,10 @@ class NhwcEmitter:
             store_positions(kb, self.stores, tile, results, self._coords(image, row, column), channel, width)
 
         def in_tiles(positions: int, start: ir.Value, item: Index, row: Index, column: Index) -> None:
-            ahead = self._ahead(weights, 4 * t.filter_elements(form), self._place(lines[0], row, column))
             if t.format.scales_rows:
-                self._rows_in_tiles(start, item, weights, ahead)
+                self._rows_in_tiles(start, item, weights)
             else:
-                self._sum_in_tiles(kb.at(start, item, self.item), weights, ahead)
+                self._sum_in_tiles(kb.at(start, item, self.item), weights)
             coords, pitch = self._coords(image, row, column), t.tile_rows
             put_parked(kb, self.stores, shape(positions), pitch, coords, channel, width)
 
@@ -414,14 +413,14 @@ class NhwcEmitter:
         low, high = taps_inside(kb, window, start, window.extent)
         return low, kb.maximum(low, high)
 
-    def _sum_in_tiles(self, source: ir.Value, weights: ir.Value, ahead: Ahead | None) -> None:
+    def _sum_in_tiles(self, source: ir.Value, weights: ir.Value) -> None:
         """The sums of one register tile, whose first input is at `source`, parked in scratch."""
         kb, t, tiles = self.kb, self.t, self.tiles
         assert tiles is not None
         begin = self._begin(Tile(1, t.vectors, t.lanes, DType.I32), weights) if t.format.is_integral else []
         self._start_tiles(begin)
         with kb.loop(*self._window_lines(), name="row") as row:
-            self._add_row(kb.at(source, self._line_start(row), self.item), weights, row, ahead)
+            self._add_row(kb.at(source, self._line_start(row), self.item), weights, row)
         tiles.store(kb.scratch)
 
     def _start_tiles(self, begin: Sequence[ir.Value]) -> None:
@@ -431,24 +430,19 @@ class NhwcEmitter:
             self.kb.store(value, self.begin, v * self.t.lanes, DType.I32)
         self.tiles.start(self.begin if begin else None)
 
-    def _add_row(self, source: ir.Value, weights: ir.Value, row: Index, ahead: Ahead | None) -> None:
+    def _add_row(self, source: ir.Value, weights: ir.Value, row: Index) -> None:
         """The products of a row of the window, whose inputs of the first position begin at `source`."""
         kb, t, form, walk, tiles = self.kb, self.t, self.form, self.walk, self.tiles
         assert tiles is not None
         count, run = runs_of(form)
         each, size = count // form.lines, t.format.words(run) * t.tile_rows
         pitch = walk.column * form.strides[1] * self.item.itemsize
-
-        def fetch(_: Index, here: ir.Value) -> None:
-            assert ahead is not None
-            ahead.fetch(kb, weights, here, TILE_ROWS * 4 * t.tile_rows)
-
         with kb.loop(0, each, name="run") as index:
             here = kb.at(source, kb.mul(index, walk.column * form.dilations[1]), self.item)
             own = kb.at(weights, kb.mul(kb.add(kb.mul(row, each), index), size), DType.I32)
-            tiles.add(here, pitch, own, self.run_words, fetch if ahead is not None else None)
+            tiles.add(here, pitch, own, self.run_words)
 
-    def _rows_in_tiles(self, head: ir.Value, first: Index, weights: ir.Value, ahead: Ahead | None) -> None:
+    def _rows_in_tiles(self, head: ir.Value, first: Index, weights: ir.Value) -> None:
         """The sums of one register tile whose first input is byte `first` of the patch rows from `head` on, parked in
         scratch."""
         kb, t, form, tiles = self.kb, self.t, self.form, self.tiles
@@ -465,7 +459,7 @@ class NhwcEmitter:
                     for v in range(t.vectors)
                 ]
             )
-            self._add_row(kb.offset(kb.offset(row, HEAD_BYTES), first), weights, line, ahead)
+            self._add_row(kb.offset(kb.offset(row, HEAD_BYTES), first), weights, line)
             tiles.store(self.sums)
             scale = kb.splat(kb.load(row, 0, DType.F32), t.lanes)
             with kb.loop(0, size, t.lanes, name="scale") as at:

@@ -46,7 +46,6 @@ from superkernel.codegen.host.quantise import codes_of, put_codes
 from superkernel.codegen.host.streaming import Panel
 from superkernel.codegen.host.tile_product import TileProduct
 from superkernel.core.dtypes import DType
-from superkernel.core.formats import TILE_ROWS
 from superkernel.ir.body import Body, PointwiseProgram, View
 from superkernel.scheduler.families.matmul_form import Factor, MatmulForm, form_of, view_of
 from superkernel.scheduler.families.matmul_tiling import COPY, PACKED, ROWS, TILES, MatmulTiling, packed_batch_strides
@@ -152,10 +151,8 @@ class MatmulEmitter:
     def _in_tiles(self, tiles: TileProduct, lines: Lines, source: Panel) -> None:
         """The results of a tile, parked in scratch."""
         kb, t = self.kb, self.t
-        ahead = streaming.prefetch(kb, t, source, TILE_ROWS * t.step_bytes(self.form))
         tiles.start()
-        pitch, fetch = lines.line * t.acc.itemsize, None if ahead is None else lambda k, _: ahead(k)
-        tiles.add(lines.origin, pitch, source.base, t.words, fetch)
+        tiles.add(lines.origin, lines.line * t.acc.itemsize, source.base, t.words)
         tiles.store(kb.scratch)
         if not (t.format.is_integral or t.format.scales_weights):
             return

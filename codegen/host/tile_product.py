@@ -9,19 +9,18 @@ Tiles of rows are equally tall. Where that does not come out even the last one i
 twice, to the same bits.
 
 Registers: sums, then rows, then weights, then rows and weights of a tail.
+
+Nothing is fetched ahead: a step asks for 64 lines in the time of 64 cycles of arithmetic, and more requests than that
+keep the hardware from running ahead of the panel by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from llvmlite import ir
 
-from superkernel.codegen.host.builder import Index, KernelBuilder
+from superkernel.codegen.host.builder import KernelBuilder
 from superkernel.codegen.host.tiles import TILE_REGISTERS, TileShape, tiles_of
 from superkernel.core.formats import TILE_BYTES, TILE_ROWS, NumberFormat
-
-Step = Callable[[Index, ir.Value], None]
 
 _WORD_BYTES = 4
 
@@ -53,15 +52,12 @@ class TileProduct:
                 else:
                     self.registers.load(i * self.columns + j, self.kb.offset(begin, j * TILE_BYTES), 0)
 
-    def add(self, rows: ir.Value, pitch: int, weights: ir.Value, words: int, ahead: Step | None = None) -> None:
-        """The products of a run of words of rows, `pitch` bytes apart, and of the panel's words. `ahead`: emits
-        what a step fetches, by its number and where its weights begin."""
+    def add(self, rows: ir.Value, pitch: int, weights: ir.Value, words: int) -> None:
+        """The products of a run of words of rows, `pitch` bytes apart, and of the panel's words."""
         kb, panel = self.kb, self.panel * _WORD_BYTES
         assert words % TILE_ROWS == self.tail
         with kb.loop(0, words // TILE_ROWS, name="k") as k:
             here = kb.offset(weights, kb.mul(k, TILE_ROWS * panel))
-            if ahead is not None:
-                ahead(k, here)
             self._step(kb.offset(rows, kb.mul(k, TILE_BYTES)), pitch, here, self.first_row, self.first_weights)
         if self.tail:
             whole = words // TILE_ROWS

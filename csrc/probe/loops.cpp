@@ -128,7 +128,8 @@ __attribute__((target("avx2"))) void read_avx2(const std::uint8_t* data, std::si
   for (__m256i& s : sum) keep(s);
 }
 
-// ---- AMX: four sums, two tiles of either factor, all of 16 rows of 64 bytes
+// ---- AMX: four sums, two tiles of either factor, all of 16 rows of 64 bytes; factors are loaded for each step, from
+// the first-level cache, as kernels do
 
 struct alignas(64) TileConfig {
   std::uint8_t palette = 1;
@@ -139,10 +140,16 @@ struct alignas(64) TileConfig {
 };
 static_assert(sizeof(TileConfig) == 64);
 
-#define SK_FOUR_PRODUCTS(product) \
-  product(0, 4, 6);               \
-  product(1, 4, 7);               \
-  product(2, 5, 6);               \
+alignas(64) const std::uint8_t kFactors[4][1024] = {};
+
+#define SK_FOUR_PRODUCTS(product)  \
+  _tile_loadd(4, kFactors[0], 64); \
+  _tile_loadd(5, kFactors[1], 64); \
+  _tile_loadd(6, kFactors[2], 64); \
+  product(0, 4, 6);                \
+  product(2, 5, 6);                \
+  _tile_loadd(7, kFactors[3], 64); \
+  product(1, 4, 7);                \
   product(3, 5, 7)
 
 __attribute__((target("amx-tile"))) void load_tiles() {

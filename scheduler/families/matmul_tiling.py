@@ -349,7 +349,8 @@ class MatmulTiling(HostTiling):
         """Whether they fetch the next panel together, each its part."""
         rows = self.sharers * self.tile_rows * form.depth * self.acc.itemsize
         fits = self.piece > 0 or 2 * self.panel_bytes(form) + rows <= TOGETHER * l2_bytes
-        return self.right == PACKED and not self.streamed and 1 < self.sharers <= _SHARERS_MAX and fits
+        asks = self.right == PACKED and not self.streamed and not self.format.tiled
+        return asks and 1 < self.sharers <= _SHARERS_MAX and fits
 
     def rows_stay_near(self, target: CpuTarget) -> bool:
         """Whether all rows, read in place, stay in the second-level cache beside panels."""
