@@ -14,7 +14,7 @@ leaves a `GroupNote`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cache
 
 from superkernel.core.options import Options
@@ -80,6 +80,7 @@ def _has_kernel(values: Values, name: str) -> bool:
 def _build(values: Values) -> tuple[SubOperator, ...]:
     shared: dict[Body, Body] = {}
     found: list[SubOperator] = []
+    taken: set[str] = set()
     for cluster in _in_order(values):
         body, operands = build_body(values, cluster)
         body = shared.setdefault(body, body)
@@ -88,10 +89,24 @@ def _build(values: Values) -> tuple[SubOperator, ...]:
         lead = cluster.anchor.node if cluster.anchor is not None else nodes[-1] if nodes else None
         names = tuple(node.name for node in nodes)
         name = lead.name if lead is not None else f"copy:{operands[-1]}"
+        name = _free_name(name, body, taken)
+        taken.add(name)
         scope, stream = (lead.scope, lead.stream) if lead is not None else (None, None)
         wanted = _wanted_type([lead] if cluster.anchor is not None and lead is not None else nodes)
         found.append(SubOperator(len(found), name, body, operands, names, kernel, scope, stream, wanted))
     return tuple(found)
+
+
+def _free_name(name: str, body: Body, taken: Collection[str]) -> str:
+    """The name itself for who computes the node; who copies its value elsewhere afterwards is told apart."""
+    if name not in taken:
+        return name
+    casts = body.op is None and any(instruction.op == "cast" for instruction in body.epilogue.instructions)
+    made = first = f"{name}/{'cast' if casts else 'copy'}"
+    count = 1
+    while made in taken:
+        made, count = f"{first}.{count}", count + 1
+    return made
 
 
 def _wanted_type(nodes: Sequence[Node]) -> str | None:

@@ -85,7 +85,7 @@ class ReferenceKernel(KernelDef[Target]):
     def rows(self) -> Iterable[Capability]:
         words = ("scalar", "numpy", *([self.modifier] if self.modifier else []))
         yield Capability(
-            id=f"{self.modifier or 'host'}.reference",
+            id=self.id,
             kernel=self.id,
             ops=self.ops,
             name=format_name(KernelName("sk", ("xx",), self.micro, words)),

@@ -10,15 +10,17 @@ from superkernel.display.page import PageTable
 from superkernel.display.spans import WORKING, Recording
 from superkernel.ir.body import Role
 from superkernel.ir.graph import Graph
+from superkernel.scheduler.grouping import Grouping
 from superkernel.scheduler.schedule import Schedule, Space
 
 
-def flops_of(graph: Graph, schedule: Schedule) -> tuple[float, ...]:
-    """By sub-operator: operations of its graph nodes on all cores together, a multiply-add counted as two."""
-    nodes = {node.name: node for node in graph.nodes}
+def flops_of(graph: Graph, schedule: Schedule | Grouping) -> tuple[float, ...]:
+    """By sub-operator: operations of its graph nodes on all cores together, a multiply-add counted as two. A node's are
+    counted once, for the first that has it: those behind copy what it computed."""
+    uncounted = {node.name: node for node in graph.nodes}
 
     def flops(names: Collection[str]) -> float:
-        found = (nodes[name] for name in names if name in nodes)
+        found = [uncounted.pop(name) for name in names if name in uncounted]
         return float(
             sum(
                 graph.definition(node).flops(graph.input_types(node), graph.output_types(node), node.attrs)

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from superkernel.display.units import format_us
+
 BAR_COLOUR = "#4a90d966"  # reads on light and on dark ground
 PAGE_HEIGHT_PX = 480
 
@@ -21,8 +23,15 @@ class Share:
     part: float
 
 
-Cell = str | int | float | Share | None
-"""Text stands left, numbers right; None is empty."""
+@dataclass(frozen=True, slots=True)
+class Time:
+    """A time in us, shown with its unit on one line."""
+
+    us: float
+
+
+Cell = str | int | float | Share | Time | None
+"""Text stands left, numbers and times right; None is empty."""
 
 
 def shown(title: str, *pieces: str) -> str:
@@ -64,6 +73,9 @@ def _cell(value: Cell) -> str:
         percent = 100 * value.part
         style += f";background:linear-gradient(90deg,{BAR_COLOUR} {percent:.1f}%,transparent 0)"
         text = f"{percent:.1f} %"
+    elif isinstance(value, Time):
+        style += ";white-space:nowrap"
+        text = format_us(value.us)
     elif isinstance(value, float):
         text = f"{value:,.1f}"
     else:

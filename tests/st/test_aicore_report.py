@@ -90,6 +90,29 @@ def test_what_numpy_computes_is_told_everywhere() -> None:
     assert "NumPy computes" not in whole()[1].html()
 
 
+def test_tables_have_the_time_of_numpy() -> None:
+    """Shares are parts of a launch, as the line of its parts has them; cycles are the simulator's alone."""
+    report, _ = with_a_fallback()
+    (row,) = (row for row in report.subops if row.numpy_us)
+    (line,) = (line for line in report.text().splitlines() if line.startswith(row.name) and " host " in line)
+    assert line.split()[1:4] == ["host", f"{row.numpy_us:.2f}", "us"]
+    shown = re.findall(r"<tr>(.*?)</tr>", report._repr_html_())
+    cells = {row[1]: row for row in (re.findall(r"<t[dh][^>]*>([^<]*)</t[dh]>", row) for row in shown)}
+    share = cells["sub-operator"].index("of the run")
+    assert cells[row.name][3:5] == ["", ""], "it has no cycles"
+    for each in report.subops:
+        us = each.numpy_us or (each.last - each.first) / report.clock_mhz
+        assert cells[each.name][share] == f"{100 * us / report.time_us:.1f} %"
+    assert cells[row.name][share] == f"{100 * report.split['NumPy'] / report.time_us:.1f} %"
+
+
+def test_what_numpy_runs_has_one_name() -> None:
+    report, page = with_a_fallback()
+    (use,) = (use for use in report.kernels if use.role == "reference")
+    assert use.kernel == use.row == "host.reference"
+    assert "aicore.reference" not in report.text() + page.html()
+
+
 def test_the_tables_of_a_page_agree() -> None:
     for report, page in (whole(), with_a_fallback()):
         kernels = next(table for table in page.tables if table.title == "Kernels")

@@ -14,6 +14,7 @@ from models import decode_step, light_model, mlp, transformer
 from random_graphs import GraphMaker, random_graph
 
 import superkernel as sk
+from superkernel.backends.page_parts import flops_of
 from superkernel.core.dtypes import DType
 from superkernel.frontends.onnx import load_onnx
 from superkernel.ir.body import Body, PointwiseProgram, View
@@ -203,6 +204,23 @@ def test_a_fallback_reads_and_writes_dense() -> None:
     assert isinstance(feed, View)
     assert feed.is_dense
     check_meaning(graph, grouping)
+
+
+def test_a_copy_has_a_name_of_its_own_and_no_operations() -> None:
+    """What NumPy computed densely is copied for a convolution that wants channels inside."""
+    n = Net()
+    graph = n.graph(n.conv(n.op("lrn", n.conv(n.input("x", 1, 3, 18, 18), 3, 16), size=3), 16, 4))
+    grouping = grouped(graph)
+    names = [sub.name for sub in grouping.subops]
+    assert len(set(names)) == len(names)
+    (lrn,) = (sub.name for sub in grouping.subops if sub.kernel == HOST_REFERENCE)
+    assert f"{lrn}/copy" in names
+    flops = dict(zip(names, flops_of(graph, grouping), strict=True))
+    assert flops[lrn] > 0
+    assert {flops[name] for name in names if name.endswith(("/copy", "/cast"))} == {0.0}
+    nodes = ((graph.definition(node), node) for node in graph.nodes)
+    whole = sum(d.flops(graph.input_types(node), graph.output_types(node), node.attrs) for d, node in nodes)
+    assert sum(flops.values()) == whole
 
 
 def test_small_models_without_fusion() -> None:

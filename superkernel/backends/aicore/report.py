@@ -33,12 +33,15 @@ from superkernel.core.counted import counted
 from superkernel.core.errors import UnsupportedError
 from superkernel.display import notebook
 from superkernel.display.charts import Chart, ordered_parts
-from superkernel.display.notebook import Share
+from superkernel.display.notebook import Share, Time
 from superkernel.display.page import Page
 from superkernel.transforms.selections import no_bound
 
 ROWS_SHOWN = 40
-HTML_HEAD = ("", "sub-operator", "type", "from", "to", "of the run", "sync", "pure", "imbalance", "misses", "alone")
+HTML_HEAD = (
+    "", "sub-operator", "type", "from", "to", "took", "of the run", "sync", "pure", "imbalance", "misses", "alone",
+)  # fmt: skip
+CYCLES_UNIT = "in cycles but for what has its unit; NumPy computes between launches, and has no cycles"
 FETCH_STALLS = ("fetch", "prefetch_late")
 FATES = ("timely", "late", "useless")
 CORE_KINDS = ("cube", "vector")
@@ -54,8 +57,8 @@ class PageMaker(Protocol):
 @dataclass(frozen=True)
 class SubopRow:
     """A sub-operator. Cycles; `first`, `last`: from its first core's entry to the last core's end of control work (its
-    engines may go on). `waiting`: cores that `wait`, `pure` and `imbalance` are means over. `busy`: of each engine, the
-    core that it keeps busiest."""
+    engines may go on), both 0 where NumPy computes it. `waiting`: cores that `wait`, `pure` and `imbalance` are means
+    over. `busy`: of each engine, the core that it keeps busiest."""
 
     subop: int
     name: str
@@ -165,6 +168,10 @@ class SimReport:
         """Pure synchronisation cost, summed over the boundaries."""
         return sum(row.pure for row in self.subops)
 
+    def took_us(self, row: SubopRow) -> float:
+        """From a sub-operator's begin to its end, or what NumPy took for it."""
+        return row.numpy_us or (row.last - row.first) / self.clock_mhz
+
     def engine_share(self, kind: str, engine: str) -> float:
         """Part of the run that an engine is busy, mean over the cores of a type ("cube", "vector") that work."""
         rows = [r for r in self.cores if r.kind == kind and r.busy.get(engine)]
@@ -202,7 +209,8 @@ class SimReport:
         title, *lines = _headlines(self)
         rows = [
             (
-                row.subop, row.name, row.kind, row.first, row.last, Share((row.last - row.first) / (self.cycles or 1)),
+                row.subop, row.name, row.kind, *((None, None) if row.numpy_us else (row.first, row.last)),
+                Time(self.took_us(row)), Share(self.took_us(row) / (self.time_us or 1)),
                 row.form, row.pure, row.imbalance, row.misses, row.single_cycles,
             )
             for row in self.subops
@@ -213,7 +221,7 @@ class SimReport:
             notebook.table(
                 HTML_HEAD,
                 rows[:ROWS_SHOWN],
-                f"and {len(rows) - ROWS_SHOWN} more" if len(rows) > ROWS_SHOWN else "cycles",
+                CYCLES_UNIT + (f"; and {len(rows) - ROWS_SHOWN} more" if len(rows) > ROWS_SHOWN else ""),
             ),
             notebook.folded("engines", "\n".join(_engine_lines(self))),
             notebook.folded("kernels", "\n".join(use_lines(self.kernels, ROWS_SHOWN))),
@@ -352,9 +360,10 @@ def _subop_lines(report: SimReport) -> list[str]:
     lines = [head + ("    alone" if report.baseline else "")]
     for row in report.subops[:ROWS_SHOWN]:
         alone = f" {row.single_cycles:>8}" if row.single_cycles is not None else ""
+        when = f"{row.numpy_us:>14.2f} us" if row.numpy_us else f"{row.first:>8} {row.last:>8}"
         fates = "".join(f" {row.prefetched[fate]:>{width}}" for fate, width in zip(FATES, (7, 5, 7), strict=True))
         lines.append(
-            f"{row.name[-28:]:<28} {row.kind:<12} {row.first:>8} {row.last:>8} {row.form:<8} {row.pure:>7.0f} "
+            f"{row.name[-28:]:<28} {row.kind:<12} {when} {row.form:<8} {row.pure:>7.0f} "
             f"{row.imbalance:>7.0f} {row.misses:>7}{fates}{alone}"
         )
     if len(report.subops) > ROWS_SHOWN:

@@ -32,7 +32,7 @@ from superkernel.core.counted import counted
 from superkernel.core.errors import UnsupportedError
 from superkernel.display import notebook
 from superkernel.display.charts import Chart
-from superkernel.display.notebook import Share
+from superkernel.display.notebook import Share, Time
 from superkernel.display.page import Gain, Page
 from superkernel.display.spans import Recording
 from superkernel.display.units import format_ns
@@ -282,14 +282,14 @@ class Report:
         total = sum(w.busy_ns for w in self.work) or 1.0
         title, *lines = self._headlines()
         work = [
-            (w.subop, w.name, format_ns(w.busy_ns), Share(w.busy_ns / total), w.cores, w.gflops, w.gbytes, w.kernel)
+            (w.subop, w.name, Time(w.busy_ns / 1e3), Share(w.busy_ns / total), w.cores, w.gflops, w.gbytes, w.kernel)
             for w in self._longest()
             if self.trusted
         ]
         known = self.trusted
         boundaries = [
             (b.subop, b.name, b.form, b.arrivals)
-            + ((format_ns(b.pure_ns), format_ns(b.imbalance_ns)) if known else ())
+            + ((Time(b.pure_ns / 1e3), Time(b.imbalance_ns / 1e3)) if known else ())
             + (b.why or b.reason,)
             for b in self._costliest(HTML_ROWS_MAX)
         ]
