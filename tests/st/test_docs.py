@@ -34,6 +34,7 @@ from superkernel._core import OversubscriptionWarning
 from superkernel.cli import main
 from superkernel.core.errors import InputError
 from superkernel.kernels import unregister
+from superkernel.machine import machine_profile
 
 HAS_TORCH = find_spec("torch") is not None or os.environ.get("SK_REQUIRE_TORCH") == "1"
 ROOT = Path(__file__).parents[2]
@@ -99,10 +100,23 @@ def test_excerpts_are_of_the_example() -> None:
     assert all(text in example for text in found)
 
 
+@pytest.fixture(params=["default", "two-cores", "two-sockets", "xeon-16"])
+def profile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Machines on which one placement or another is the cheapest."""
+    name = request.param
+    file = name if name == "default" else str(ROOT / "tests" / "machines" / f"{name}.json")
+    monkeypatch.setenv("SK_MACHINE", file)
+    machine_profile.cache_clear()
+    yield
+    machine_profile.cache_clear()
+
+
+@pytest.mark.usefixtures("profile")
 def test_the_tutorial_prints_what_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its blocks in one namespace, each against the text behind it; `...` stands for anything."""
+    """Its blocks in one namespace, each against the text behind it, whatever is known of the machine; `...` stands for
+    anything."""
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {"__name__": "tutorial"}
     found = _BLOCK.findall((ROOT / TUTORIAL).read_text())
