@@ -87,7 +87,7 @@ def machine_profile() -> MachineProfile:
     if path is None:
         return _unmeasured()
     try:
-        return load_profile(path) if path.exists() else _measured_first(path)
+        return _raised(load_profile(path)) if path.exists() else _measured_first(path)
     except FileFormatError as error:
         warn(
             f"the machine's profile is not used: {error}; `superkernel machine --again` makes a new one", MachineWarning
@@ -104,7 +104,7 @@ def _measured_first(path: Path) -> MachineProfile:
             if not _locked(tried):
                 return _unmeasured()
             if path.exists():
-                return load_profile(path)
+                return _raised(load_profile(path))
             tried.seek(0)
             if _is_recent(tried.read()):
                 return _unmeasured()
@@ -353,6 +353,14 @@ def no_less(totals: Sequence[float], behind: Sequence[float] | None = None) -> l
     return list(accumulate(map(max, totals, behind or totals), max))
 
 
+def _raised(made: MachineProfile) -> MachineProfile:
+    """A profile with rates of more readers no less than those of fewer: as measured, and as a version kept it that did
+    not see to that."""
+    own, same = no_less(made.l3_own, made.memory_own), no_less(made.l3_same, made.memory_same)
+    far, far_same = no_less(made.memory_own), no_less(made.memory_same)
+    return replace(made, l3_own=(*own,), l3_same=(*same,), memory_own=(*far,), memory_same=(*far_same,))
+
+
 def measure(*, patient: bool = True) -> MachineProfile:
     """The machine at hand, now; about a second. Raises MachineError where the system refuses threads or memory, and
     unless `patient` as soon as it shows that others disturb."""
@@ -400,14 +408,12 @@ def measure(*, patient: bool = True) -> MachineProfile:
         same.append(probe.read(near_bytes, cores, True))
         own_far.append(probe.read(far_part, cores))
         same_far.append(probe.read(min(2 * shown, all_max), cores, True))
-    own, own_far = no_less(own, own_far), no_less(own_far)
-    same, same_far = no_less(same, same_far), no_less(same_far)
     woken = _counts(max(1, count - 1))
     wakes = [probe.wake_ns(n) if count > 1 else DEFAULT.waking_ns(n) for n in woken]
     code = [probe.code_line_ns(size) for size in (16 << 10, l2 // 2, 4 * l2)]
     siblings, clusters, nodes = (_numbered(names) for names in zip(*map(_shares, cpus), strict=True))
     by_time = near_pairs(handover, 0.4)
-    return MachineProfile(
+    found = MachineProfile(
         cpu=f"{_cpu_name()}, {count} CPUs",
         identity=identity(),
         l1_bytes=l1,
@@ -431,6 +437,7 @@ def measure(*, patient: bool = True) -> MachineProfile:
         code_line_ns=tuple(map(rounded, code)) if min(code) > 0 else (),
         disturbed=round(probe.disturbed / max(1, probe.trials), 2),
     )
+    return _raised(found)
 
 
 def _counts(cores: int) -> list[int]:

@@ -21,6 +21,7 @@ import tomllib
 import warnings
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout, suppress
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -30,15 +31,19 @@ import pytest
 from firmware_bench import needs_qemu
 from rv64_link import executable
 
+import superkernel as sk
 from superkernel._core import OversubscriptionWarning
 from superkernel.cli import main
 from superkernel.core.errors import InputError
 from superkernel.kernels import unregister
 from superkernel.machine import machine_profile
+from superkernel.target.machine import load_profile
 
 HAS_TORCH = find_spec("torch") is not None or os.environ.get("SK_REQUIRE_TORCH") == "1"
 ROOT = Path(__file__).parents[2]
 TUTORIAL = "docs/tutorial.md"
+FAR, FAR_NS = "far", 5000.0
+"""A machine whose two cores reach each other in as many ns."""
 GUIDES = tuple(
     path.relative_to(ROOT).as_posix()
     for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
@@ -100,12 +105,15 @@ def test_excerpts_are_of_the_example() -> None:
     assert all(text in example for text in found)
 
 
-@pytest.fixture(params=["default", "two-cores", "two-sockets", "xeon-16"])
-def profile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Machines on which one placement or another is the cheapest."""
-    name = request.param
-    file = name if name == "default" else str(ROOT / "tests" / "machines" / f"{name}.json")
-    monkeypatch.setenv("SK_MACHINE", file)
+@pytest.fixture(params=["default", "two-cores", "two-sockets", "xeon-16", FAR])
+def profile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """What may be known of a reader's machine; of the last one, that a second core is worth nothing here."""
+    file = str(ROOT / "tests" / "machines" / f"{request.param}.json")
+    if request.param == FAR:
+        made = load_profile(ROOT / "tests" / "machines" / "two-cores.json")
+        file = str(tmp_path / "far.json")
+        Path(file).write_text(replace(made, handover_ns=((0.0, FAR_NS), (FAR_NS, 0.0))).text())
+    monkeypatch.setenv("SK_MACHINE", "default" if request.param == "default" else file)
     machine_profile.cache_clear()
     yield
     machine_profile.cache_clear()
@@ -113,7 +121,7 @@ def profile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.usefixtures("profile")
 def test_the_tutorial_prints_what_it_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its blocks in one namespace, each against the text behind it, whatever is known of the machine; `...` stands for
     anything."""
@@ -131,6 +139,8 @@ def test_the_tutorial_prints_what_it_says(
         assert doctest.OutputChecker().check_output(expected, printed, doctest.ELLIPSIS), (text, printed)
         compared += bool(expected)
     assert compared == sum(tag == "text" for tag, _ in found)
+    if f"[{FAR}]" in request.node.name:
+        assert str(sk.compile(namespace["graph"], threads=2).plan).startswith("plan cores 1\n"), "but for the option"
 
 
 def test_the_picture_is_what_its_command_draws(capsys: pytest.CaptureFixture[str]) -> None:

@@ -221,6 +221,13 @@ def test_a_profile_is_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest
         path = machine.profile_path()
         assert path is not None
         assert load_profile(path) == machine.machine_profile() == measured[1]
+        older = replace(DEFAULT, readers=(1, 2), l3_own=(97.0, 60.0), memory_own=(34.0, 73.0))
+        older = replace(older, l3_same=(97.0, 54.0), memory_same=(34.0, 30.0))
+        path.write_text(older.text())
+        machine.machine_profile.cache_clear()
+        raised = machine.machine_profile()
+        assert (raised.l3_own, raised.memory_own) == ((97.0, 97.0), (34.0, 73.0)), "as a version of now would keep it"
+        assert (raised.l3_same, raised.memory_same) == ((97.0, 97.0), (34.0, 34.0))
         path.write_text("no JSON")
         machine.machine_profile.cache_clear()
         with pytest.warns(machine.MachineWarning, match="is not used"):
