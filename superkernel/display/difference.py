@@ -22,6 +22,7 @@ from typing import Any
 
 from superkernel.core.errors import FileFormatError, InputError
 from superkernel.core.files import file_name
+from superkernel.display.spans import SpanKind
 from superkernel.display.units import format_us
 
 LIMIT = 0.02
@@ -228,14 +229,20 @@ def _of_trace(data: Mapping[str, Any]) -> Iterator[Figure]:
     yield made(WHOLE, max((span["ts"] + span["dur"] for span in spans), default=0.0))
     tracks = max(1, len({span["pid"] for span in spans}))
     totals: dict[str, float] = {}
+    # Where engines do the work, what a control unit is in contains what it waits for there.
+    engines = any(span["cat"] == SpanKind.COMPUTE.value for span in spans)
+    skipped = {SpanKind.WORK.value, SpanKind.BETWEEN.value} if engines else set()
     for span in spans:
-        totals[span["cat"]] = totals.get(span["cat"], 0.0) + span["dur"] / tracks
-    if "compute" in totals:  # engines do the work: what a control unit is in contains what it waits for there
-        totals = {name: us for name, us in totals.items() if name not in ("work", "between")}
+        if span["cat"] in skipped:
+            continue
+        part = _PARTS.get(span["cat"], span["cat"])
+        totals[part] = totals.get(part, 0.0) + span["dur"] / tracks
     for name, us in totals.items():
         yield made(f"{name}, mean over cores", us)
 
 
+_PARTS = {kind.value: kind.part for kind in SpanKind}
+"""Of a span's category: what it is called everywhere."""
 _FORMS: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Figure]]] = {
     "superkernel.report/2": lambda data: _without_intervals(_of_host(data), data["run"]["samples"]),
     SIMULATED: _of_simulator,

@@ -8,7 +8,7 @@ else is there without it. A colour means one kind of span, or one part of the ti
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from importlib.resources import files
@@ -16,23 +16,24 @@ from string import Template
 from typing import Any
 
 from superkernel.core.counted import counted
-from superkernel.display.charts import Bars, Chart, StackedBar, drawn
+from superkernel.display.charts import Bars, Chart, StackedBar, colour_of, drawn
 from superkernel.display.spans import WORKING, Recording, Span, SpanKind
 from superkernel.display.units import format_us
 
 LEGEND = {
-    SpanKind.WORK: "work of a sub-operator",
-    SpanKind.COMPUTE: "compute engines",
-    SpanKind.MOVEMENT: "copies between memories",
-    SpanKind.NUMPY: "NumPy computes on the host",
-    SpanKind.WAIT: "waiting for other cores: the synchronisation itself",
-    SpanKind.IMBALANCE: "waiting for other cores: they still work",
+    SpanKind.WORK: "inside a sub-operator",
+    SpanKind.COMPUTE: "engines compute",
+    SpanKind.MOVEMENT: "data is moved, nothing computed of it",
+    SpanKind.NUMPY: "computes on the host",
+    SpanKind.WAIT: "waiting for cores that have signalled",
+    SpanKind.IMBALANCE: "waiting for cores that still work",
     SpanKind.FETCH: "waiting for instructions",
     SpanKind.SIGNAL: "signalling",
-    SpanKind.BETWEEN: "ahead of a sub-operator's work and behind it: starting, signalling",
-    SpanKind.STALL: "control unit stands still",
-    SpanKind.FLAG: "engine waits for another one of its core",
+    SpanKind.BETWEEN: "ahead of a sub-operator's work and behind it, signalling too",
+    SpanKind.STALL: "a control unit stands still for another reason",
+    SpanKind.FLAG: "an engine waits for another one of its core",
 }
+"""What spans of a kind are, behind the name of the part of the time that they belong to (`Recording.part_of`)."""
 WAITING = (SpanKind.WAIT, SpanKind.IMBALANCE, SpanKind.FETCH)
 TIME_TITLE = "Where the time goes"
 LONG_LETTERS = 40
@@ -112,7 +113,8 @@ class Page:
 
 def _data(recording: Recording) -> dict[str, Any]:
     """What the script reads: spans as columns, by track and begin; times in ns; texts by number."""
-    kinds = list(dict.fromkeys(span.activity.value for span in recording.spans))
+    kinds = list(dict.fromkeys(span.activity for span in recording.spans))
+    parts = [recording.part_of(kind) for kind in kinds]
     names: dict[str, int] = {}
     details: dict[str, int] = {}
     order = sorted(range(len(recording.tracks)), key=lambda n: (recording.tracks[n].core, recording.tracks[n].lane))
@@ -125,7 +127,7 @@ def _data(recording: Recording) -> dict[str, Any]:
             place[span.track],
             round(span.begin_us * 1e3, 1),
             round((span.end_us - span.begin_us) * 1e3, 1),
-            kinds.index(span.activity.value),
+            kinds.index(span.activity),
             names.setdefault(span.name, len(names)),
             -1 if span.subop is None else span.subop,
             details.setdefault(why, len(details)) if why else -1,
@@ -140,7 +142,8 @@ def _data(recording: Recording) -> dict[str, Any]:
     ]
     return {
         "duration": recording.duration_us * 1e3,
-        "kinds": kinds,
+        "kinds": [kind.value for kind in kinds],
+        "parts": [(part, colour_of(part)) for part in parts],
         "names": list(names),
         "details": list(details),
         "tracks": [{"core": cores[recording.tracks[n].core], "name": recording.tracks[n].name} for n in order],
@@ -149,8 +152,17 @@ def _data(recording: Recording) -> dict[str, Any]:
         "flows": flows,
         "path": [(cores[core], begin * 1e3, end * 1e3) for core, begin, end in recording.path if core in cores],
         "subops": dict(recording.subops),
-        "legend": [(kind.value, text) for kind, text in LEGEND.items() if kind.value in kinds],
+        "legend": _legend(dict(zip(kinds, parts, strict=True))),
     }
+
+
+def _legend(parts: Mapping[SpanKind, str]) -> list[tuple[str, str]]:
+    """A colour and its text for each part of the time, given the parts of the kinds that there are."""
+    texts: dict[str, list[str]] = {}
+    for kind, text in LEGEND.items():
+        if kind in parts:
+            texts.setdefault(parts[kind], []).append(text)
+    return [(colour_of(part), f"{part}: {'; '.join(found)}") for part, found in texts.items()]
 
 
 # Everything else ------------------------------------------------------------------------------------------------------
@@ -242,7 +254,7 @@ def _times(recording: Recording) -> PageTable:
         begin, end = min(s.begin_us for s in works), max(s.end_us for s in works)
         waits = [sum(s.end_us - s.begin_us for s in spans if s.activity is kind) / len(there) for kind in WAITING]
         rows.append((subop, recording.subops[subop], len(cores), begin, end, end - begin, *waits))
-    head = ("", "sub-operator", "cores", "begin us", "end us", "us", "wait us", "imbalance us", "fetch us")
+    head = ("", "sub-operator", "cores", "begin us", "end us", "us", *(f"{kind.part} us" for kind in WAITING))
     note = "Of the launch in the timeline."
     if any(any(row[-len(WAITING) :]) for row in rows):
         note += " Times of waiting are means over the cores that work on the sub-operator or wait for it."

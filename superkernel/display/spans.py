@@ -28,6 +28,20 @@ class SpanKind(Enum):
     FLAG = "flag"  # of an engine, for another engine of its core
     NUMPY = "numpy"  # the host computes a sub-operator between launches
 
+    @property
+    def part(self) -> str:
+        """The part of the time that it belongs to, in the words of reports and bars; it has that part's colour."""
+        return _PARTS.get(self, self.value)
+
+
+_PARTS = {
+    SpanKind.NUMPY: "NumPy",
+    SpanKind.WAIT: "pure sync",
+    SpanKind.SIGNAL: "pure sync",
+    SpanKind.FETCH: "misses",
+    SpanKind.BETWEEN: "control",
+}
+"""Where it is called otherwise than the kind."""
 
 WORKING = (SpanKind.WORK, SpanKind.COMPUTE, SpanKind.MOVEMENT, SpanKind.NUMPY)
 """What spans of a sub-operator's own work are."""
@@ -81,6 +95,12 @@ class Recording:
     notes: tuple[str, ...] = ()  # what a reader must know of how it was recorded
     path: tuple[tuple[int, float, float], ...] = ()  # the critical path: cores, begins and ends in us
     measured: bool = False
+
+    def part_of(self, kind: SpanKind) -> str:
+        """The part that spans of a kind belong to: where engines compute, a control unit inside a sub-operator only
+        steers them."""
+        steers = kind is SpanKind.WORK and any(span.activity is SpanKind.COMPUTE for span in self.spans)
+        return (SpanKind.BETWEEN if steers else kind).part
 
     @property
     def duration_us(self) -> float:

@@ -15,8 +15,8 @@ const FOREMOST = ["compute", "numpy", "movement", "fetch", "wait", "imbalance", 
 // In one row for a whole core that lies on top, then copies, then what its control unit waits for.
 const LEVELS = [FOREMOST.slice(FOREMOST.indexOf("work")), ["fetch", "wait", "imbalance", "signal"], ["movement"], ["compute", "numpy"]];
 const levels = kinds.map(kind => LEVELS.findIndex(level => level.includes(kind)));
-// Where engines do the work, a control unit inside a sub-operator only steers them.
-const painted = kind => (kind === "work" && kinds.includes("compute") ? "between" : kind);
+// The part of the time that a kind belongs to, as reports call it, and its colour.
+const [told, painted] = [0, 1].map(at => kind => data.parts[kinds.indexOf(kind)][at]);
 const canvas = document.getElementById("canvas"), ink = canvas.getContext("2d");
 const tip = document.getElementById("tip"), status = document.getElementById("status");
 const uses = new Int32Array(names.length); // spans by name
@@ -37,7 +37,7 @@ const shown = { path: path.length > 0, arrows: false };
 const colours = {}, texts = {};
 function readColours() {
   const style = getComputedStyle(document.documentElement);
-  for (const name of [...kinds, "ink", "back", "faint", "line", "work", "between"]) {
+  for (const name of [...kinds.map(painted), "ink", "back", "faint", "line"]) {
     colours[name] = style.getPropertyValue("--" + name).trim();
     texts[name] = bright(colours[name]) ? "#000000" : "#ffffff";
   }
@@ -223,7 +223,7 @@ function drawPath() {
 
 function drawArrows() {
   const seen = flows.filter(([, at, , to]) => to >= left && at <= left + wide);
-  ink.strokeStyle = ink.fillStyle = colours.signal;
+  ink.strokeStyle = ink.fillStyle = colours.ink;
   for (const [from, at, to, until] of seen.slice(0, ARROWS_MAX)) {
     const [a, b] = [rowOf(from), rowOf(to)], x = xOf(until), y = b.top + b.high / 2;
     if (xOf(at) < LABEL || x < LABEL) continue;
@@ -252,7 +252,7 @@ function spanAt(x, y) {
 
 function describe(i) {
   const subop = columns[SUBOP][i], why = columns[DETAIL][i];
-  const lines = [names[columns[NAME][i]], `${kinds[columns[KIND][i]]}, ${time(lengths[i])} from ${time(begins[i])}`];
+  const lines = [names[columns[NAME][i]], `${told(kinds[columns[KIND][i]])}, ${time(lengths[i])} from ${time(begins[i])}`];
   if (subop >= 0) lines.push(`sub-operator ${subop} (${data.subops[subop] ?? ""})`);
   if (why >= 0) lines.push(details[why]);
   return lines.join("\n");
@@ -274,7 +274,9 @@ function crowd(x, y) {
   if (!row || row.group === null || x < LABEL) return "";
   const ns = nsOf(x), members = groups.get(row.group), does = activities(members)(ns);
   const waits = does.some(([kind]) => kind === "wait" || kind === "imbalance") ? longestWait(members, ns) : [];
-  return [`${row.group} at ${time(ns)}, ${members.length} cores`, ...does.map(([kind, many]) => `${many} ${kind}`), ...waits].join("\n");
+  const sums = new Map();
+  for (const [kind, many] of does) sums.set(told(kind), (sums.get(told(kind)) ?? 0) + many);
+  return [`${row.group} at ${time(ns)}, ${members.length} cores`, ...[...sums].map(([part, many]) => `${many} ${part}`), ...waits].join("\n");
 }
 
 function totals(from, to) {
@@ -282,10 +284,11 @@ function totals(from, to) {
   for (let t = 0; t < tracks.length; t++) {
     for (let i = firstVisible(t, from); i < first[t + 1] && begins[i] < to; i++) {
       const inside = Math.min(to, begins[i] + lengths[i]) - Math.max(from, begins[i]);
-      if (inside > 0) sums[kinds[columns[KIND][i]]] = (sums[kinds[columns[KIND][i]]] ?? 0) + inside;
+      const part = told(kinds[columns[KIND][i]]);
+      if (inside > 0) sums[part] = (sums[part] ?? 0) + inside;
     }
   }
-  const said = Object.entries(sums).sort((a, b) => b[1] - a[1]).map(([kind, ns]) => `${kind} ${time(ns)}`);
+  const said = Object.entries(sums).sort((a, b) => b[1] - a[1]).map(([part, ns]) => `${part} ${time(ns)}`);
   return `${time(from)} to ${time(to)} (${time(to - from)}), all tracks together: ${said.join(", ") || "nothing"}`;
 }
 
@@ -396,11 +399,11 @@ document.getElementById("search").addEventListener("input", event => {
   draw();
 });
 
-document.getElementById("legend").append(...data.legend.map(([kind, text]) => {
+document.getElementById("legend").append(...data.legend.map(([colour, text]) => {
   const item = document.createElement("span"), key = document.createElement("i");
   key.className = "key";
-  key.style.background = `var(--${painted(kind)})`;
-  item.append(key, kind === "work" && kinds.includes("compute") ? "control unit inside a sub-operator" : text);
+  key.style.background = `var(--${colour})`;
+  item.append(key, text);
   return item;
 }));
 

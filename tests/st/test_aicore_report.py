@@ -86,7 +86,7 @@ def test_what_numpy_computes_is_told_everywhere() -> None:
     assert sum(span.end_us - span.begin_us for span in spans) == pytest.approx(row.numpy_us)
     assert page.recording.duration_us > row.numpy_us
     assert {span.activity for span in spans} == {SpanKind.NUMPY}, "no colour that means something else"
-    assert '["numpy","NumPy computes on the host"]' in page.html()
+    assert '["numpy","NumPy: computes on the host"]' in page.html()
     assert "NumPy computes" not in whole()[1].html()
 
 

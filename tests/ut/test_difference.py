@@ -20,6 +20,7 @@ from superkernel.backends.host.report import Report, TimePart, Work
 from superkernel.cli import main
 from superkernel.core.errors import FileFormatError, InputError
 from superkernel.display.difference import difference
+from superkernel.display.spans import SpanKind
 from superkernel.display.tracing import side_by_side
 from superkernel.frontends.json_form import save_json
 from superkernel.target.aicore import load_target
@@ -119,6 +120,22 @@ def test_ablations_and_traces() -> None:
     assert [c.name for c in difference(before, after).changes] == ["a launch"], (
         "waits are inside of what steers engines"
     )
+
+
+def test_a_traces_kinds_are_told_in_the_words_of_reports() -> None:
+    def trace(us: float) -> dict[str, Any]:
+        spans = [{"ph": "X", "pid": 0, "ts": 0.0, "dur": us, "cat": kind.value} for kind in SpanKind]
+        return {"otherData": {"title": "g on mini", "times": "simulated"}, "traceEvents": spans}
+
+    changes = {change.name: change for change in difference(trace(1.0), trace(2.0)).changes}
+    told = {f"{kind.part}, mean over cores" for kind in SpanKind if kind not in (SpanKind.WORK, SpanKind.BETWEEN)}
+    assert set(changes) == {"a launch"} | told
+    sync = changes["pure sync, mean over cores"]
+    assert sync.before is not None
+    assert sync.before.us == 2.0, "waiting and signalling"
+    form = (Path(__file__).parents[2] / "docs" / "json.md").read_text(encoding="utf-8")
+    for kind in SpanKind:
+        assert f"| `{kind.value}` | {kind.part}" in form
 
 
 @pytest.mark.parametrize("about", [{"otherData": {"title": "g on the host, 1 core", "times": "measured"}}, {}])

@@ -7,6 +7,7 @@ import re
 from html import unescape
 from html.parser import HTMLParser
 from importlib.resources import files
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 from accessibility import violations
 from browser import Browser, Tab, needs_browser
+from numpy.typing import NDArray
 
 import superkernel as sk
 from superkernel.backends.page_parts import flow_of, memory_of
@@ -28,8 +30,9 @@ from superkernel.display.charts import (
     Roofline,
     RooflinePoint,
     StackedBar,
+    colour_of,
 )
-from superkernel.display.page import Gain, Page, PageTable, headline
+from superkernel.display.page import LEGEND, Gain, Page, PageTable, headline
 from superkernel.display.spans import Recording, SignalFlow, Span, SpanKind, Track
 from superkernel.frontends.json_form import save_json
 from superkernel.ir.body import Role, SubOperator
@@ -227,10 +230,13 @@ def themes() -> list[dict[str, str]]:
     return [dict(re.findall(r"--(\w+): (#\w{6});", text)) for text in (light, dark)]
 
 
-def luminance(colour: str) -> float:
+def linear(colour: str) -> NDArray[np.float64]:
     parts = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
-    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
-    return float(linear @ [0.2126, 0.7152, 0.0722])
+    return np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+
+
+def luminance(colour: str) -> float:
+    return float(linear(colour) @ [0.2126, 0.7152, 0.0722])
 
 
 def contrast(one: str, other: str) -> float:
@@ -244,17 +250,44 @@ def test_text_reads_on_its_ground(theme: int) -> None:
     assert contrast(colours["ink"], colours["back"]) >= 7
     assert contrast(colours["faint"], colours["back"]) >= 4.5
     for kind in SpanKind:
-        best = max(contrast(colours[kind.value], text) for text in ("#000000", "#ffffff"))
+        best = max(contrast(colours[colour_of(kind.part)], text) for text in ("#000000", "#ffffff"))
         assert best >= 4.5, kind
 
 
 def test_every_kind_of_span_and_part_has_a_colour() -> None:
     for colours in themes():
-        assert {kind.value for kind in SpanKind} <= set(colours)
+        assert {colour_of(kind.part) for kind in SpanKind} <= set(colours)
         assert {"work", "end", "launch", "rest", "numpy"} <= set(colours)
         parts = {name: colour for name, colour in colours.items() if name not in ("ink", "back", "faint", "line")}
         del parts["compute"]  # is work
         assert len(set(parts.values())) == len(parts), "a colour means one thing"
+        for one, other in combinations(sorted({colour_of(kind.part) for kind in SpanKind} - {"compute"}), 2):
+            assert np.linalg.norm(lab(colours[one]) - lab(colours[other])) >= 20, (one, other)
+
+
+def lab(colour: str) -> NDArray[np.float64]:
+    """CIELAB, D65: distances are about those that one sees, 2 of them just noticeable."""
+    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    white = np.array([0.95047, 1.0, 1.08883])
+    parts = to_xyz @ linear(colour) / white
+    x, y, z = np.where(parts > 0.008856, np.cbrt(parts), 7.787 * parts + 16 / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("kinds", [tuple(SpanKind), (SpanKind.WORK, SpanKind.MOVEMENT, SpanKind.SIGNAL, SpanKind.WAIT)])
+def test_a_legend_has_one_entry_for_a_colour(kinds: tuple[SpanKind, ...]) -> None:
+    """With the words of the bars, and every kind's meaning: on an accelerator, and on the host."""
+    spans = tuple(Span(0, at, at + 1.0, kind.value, kind, 0) for at, kind in enumerate(kinds))
+    page = Page(Recording("r", {0: "core 0"}, (Track(0, 0, "worker"),), spans, subops={0: "a"}))
+    data = data_of(page.html())
+    entries = dict(data["legend"])
+    assert len(entries) == len(data["legend"])
+    for kind, (part, colour) in zip(data["kinds"], data["parts"], strict=True):
+        assert colour == colour_of(part)
+        assert entries[colour].startswith(f"{part}: ")
+        assert LEGEND[SpanKind(kind)] in entries[colour]
+    assert (data["parts"][0] == ["control", "between"]) == (SpanKind.COMPUTE in kinds)
+    assert entries["wait"] == "pure sync: waiting for cores that have signalled; signalling"
 
 
 def test_the_headline_names_limit_and_remedy() -> None:
@@ -490,7 +523,7 @@ def test_the_timeline_answers(tmp_path: Path, browser: Browser) -> None:
         "sub-operator 1 (norm)",
         "AIV 2 waits for AIC 0: 'y</script>' comes first",
     ]
-    assert "work 4.250 us, compute 1.000 us, imbalance 500 ns, wait 250 ns" in found["all"]
+    assert "control 4.250 us, compute 1.000 us, imbalance 500 ns, pure sync 250 ns" in found["all"]
     assert (found["half"], found["keyed"]) == (2000, 2800)
     assert (found["before"], found["after"]) == (3, 2)
     assert found["searched"] == "1 of 5 spans"
@@ -616,8 +649,8 @@ def test_many_cores_are_rows_of_their_types(tmp_path: Path, browser: Browser) ->
     assert found["faded"] == [ground, compute], "only what is chosen"
     assert found["tips"][0].splitlines() == ["AIC at 1.500 us, 20 cores", "20 compute"]
     why = "longest: AIC 3 waits for AIV 20: norm reads 'x', 4.000 us"
-    assert found["tips"][1].splitlines() == ["AIC at 500 ns, 20 cores", "5 wait", "15 imbalance", why]
-    assert found["tips"][2].splitlines() == ["AIV at 500 ns, 40 cores", "10 wait", "30 imbalance"]
+    assert found["tips"][1].splitlines() == ["AIC at 500 ns, 20 cores", "5 pure sync", "15 imbalance", why]
+    assert found["tips"][2].splitlines() == ["AIV at 500 ns, 40 cores", "10 pure sync", "30 imbalance"]
     assert found["tall"] < 150
     assert found["opened"] == 2 + 40
     assert found["all"] == 2 + 120
