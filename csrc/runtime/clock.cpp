@@ -2,6 +2,7 @@
 
 #include <time.h>
 
+#include <cmath>
 #include <thread>
 
 #if defined(__x86_64__)
@@ -99,5 +100,9 @@ std::uint64_t ticks() noexcept { return static_cast<std::uint64_t>(now_ns()); }
 double ticks_hz() noexcept { return 1e9; }
 
 #endif
+
+std::int64_t ticks_to_ns(std::uint64_t ticks) noexcept {
+  return std::llround(static_cast<double>(ticks) * 1e9 / ticks_hz());
+}
 
 }  // namespace sk

@@ -18,6 +18,9 @@ std::uint64_t ticks() noexcept;
 // ms: the first call may block that long), then fixed for the process.
 double ticks_hz() noexcept;
 
+// A span of ticks in whole nanoseconds, by `ticks_hz`.
+std::int64_t ticks_to_ns(std::uint64_t ticks) noexcept;
+
 // True where `ticks()` reads a CPU register rather than asking the kernel.
 bool ticks_are_native() noexcept;
 

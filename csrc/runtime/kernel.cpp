@@ -231,9 +231,9 @@ AbortReason Kernel::profile(std::span<std::uint8_t* const> io, const RunOptions&
   return AbortReason::kNone;
 }
 
-// One launch of a kind, and its time into the row.
+// One launch of a kind, and its time into the row: by the counter that its stamps are read from, so that what reading a
+// clock takes is in no time.
 AbortReason Kernel::profile_launch(std::size_t kind, std::size_t row, const ProfileRows& rows) {
-  const std::int64_t start = now_ns();
   const std::uint64_t begin = ticks();
   AbortReason reason = AbortReason::kNone;
   if (kind == kSingle || kind == kStampedSingle) {
@@ -243,14 +243,13 @@ AbortReason Kernel::profile_launch(std::size_t kind, std::size_t row, const Prof
     reason = launch_fused(kind == kProfiled ? config_.profiled : config_.entry, false);
   }
   const std::uint64_t end = ticks();
-  const std::int64_t ns = now_ns() - start;
   if (kind == kProfiled || kind == kStampedSingle) {
     const std::span<std::uint64_t> edges = kind == kProfiled ? rows.edges : rows.single_edges;
     edges[2 * row] = begin;
     edges[2 * row + 1] = end;
   }
   if (kind != kStampedSingle) {
-    (kind == kPlain ? rows.plain : kind == kProfiled ? rows.profiled : rows.single)[row] = ns;
+    (kind == kPlain ? rows.plain : kind == kProfiled ? rows.profiled : rows.single)[row] = ticks_to_ns(end - begin);
   }
   return reason;
 }
@@ -341,9 +340,10 @@ AbortReason Kernel::time(std::span<std::uint8_t* const> io, const RunOptions& op
   if (!running.entered()) return running.refusal();
   const auto rounds = static_cast<std::ptrdiff_t>(fused.size());
   for (std::ptrdiff_t i = -warmup; i < rounds; ++i) {
-    const std::int64_t start = now_ns();
+    const std::uint64_t begin = ticks();
     if (const AbortReason reason = launch_fused(config_.entry, false); reason != AbortReason::kNone) return reason;
-    if (i >= 0) fused[static_cast<std::size_t>(i)] = now_ns() - start;
+    const std::uint64_t end = ticks();
+    if (i >= 0) fused[static_cast<std::size_t>(i)] = ticks_to_ns(end - begin);
     if (const AbortReason reason = poll_between_rounds(); reason != AbortReason::kNone) return reason;
   }
   return AbortReason::kNone;

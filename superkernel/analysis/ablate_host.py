@@ -5,7 +5,8 @@ kernel with all of them off, a barrier of all cores between any two sub-operator
 up to the kernel that one gets. All rows take turns in one process (`backends/host/profile.py`), so that drift of the
 machine meets them alike. Times are medians of plain launches with 95 % intervals; a row *gains* where its interval and
 that of the row above are disjoint, and by at least 0.5 %. What a launch consists of is the mean over cores of launches
-with time stamps; where the machine was too busy it is withheld, and readers are told neither gains nor speedups.
+with time stamps, and sums to its time with the rest (`backends/host/profile.py`); where the machine was too busy it is
+withheld, and readers are told neither gains nor speedups.
 """
 
 from __future__ import annotations
@@ -98,7 +99,8 @@ class HostAblation:
             line += f"{row.speedup:>8.2f}x" if self.conditions.trusted else f"{'':>9}"
             parts = "".join(f"{row.split[kind]:>z11.2f}" if kind in row.split else f"{'':>11}" for kind in kinds)
             lines.append(f"{line}{'':>9}{parts}  {row.verdict}".rstrip())
-        lines += ["", "medians with 95 % intervals; gain: against the row above; speedup: against one by one"]
+        ends = "95 % intervals" if self.conditions.launches >= SAMPLES_MIN else "their range: too few for intervals"
+        lines += ["", f"medians with {ends}; gain: against the row above; speedup: against one by one"]
         return "\n".join(lines)
 
     def __str__(self) -> str:

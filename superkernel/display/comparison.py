@@ -13,7 +13,6 @@ from superkernel.display.charts import StackedBar
 from superkernel.display.difference import (
     INTERVALS,
     SIMULATED,
-    SINGLE,
     TRACE,
     WHOLE,
     Figure,
@@ -21,6 +20,7 @@ from superkernel.display.difference import (
     MeasuredDifference,
     figures_of,
     kind_of,
+    rows_apart,
 )
 from superkernel.display.page import Cell, Page, PageTable
 from superkernel.display.spans import Recording
@@ -56,16 +56,16 @@ def _headline(found: MeasuredDifference) -> str:
     assert change.before is not None
     assert change.after is not None
     if not found.changes:
-        differs = "differs" if found.evidence == SINGLE else "changed"
+        differs = "changed" if found.proves else "differs"
         return f"Nothing {differs} {found.beyond}: a launch takes {format_us(change.after.us)}."
     ratio = change.after.us / change.before.us - 1 if change.before.us else 0.0
     parts = [each for each in found.changes if each.name != WHOLE]
     most = (
         f' Of its parts "{parts[0].name}" changed most, by {100 * parts[0].share:+.1f} % of a launch.' if parts else ""
     )
-    takes = "took" if found.evidence == SINGLE else "takes"
+    takes = "takes" if found.proves else "took"
     times = f"{format_us(change.before.us)} in A, {format_us(change.after.us)} in B"
-    if found.evidence != SINGLE and change not in found.changes:
+    if found.proves and change not in found.changes:
         return f"A launch takes {times}: no change {found.beyond}.{most}"
     return f"A launch {takes} {times}: {ratio:+.1%}.{most}"
 
@@ -77,8 +77,7 @@ def _bar(letter: str, name: str, kind: str, data: Mapping[str, Any]) -> StackedB
 def _parts(kind: str, data: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """Parts of a launch, where the form has them."""
     if kind == TRACE:
-        rows = {(event["pid"], event["tid"]) for event in data["traceEvents"] if event.get("ph") == "X"}
-        if len(rows) == len({core for core, _ in rows}):  # one row per core: its spans do not overlap
+        if rows_apart(data):
             for figure in list(figures_of(kind, data, "").values())[1:]:
                 yield figure.name.partition(",")[0], figure.us
     elif kind == SIMULATED:

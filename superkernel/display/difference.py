@@ -6,7 +6,9 @@ launch that was measured: its figures, and those of fewer than `SAMPLES_MIN` lau
 says how far the next launch would be from them. A figure has *changed* where the intervals of both sides are disjoint
 and its change is at least `limit` of the whole time: a part that doubles and is a thousandth of the launch is no news.
 The two are *worse* where the whole time itself has changed upwards. Without intervals what differs is listed all the
-same, and the two are never *worse*.
+same, and the two are never *worse*. Nor are they where other processes had `BUSY` of the CPUs during one of them: they
+slow launches that they do not interrupt. Intervals are those of launches of one process; how processes differ, by where
+their threads and their memory lie, no interval of one says, so that a change between two of them is told with that.
 
 It reads data alone, so that measurements of other machines and versions can be held against each other; it cannot know
 what either machine did beside.
@@ -31,12 +33,20 @@ NUMPY = "NumPy"
 NUMPY_WITHIN = 2.0  # times: what one measurement of a call of NumPy is believed to
 TRACE = "trace"
 SAMPLES_MIN = 6  # below, not even the range of the samples is a 95 % interval of a median: 1 - 2 * 0.5**5 < 0.95
-EXACT, INTERVALS, SINGLE = "exact", "intervals", "single launches"
+EXACT, INTERVALS, SINGLE, DISTURBED = "exact", "intervals", "single launches", "disturbed"
+PROVES_NOTHING = (SINGLE, DISTURBED)
+MENTIONED = 0.02  # part of the CPUs' time from which on others are mentioned
+BUSY = 0.25  # part of the CPUs' time that others, the hypervisor among them, may take before nothing is proved
 ONE_LAUNCH = (
     "a trace of the host is one launch, and two launches of one kernel differ by chance: this proves nothing; "
     "reports can (superkernel report --json)"
 )
+BUSY_MACHINE = "others kept the CPUs busy: what differs may be their doing, and this proves nothing"
 SIMULATED = "superkernel.sim_report/2"
+MEASURED = ("superkernel.report/2", "superkernel.host_ablation/1")
+OTHER_PROCESSES = (
+    "intervals are those of one process each, and processes differ by more: measure both again before you believe it"
+)
 FEW_LAUNCHES = f"fewer than {SAMPLES_MIN} launches: they differ by chance, and this proves nothing"
 
 
@@ -81,7 +91,7 @@ class FigureChange:
 @dataclass(frozen=True)
 class MeasuredDifference:
     """See the module docstring. `changes`: the whole time first where it is one of them, then by size. `evidence`: one
-    of `EXACT`, `INTERVALS` and `SINGLE`, what the figures of both are."""
+    of `EXACT`, `INTERVALS`, `SINGLE` and `DISTURBED`, what the figures of both are."""
 
     subject: str
     limit: float
@@ -91,9 +101,14 @@ class MeasuredDifference:
     evidence: str = "intervals"
 
     @property
+    def proves(self) -> bool:
+        """Whether a change of the figures is one of what was measured."""
+        return self.evidence not in PROVES_NOTHING
+
+    @property
     def worse(self) -> bool:
         """Whether the whole time has grown beyond noise, by `limit` at least."""
-        return self.evidence != SINGLE and any(change.name == WHOLE and change.share > 0 for change in self.changes)
+        return self.proves and any(change.name == WHOLE and change.share > 0 for change in self.changes)
 
     @property
     def beyond(self) -> str:
@@ -106,7 +121,7 @@ class MeasuredDifference:
 
     def text(self) -> str:
         """For a terminal."""
-        differs = "differs" if self.evidence == SINGLE else "changed"
+        differs = "changed" if self.proves else "differs"
         said = "slower" if self.worse else differs if self.changes else f"nothing {differs} {self.beyond}"
         lines = [f"{self.subject}: {said} (limit {self.limit:.1%} of a launch)", *self.notes, str(self.whole)]
         return "\n".join(lines + [f"  {change}" for change in self.changes if change.name != WHOLE])
@@ -128,9 +143,15 @@ def difference(
     changed = [row for row in rows if not _overlap(row) and abs(row.share) >= limit and row.share]
     subject = str(before.get("graph") or _about(before).get("title") or kinds[0])
     ordered = sorted(changed, key=lambda row: (row.name != WHOLE, -abs(row.share), row.name))
-    evidence = _evidence(figures)
-    why = () if evidence != SINGLE else (ONE_LAUNCH,) if kinds[0] == TRACE else (FEW_LAUNCHES,)
-    notes = (*why, *_notes(before, after, names))
+    evidence, busy = _evidence(figures), tuple(_busy(before, after, names))
+    why: tuple[str, ...] = ()
+    if evidence == SINGLE:
+        why = (ONE_LAUNCH,) if kinds[0] == TRACE else (FEW_LAUNCHES,)
+    elif evidence == INTERVALS and any(told for _, told in busy):
+        evidence, why = DISTURBED, (BUSY_MACHINE,)
+    elif evidence == INTERVALS and ordered and kinds[0] in MEASURED:
+        why = (OTHER_PROCESSES,)
+    notes = (*why, *(note for note, _ in busy), *_notes(before, after, names))
     return MeasuredDifference(subject, limit, rows[0], tuple(ordered), notes, evidence)
 
 
@@ -223,10 +244,17 @@ def _of_host_ablation(data: Mapping[str, Any]) -> Iterator[Figure]:
     yield from rows
 
 
+def rows_apart(data: Mapping[str, Any]) -> bool:
+    """Whether a trace has one row per core, whose spans do not overlap."""
+    rows = {(event.get("pid"), event.get("tid")) for event in data["traceEvents"] if event.get("ph") == "X"}
+    return len(rows) == len({core for core, _ in rows})
+
+
 def _of_trace(data: Mapping[str, Any]) -> Iterator[Figure]:
     spans = [event for event in data["traceEvents"] if event.get("ph") == "X"]
     made = _exact if _about(data).get("times") == "simulated" else _of_one_launch
-    yield made(WHOLE, max((span["ts"] + span["dur"] for span in spans), default=0.0))
+    whole = max((span["ts"] + span["dur"] for span in spans), default=0.0)
+    yield made(WHOLE, whole)
     tracks = max(1, len({span["pid"] for span in spans}))
     totals: dict[str, float] = {}
     # Where engines do the work, what a control unit is in contains what it waits for there.
@@ -239,6 +267,8 @@ def _of_trace(data: Mapping[str, Any]) -> Iterator[Figure]:
         totals[part] = totals.get(part, 0.0) + span["dur"] / tracks
     for name, us in totals.items():
         yield made(f"{name}, mean over cores", us)
+    if made is _of_one_launch and rows_apart(data):
+        yield made("rest, mean over cores", whole - sum(totals.values()))
 
 
 _PARTS = {kind.value: kind.part for kind in SpanKind}
@@ -280,6 +310,17 @@ def _about(data: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a trace says of itself."""
     found = data.get("otherData")
     return found if isinstance(found, dict) else {}
+
+
+def _busy(before: Mapping[str, Any], after: Mapping[str, Any], names: tuple[str, str]) -> Iterator[tuple[str, bool]]:
+    """What others took of the CPUs while each was measured, where that is known, and whether it was too much."""
+    for data, name in zip((before, after), names, strict=True):
+        conditions = data.get("conditions")
+        if not isinstance(conditions, dict):
+            continue
+        shares = [float(conditions.get(key) or 0.0) for key in ("others_share", "stolen_share")]
+        if sum(shares) >= MENTIONED:
+            yield f"{name}: others took {sum(shares):.0%} of the CPUs", sum(shares) >= BUSY
 
 
 def _notes(before: Mapping[str, Any], after: Mapping[str, Any], names: tuple[str, str]) -> Iterator[str]:

@@ -272,7 +272,7 @@ class Kernel(_core.DirectCall):
         """Where the time goes and fused against one by one: on the host medians of profiled runs and `rounds`
         alternating pairs, on the simulator one run of each. States are put back afterwards. Inputs as for `run`;
         without any, random ones of seed 0. `warm`: on the simulator the second of two runs, with L2 as the first one
-        left it (the host's runs are warm anyway)."""
+        left it. Raises UnsupportedError with `warm` on the host, whose runs are warm anyway."""
         self._require_times()
         return self._profile(self._arrays_or_random(inputs, named), checked_count("rounds", rounds, 0), warm)
 

@@ -33,7 +33,8 @@ def test_the_profiled_launch_is_the_plain_one() -> None:
     for report in reports:
         assert report.stamps is not None
         if report.parts:
-            assert sum(part.ns for part in report.parts) == pytest.approx(report.profiled_ns)
+            assert sum(part.ns for part in report.parts[:-1]) == pytest.approx(report.profiled_ns)
+            assert sum(part.ns for part in report.parts) == pytest.approx(report.run_ns)
             assert sum(part.share for part in report.parts) == pytest.approx(1.0)
 
 
@@ -45,6 +46,14 @@ def test_the_critical_path_of_the_host_leads_to_what_there_is(
     said = capsys.readouterr().err
     assert "only an accelerator's runs have a critical path" in said
     assert "`report` says what synchronisation costs here, and `trace` shows who waits for whom" in said
+
+
+def test_a_warm_report_of_the_host_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_json(models.mlp((8, 8)), tmp_path / "m.json")
+    assert main(["report", str(tmp_path / "m.json"), "--random-inputs", "0", "--warm"]) == 3
+    said = capsys.readouterr().err
+    assert "only an accelerator's reports are of a first or a second run" in said
+    assert "leave it out: launches of the host are warm" in said
 
 
 def test_an_unknown_target_is_the_user_s_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from superkernel.backends.host.estimates import MedianInterval
 from superkernel.backends.host.report import Report, TimePart, Work
 from superkernel.cli import main
 from superkernel.core.errors import FileFormatError, InputError
-from superkernel.display.difference import difference
+from superkernel.display.difference import difference, figures_of
 from superkernel.display.spans import SpanKind
 from superkernel.display.tracing import side_by_side
 from superkernel.frontends.json_form import save_json
@@ -84,6 +84,22 @@ def test_of_a_busy_machine_only_launches_count() -> None:
     found = difference(measured(rng), measured(rng, slower=3.0, trusted=False), names=("old", "new"))
     assert found.worse
     assert any("new was measured on a busy machine" in note for note in found.notes)
+
+
+def test_beside_busy_processes_nothing_is_proved(tmp_path: Path) -> None:
+    """They slow launches that they do not interrupt; what the hypervisor takes counts alike."""
+    rng = np.random.default_rng(2)
+    before, after = measured(rng), measured(rng, slower=3.0)
+    quiet = difference(before, after)
+    assert (quiet.worse, quiet.evidence) == (True, "intervals")
+    assert "processes differ by more: measure both again" in quiet.text()
+    for key, share, told in (("others_share", 0.83, True), ("stolen_share", 0.83, True), ("others_share", 0.1, False)):
+        slowed = {**after, "conditions": {**after["conditions"], key: share}}
+        found = difference(before, slowed, names=("old", "new"))
+        assert (found.worse, found.evidence == "disturbed") == (not told, told)
+        assert f"new: others took {share:.0%} of the CPUs" in found.text()
+        assert ("this proves nothing" in found.text()) == told
+        assert ("beyond noise" in compared(tmp_path, before, slowed, 1 - told)) != told
 
 
 def simulated(cycles: int) -> dict[str, Any]:
@@ -179,6 +195,10 @@ def test_a_few_launches_prove_nothing() -> None:
 def test_a_trace_of_the_host_says_that_it_was_measured() -> None:
     kernel = sk.compile(models.mlp((32, 32, 16), batch=4), threads=1)
     traces = [json.loads(kernel.trace().chrome()) for _ in range(2)]
+    figures = figures_of("trace", traces[0], "A")
+    whole = figures.pop("a launch")
+    assert sum(figure.us for figure in figures.values()) == pytest.approx(whole.us)
+    assert figures["rest, mean over cores"].us >= -1e-6
     assert traces[0]["otherData"] == {"title": "mlp on the host, 1 core", "times": "measured"}
     assert not difference(traces[0], traces[1], limit=0.0).worse
     simulated_trace = sk.compile(models.mlp((32, 32, 16), batch=4), target="mini").trace()

@@ -25,9 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel import _core
+from superkernel.display.difference import MENTIONED
 
 ENOUGH = 20
-MENTIONED = 0.02  # part of the CPUs' time from which on others are mentioned
 _BUSY = (0, 1, 2, 5, 6)  # user, nice, system, irq, softirq
 _STEAL = 7
 STEADY = 0.05  # part of the highest frequency by which it may move before that is mentioned

@@ -39,13 +39,19 @@ class MedianInterval:
         """Of at least one sample."""
         return MedianInterval(*_median(samples))
 
+    @property
+    def told(self) -> bool:
+        """Whether there are samples enough for an interval; else its ends are the range of what there is."""
+        return self.samples >= SAMPLES_MIN
+
     def apart(self, other: MedianInterval) -> bool:
         """Whether the two differ beyond noise: both have enough samples, and their intervals are disjoint."""
-        enough = min(self.samples, other.samples) >= SAMPLES_MIN
-        return enough and (self.high_ns < other.low_ns or self.low_ns > other.high_ns)
+        return self.told and other.told and (self.high_ns < other.low_ns or self.low_ns > other.high_ns)
 
     def __str__(self) -> str:
-        return f"{format_ns(self.median_ns)} [{format_ns(self.low_ns)}, {format_ns(self.high_ns)}]"
+        """With the interval where there are samples enough for one."""
+        found = format_ns(self.median_ns)
+        return f"{found} [{format_ns(self.low_ns)}, {format_ns(self.high_ns)}]" if self.told else found
 
 
 @dataclass(frozen=True)
@@ -70,7 +76,7 @@ class RatioInterval:
     def __str__(self) -> str:
         found = f"{self.median:.2f}x [{self.low:.2f}x, {self.high:.2f}x]"
         if self.samples < SAMPLES_MIN:
-            return f"too few launches to tell, {found}"
+            return f"too few launches to tell, {self.median:.2f}x"
         if self.told:
             return found
         return f"too noisy to tell, {found}" if self.high > WIDE * self.low else f"no difference beyond noise, {found}"

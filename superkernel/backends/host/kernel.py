@@ -95,7 +95,13 @@ class HostKernel(Kernel):
         self._executable.run_late(io, seed)
 
     def _measure(self, io: Io, rounds: int, warm: bool) -> Report:
-        """Runs are warm, whatever is asked for."""
+        """Raises UnsupportedError where warm runs are asked for: there are no others."""
+        if warm:
+            hint = "leave it out: launches of the host are warm, and so are their reports"
+            where = f"kernel {self.name!r}"
+            raise UnsupportedError(
+                "only an accelerator's reports are of a first or a second run", location=where, hint=hint
+            )
         from superkernel.backends.host.profile import measure
         from superkernel.backends.host.variants import barriers_of
 

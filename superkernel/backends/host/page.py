@@ -6,6 +6,7 @@ from superkernel.backends.host.report import LEAST_SHARE, BoundaryReport, Report
 from superkernel.backends.page_parts import flow_of, kernels_table, memory_of
 from superkernel.display.charts import Roofline, RooflinePoint, StackedBar
 from superkernel.display.page import Cell, Page, PageTable, headline
+from superkernel.display.units import format_ns
 from superkernel.scheduler.schedule import Schedule
 
 WITHHELD = "Times are withheld: the machine was too busy."
@@ -46,7 +47,7 @@ def page_of(schedule: Schedule, report: Report) -> Page:
             memory_of(schedule, report.timeline),
             _roofline(report),
         ),
-        () if report.timeline.notes == notes else notes,
+        (*(() if report.timeline.notes == notes else notes), *([report.idle] if report.idle else [])),
     )
 
 
@@ -56,7 +57,13 @@ def _bars(report: Report) -> tuple[StackedBar, ...]:
         bars.append(StackedBar("one by one", report.one_by_one.median_ns / 1e3, _parts(report.one_by_one_parts)))
     for each in report.variants:
         bars.append(StackedBar(each.name, each.run.median_ns / 1e3, _parts(each.parts)))
-    return (*bars, StackedBar("as chosen", report.run_ns / 1e3, _parts(report.parts)))
+    return (*bars, StackedBar("as chosen", report.run_ns / 1e3, _parts(report.parts), _stamps(report.parts)))
+
+
+def _stamps(parts: tuple[TimePart, ...]) -> str:
+    """What the stamps that the parts are from cost, where that is not nothing: a bar cannot show less than nothing."""
+    cost = sum(-part.ns for part in parts if part.name == "rest" and part.share <= -LEAST_SHARE)
+    return f"and {format_ns(cost)} more with the time stamps that its parts are from" if cost else ""
 
 
 def _parts(parts: tuple[TimePart, ...]) -> tuple[tuple[str, float], ...]:

@@ -9,8 +9,9 @@ the two is stated as the stamps' cost. Which rounds count says `conditions.py`.
 Where the kernel is held against others (*variants*), each has as many rounds, and takes turns with it in `BLOCKS`
 blocks of rounds: what changes about the machine meanwhile meets all of them.
 
-A launch's *time* is the median of the plain launches; nothing else is called so. Parts of the time are means over the
-middle half of the profiled launches, by total (`estimates.py`).
+A launch's *time* is the median of the plain launches; nothing else is called so. All times are of the counter that
+stamps are read from. Parts of the time are means over the middle half of the profiled launches, by total
+(`estimates.py`); *rest* is what they leave of the launch's time, below zero by what the stamps cost.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ def measure(
 def _variant(name: str, compiled: HostCompiled, kernel: Rounds, measured: Rounds, ns_per_tick: float) -> Variant:
     """A variant beside the kernel, whose rounds have the same numbers as its own."""
     trusted, both = measured.conditions.trusted, measured.kept & kernel.kept
-    parts = _parts(_figures(compiled, measured, ns_per_tick)) if trusted else ()
+    parts = _parts(_figures(compiled, measured, ns_per_tick), measured.plain[measured.kept]) if trusted else ()
     told = trusted and kernel.conditions.trusted and both.any()
     ratio = RatioInterval.of(measured.plain[both], kernel.plain[both]) if told else None
     run = MedianInterval.of(measured.plain[measured.kept])
@@ -178,7 +179,7 @@ def _single_parts(compiled: HostCompiled, measured: Rounds, ns_per_tick: float) 
         read_single_stamps(events[row], edges[row].tolist(), ns_per_tick, moving)
         for row in np.flatnonzero(measured.kept)
     ]
-    return _parts(figures)
+    return _parts(figures, measured.single[measured.kept])
 
 
 def report_of(
@@ -237,7 +238,7 @@ def report_of(
         run=run,
         profiled_ns=float(np.mean([f.total for f in middle])),
         stamps=MedianInterval.of((measured.profiled - measured.plain)[kept]),
-        parts=_parts(figures) if measured.conditions.trusted else (),
+        parts=_parts(figures, measured.plain[kept]) if measured.conditions.trusted else (),
         conditions=measured.conditions,
         counters=counters,
         kernels=kernel_uses(compiled),
@@ -301,9 +302,9 @@ def faster(of_roof: float) -> tuple[float, str]:
     return factor, "twice as fast" if factor == 0.5 else f"as fast as the cores can be, {1 / factor:.1f} times"
 
 
-def _parts(figures: Sequence[RunFigures]) -> tuple[TimePart, ...]:
-    """What a profiled launch's time consists of, mean over the cores that left stamps, which may be fewer than the
-    kernel has. They sum to it."""
+def _parts(figures: Sequence[RunFigures], plain: NDArray[np.int64]) -> tuple[TimePart, ...]:
+    """What a launch's time consists of: means over the cores that left stamps, which may be fewer than the kernel has,
+    and the rest, so that they sum to the median of the launches without stamps. `plain`: these, in ns, by round."""
 
     def of(figures: RunFigures) -> dict[str, float]:
         found = {
@@ -314,15 +315,17 @@ def _parts(figures: Sequence[RunFigures]) -> tuple[TimePart, ...]:
             "end": float(figures.end.sum()),
             "launch": float(figures.launch.sum()),
         }
-        found = {name: ns / len(figures.busy) for name, ns in found.items()}
-        rest = round(figures.total - sum(found.values()), 3)  # to a picosecond: sums of ticks are rounded
-        return found | {"rest": rest}
+        return {name: ns / len(figures.busy) for name, ns in found.items()}
 
-    rows, totals = [of(f) for f in figures], [f.total for f in figures]
+    rows, totals = [of(f) for f in figures], np.array([f.total for f in figures])
     means, low, high = middle_means(np.array([list(row.values()) for row in rows]), totals)
-    total = float(means.sum()) or 1.0
-    found = zip(rows[0], means.tolist(), (means / total).tolist(), low.tolist(), high.tolist(), strict=True)
-    return tuple(TimePart(*row) for row in found)
+    run, without = MedianInterval.of(plain).median_ns, MedianInterval.of(plain - totals)
+    rest = run - float(means.sum())
+    ends = min(rest, without.low_ns), max(rest, without.high_ns)
+    parts = zip(rows[0], means.tolist(), low.tolist(), high.tolist(), strict=True)
+    return tuple(
+        TimePart(name, ns, ns / (run or 1.0), *interval) for name, ns, *interval in (*parts, ("rest", rest, *ends))
+    )
 
 
 def _work(compiled: HostCompiled, figures: Sequence[RunFigures]) -> tuple[Work, ...]:

@@ -7,11 +7,12 @@ is a sub-operator whose tasks wait. For a wait of core c for producer p, from `b
     pure      = the rest: what the synchronisation itself costs.
 
 A set's own time counts as pure. What a core waits behind its last step until the last core is done is *end*, what the
-launch takes ahead of a core's first step and behind the last core's last is *launch*; work, pure sync, imbalance, end,
-launch and the rest add up to the profiled launch. A *row of work* is a sub-operator's own time, that of its busiest
-core, with the operations that its nodes stand for (a multiply-add counts as two). Figures of one launch vary; `Report`
-therefore holds those of many (`profile.py`), with their intervals (`estimates.py`): medians of whole launches, which
-alternate in one process, and means over the middle half for what a launch consists of.
+launch takes ahead of a core's first step and behind the last core's last is *launch*. Work, pure sync, imbalance, end
+and launch add up to the profiled launch; with the rest, which is below zero by what the time stamps cost, to `run_ns`.
+A *row of work* is a sub-operator's own time, that of its busiest core, with the operations that its nodes stand for (a
+multiply-add counts as two). Figures of one launch vary; `Report` therefore holds those of many (`profile.py`), with
+their intervals (`estimates.py`): medians of whole launches, which alternate in one process, and means over the middle
+half for what a launch consists of.
 
 Where the machine was too busy (`conditions.py`) the report says times of whole launches alone, in every form for
 readers; the JSON form keeps what was measured of sub-operators and boundaries beside `conditions.trusted`.
@@ -88,7 +89,7 @@ class Work:
 
 @dataclass(frozen=True)
 class TimePart:
-    """A part of a profiled launch's time, mean over cores: ns with their 95 % interval, and share of 1."""
+    """A part of a launch's time, mean over cores: ns with their 95 % interval, and share of 1."""
 
     name: str
     ns: float
@@ -185,6 +186,15 @@ class Report:
         within noise of 1, or on a machine that was too busy."""
         return self.ratio.median if self.ratio is not None and self.ratio.told and self.trusted else None
 
+    @property
+    def idle(self) -> str:
+        """Which of the cores have nothing to do, as a sentence; empty where all work."""
+        working = sum(ns > 0 for ns in self.busy_ns)
+        if not 0 < working < self.cores:
+            return ""
+        works = "works" if working == 1 else "work"
+        return f"{working} of {counted(self.cores, 'core')} {works}: by estimate more would take longer"
+
     def to_json(self) -> dict[str, Any]:
         """Plain data, stable keys."""
         found = asdict(replace(self, timeline=None, page_of=None))
@@ -220,12 +230,14 @@ class Report:
             f"{counted(self.sets, 'set')} after",
             f"a launch takes {self.run or format_ns(self.run_ns)}",
         ]
+        lines += [self.idle] if self.idle else []
         lines += [] if self.conditions is None else list(self.conditions.sentences())
         lines += self._part_lines()
         if self.fused is not None and self.one_by_one is not None:
+            medians = "medians with 95 % intervals" if self.fused.told else "medians, too few for intervals"
             lines.append(
                 f"fused {self.fused}, one by one {self.one_by_one}: {self._ratio(self.ratio)} "
-                f"(medians with 95 % intervals, {counted(self.fused.samples, 'alternating pair')})"
+                f"({medians}, {counted(self.fused.samples, 'alternating pair')})"
             )
             if self.one_by_one_parts and self.trusted:
                 lines.append(f"one by one, mean over cores: {_said(self.one_by_one_parts)}")
@@ -270,6 +282,11 @@ class Report:
         costliest = sorted(self.boundaries, key=lambda b: (-(b.pure_ns + b.imbalance_ns) * known, -b.arrivals, b.subop))
         return sorted(costliest[:rows_max], key=lambda b: b.subop)
 
+    def _of_launch(self, work: Work) -> float:
+        """A sub-operator's time on its busiest core as part of a launch: all of them sum to more than 1 where different
+        cores work at different ones at a time."""
+        return work.busy_ns / (self.run_ns or 1.0)
+
     def _longest(self) -> list[Work]:
         return sorted(self.work, key=lambda w: (-w.busy_ns, w.subop))
 
@@ -279,10 +296,18 @@ class Report:
 
     def _repr_html_(self) -> str:
         """For notebooks: all of it, the longest and the costliest in tables."""
-        total = sum(w.busy_ns for w in self.work) or 1.0
         title, *lines = self._headlines()
         work = [
-            (w.subop, w.name, Time(w.busy_ns / 1e3), Share(w.busy_ns / total), w.cores, w.gflops, w.gbytes, w.kernel)
+            (
+                w.subop,
+                w.name,
+                Time(w.busy_ns / 1e3),
+                Share(self._of_launch(w)),
+                w.cores,
+                w.gflops,
+                w.gbytes,
+                w.kernel,
+            )
             for w in self._longest()
             if self.trusted
         ]
@@ -297,7 +322,7 @@ class Report:
             title,
             notebook.lines(lines),
             notebook.table(
-                ("", "sub-operator", "busy", "share", "cores", "GFLOP/s", "GB/s", "kernel"),
+                ("", "sub-operator", "busy", "of launch", "cores", "GFLOP/s", "GB/s", "kernel"),
                 work[:HTML_ROWS_MAX],
                 f"the {HTML_ROWS_MAX} longest of {len(work)}" if len(work) > HTML_ROWS_MAX else "",
             ),
@@ -314,12 +339,11 @@ class Report:
         """The sub-operators that took longest, longest first, where that is known."""
         if not self.work or not self.trusted:
             return []
-        total = sum(w.busy_ns for w in self.work) or 1.0
-        lines = [f"{'sub-operator':<40} {'busy':>10} {'share':>7} {'cores':>5} {'GFLOP/s':>9} {'GB/s':>7}  kernel"]
+        lines = [f"{'sub-operator':<40} {'busy':>10} {'of launch':>9} {'cores':>5} {'GFLOP/s':>9} {'GB/s':>7}  kernel"]
         longest = self._longest()
         for w in longest[:rows_max]:
             lines.append(
-                f"{_label(w.subop, w.name):<40} {format_ns(w.busy_ns):>10} {100 * w.busy_ns / total:>5.1f} % "
+                f"{_label(w.subop, w.name):<40} {format_ns(w.busy_ns):>10} {100 * self._of_launch(w):>7.1f} % "
                 f"{w.cores:>5} {w.gflops:>9.1f} {w.gbytes:>7.1f}  {w.kernel}"
             )
         if len(longest) > rows_max:
