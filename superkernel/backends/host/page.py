@@ -61,9 +61,9 @@ def _bars(report: Report) -> tuple[StackedBar, ...]:
 
 
 def _stamps(parts: tuple[TimePart, ...]) -> str:
-    """What the stamps that the parts are from cost, where that is not nothing: a bar cannot show less than nothing."""
-    cost = sum(-part.ns for part in parts if part.name == "rest" and part.share <= -LEAST_SHARE)
-    return f"and {format_ns(cost)} more with the time stamps that its parts are from" if cost else ""
+    """How much longer the launches took that the parts are of, where they did: a bar shows nothing below nothing."""
+    longer = sum(-part.ns for part in parts if part.name == "rest" and part.share <= -LEAST_SHARE)
+    return f"its parts are of launches with time stamps, {format_ns(longer)} longer" if longer else ""
 
 
 def _parts(parts: tuple[TimePart, ...]) -> tuple[tuple[str, float], ...]:
