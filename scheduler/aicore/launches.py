@@ -80,9 +80,11 @@ class ScopePart:
 
     @property
     def name(self) -> str:
-        """Scope and sub-operators."""
-        scope = "outside all scopes" if self.scope is None else f"scope {self.scope!r}" if self.scope else WHOLE
-        return f"{scope}, sub-operators {self.first} to {self.last}"
+        """Scope, where there is one, and sub-operators."""
+        several = self.last > self.first
+        numbers = f"sub-operators {self.first} to {self.last}" if several else f"sub-operator {self.first}"
+        scope = "outside all scopes" if self.scope is None else f"scope {self.scope!r}" if self.scope else ""
+        return f"{scope}, {numbers}" if scope else numbers
 
     def __str__(self) -> str:
         return f"{self.name}: {self.decision}" + (f"; split: {self.split}" if self.split else "")

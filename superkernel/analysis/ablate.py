@@ -278,7 +278,11 @@ def ablation_chart(rows: Sequence[ChartRow]) -> Bars:
         return row.verdict or ("" if row.gain is None else f"gain {row.gain:.1%}")
 
     bars = tuple(StackedBar(row.name, row.us, tuple(row.split.items()), said(row)) for row in rows)
-    note = "Each on top of those above it; gain: the part of the time of the row above that it saves."
+    note = (
+        "Each on top of those above it; gain: the part of the time of the row above that it saves. The first rows are "
+        "without any of these optimisations; a report's bars of the same names have those of the chosen kernel, and so "
+        "other times."
+    )
     return Bars("What each optimisation gives", bars, note)
 
 

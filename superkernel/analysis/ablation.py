@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from superkernel.analysis.ablate import Ablation, ChartRow, ablate, ablation_target
-from superkernel.analysis.ablate_host import ROUNDS, HostAblation, ablate_host
+from superkernel.analysis.ablate_host import ROUNDS, HostAblation, HostRow, ablate_host
 from superkernel.api import resolved
 from superkernel.backends import backend_of
 from superkernel.backends.host.backend import BACKEND as HOST
@@ -55,13 +55,21 @@ def ablation_page(found: AnyAblation) -> Page:
     told = found.told if isinstance(found, HostAblation) else found.rows
     known = not isinstance(found, HostAblation) or found.conditions.trusted
     rows = tuple(
-        (row.name, row.us, _percent(row.gain), f"{row.speedup:.2f}x" if known else "", row.verdict) for row in told
+        (row.name, row.us, *_interval(row), _percent(row.gain), f"{row.speedup:.2f}x" if known else "", row.verdict)
+        for row in told
     )
-    table = PageTable("Rows", ("step", "us", "gain", "speedup", "verdict"), rows, chooses=False)
+    head = ("step", "us", "from us", "to us", "gain", "speedup", "verdict")
+    note = "Medians with 95 % intervals." if isinstance(found, HostAblation) else ""
+    table = PageTable("Rows", head, rows, note, chooses=False)
     said = _headline(found) if known else "The machine was too busy to tell what each step gives."
     notes = tuple(found.conditions.sentences()) if isinstance(found, HostAblation) else ()
     title = f"{found.graph} on {found.target}: what each optimisation gives"
     return Page(None, said, charts=(found.chart(),), tables=(table,), notes=notes, title=title)
+
+
+def _interval(row: ChartRow) -> tuple[float | None, float | None]:
+    """In us, of what was measured; nothing else has one."""
+    return (row.low_us, row.high_us) if isinstance(row, HostRow) else (None, None)
 
 
 def _headline(found: AnyAblation) -> str:

@@ -172,7 +172,10 @@ def _gains(gains: Sequence[Gain]) -> str:
     rows = tuple((gain.what, f"{100 * gain.share:.1f} % less") for gain in gains if gain.share >= LEAST_LISTED)
     if not rows:
         return ""
-    note = "Estimates, each for itself: the recorded launch played again with that one thing otherwise."
+    note = (
+        "Estimates, each for itself: the recorded launch played again with that one thing otherwise. What then begins "
+        "sooner ends sooner, and others wait less for it: a gain may be larger than the part of the time that it is of."
+    )
     return _table(PageTable("What would help", ("if", "a launch takes"), rows, note, chooses=False))
 
 

@@ -176,6 +176,8 @@ def test_an_operator_without_a_kernel_splits_its_scope(scoped: bool) -> None:
     assert made.image.host_calls == (1,)
     assert made.image.launches == 2
     assert [part.scope for part in made.parts] == ["part" if scoped else ""] * 2
+    names = ("sub-operator 0", "sub-operator 2")
+    assert [part.name for part in made.parts] == [f"scope 'part', {name}" if scoped else name for name in names]
     assert "has no kernel: NumPy computes it between two launches" in made.parts[0].split
     assert "has no kernel" in kernel.explain(0).text()
     assert "NumPy computes it" in kernel.explain(1).text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 
 from superkernel.analysis.ablate_host import HostAblation, HostRow
 from superkernel.analysis.ablation import ablation_page
@@ -23,6 +24,15 @@ def test_bars_and_table_say_gains_alike() -> None:
     for text in (page, QUIET.text()):
         assert "20.0%" in text
         assert "-20.0" not in text
+
+
+def test_the_page_has_the_intervals_of_the_text() -> None:
+    text, page = QUIET.text(), ablation_page(QUIET).html()
+    for row in ROWS:
+        assert f"{row.us:>9.2f}{row.low_us:>9.2f}{row.high_us:>9.2f}" in text
+        assert f"<td>{row.us:.3f}</td><td>{row.low_us:.3f}</td><td>{row.high_us:.3f}</td>" in page
+    assert "95 % intervals" in page
+    assert "a report's bars of the same names have those of the chosen kernel" in html.unescape(page)
 
 
 def test_what_lies_within_noise_is_no_headline() -> None:

@@ -467,11 +467,19 @@ def test_a_sub_operator_at_its_roof_is_no_remedy() -> None:
     def remedies(flops_per_ns: float) -> list[str]:
         target = dataclasses.replace(compiled.target, flops_per_ns=flops_per_ns, l2_bytes_per_ns=1e9)
         report = report_of(dataclasses.replace(compiled, target=target), recorded(compiled, 100), 1.0)
+        waited = [boundary for boundary in report.boundaries if boundary.arrivals]
+        assert len(waited) == 1
+        assert not any(gain.what == "no core ever waits" for gain in report.gains), (
+            "the same is said of its sub-operator"
+        )
         return [gain.what for gain in report.gains if "as fast" in gain.what]
 
     assert all("twice" in what for what in remedies(1e9))
     assert len(remedies(1e9)) == 2
     assert remedies(1e-9) == []
+    told = [what for flops_per_ns in np.geomspace(1e-2, 1e3, 40) for what in remedies(flops_per_ns)]
+    assert any("as fast as the cores can be, 1." in what for what in told)
+    assert not any(" 1.0 times" in what for what in told)
 
 
 def recorded(compiled: HostCompiled, rounds: int, lost: Sequence[int] = ()) -> Rounds:

@@ -61,6 +61,7 @@ STAMPS_BYTES_MAX = 1 << 24  # read in Python, step by step
 SHORT_NS = 5e6  # launches below are preceded by one of their kind
 COUNTED_LAUNCHES = 20
 GAINS_TRIED = 8  # boundaries and sub-operators, the costliest
+LEAST_FASTER = 0.95  # of its time: a sub-operator that its roof leaves less than that to gain is no remedy
 Array = NDArray[Any]
 
 
@@ -274,11 +275,14 @@ def _gains(
     for boundary in costly:
         saved = now - replay.time_ns(free=waits[boundary.subop])
         found.append(Gain(f"no core waits ahead of sub-operator {boundary.subop} ({boundary.name})", saved / whole))
-    everything = now - replay.time_ns(free=[index for indices in waits.values() for index in indices])
-    found.append(Gain("no core ever waits", everything / whole))
+    if sum(map(bool, waits.values())) > 1:
+        everything = now - replay.time_ns(free=[index for indices in waits.values() for index in indices])
+        found.append(Gain("no core ever waits", everything / whole))
     figures = read_stamps(plan, measured.events[row], ns_per_tick)
     for subop, _ in sorted(figures.subop.items(), key=lambda item: -item[1])[:GAINS_TRIED]:
         factor, said = faster(_of_roof(work[subop], _peak(compiled)))
+        if factor > LEAST_FASTER:
+            continue
         saved = now - replay.time_ns(factors={subop: factor})
         found.append(Gain(f"sub-operator {subop} ({work[subop].name}) {said}", saved / whole))
     return tuple(sorted((g for g in found if g.share > 0), key=lambda g: (-g.share, g.what)))
