@@ -19,6 +19,7 @@ from superkernel.display.difference import (
     FigureChange,
     MeasuredDifference,
     figures_of,
+    figures_of_both,
     kind_of,
     rows_apart,
 )
@@ -38,9 +39,11 @@ def comparison_page(
     if kind == TRACE:
         try:
             recording = side_by_side((before, after), "AB")
-        except (KeyError, TypeError, ValueError) as error:
-            message = f"{type(error).__name__}: {error}"
-            raise FileFormatError("not a trace of ours", location=" and ".join(names), found=message) from error
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            hint = "traces of `superkernel trace --out FILE.json` have what the timelines of a page need"
+            found_text = f"no {error}" if isinstance(error, KeyError) else str(error)
+            where = " and ".join(names)
+            raise FileFormatError("not a trace of ours", location=where, found=found_text, hint=hint) from error
     return Page(
         recording,
         _headline(found),
@@ -83,7 +86,8 @@ def _parts(kind: str, data: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     elif kind == SIMULATED:
         yield from data.get("split", {}).items()
     elif "rows" in data:
-        yield from data["rows"][-1].get("split", {}).items()
+        split = data["rows"][-1].get("split")
+        yield from split.items() if isinstance(split, dict) else ()
     elif (data.get("conditions") or {}).get("trusted", True):
         yield from ((row["name"], row["ns"] / 1e3) for row in data["parts"])
 
@@ -92,7 +96,7 @@ def _table(
     found: MeasuredDifference, before: Mapping[str, Any], after: Mapping[str, Any], names: tuple[str, str]
 ) -> PageTable:
     kind = kind_of(before, names[0])
-    first, second = figures_of(kind, before, names[0]), figures_of(kind, after, names[1])
+    first, second = figures_of_both(kind, before, after, names)
     changed = {change.name: change for change in found.changes}
     rows = tuple(_row(name, first.get(name), second.get(name), changed.get(name)) for name in first | second)
     times = (f"{side} {end}" for side in "AB" for end in ("us", "from us", "to us"))

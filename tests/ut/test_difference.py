@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,11 +80,21 @@ def test_a_small_part_may_double_in_silence() -> None:
     assert not difference(measured(rng), measured(rng, slower=1.5), limit=0.05).changes
 
 
-def test_of_a_busy_machine_only_launches_count() -> None:
+def test_of_a_busy_machine_only_launches_count_and_prove_nothing(tmp_path: Path) -> None:
+    """What consists of parts on one side alone is not gone; nor is what takes longer slower."""
     rng = np.random.default_rng(2)
-    found = difference(measured(rng), measured(rng, slower=3.0, trusted=False), names=("old", "new"))
-    assert found.worse
-    assert any("new was measured on a busy machine" in note for note in found.notes)
+    quiet, busy = measured(rng), measured(rng, slower=3.0, trusted=False)
+    for before, after in ((quiet, busy), (busy, quiet), (busy, {**quiet, "conditions": busy["conditions"]})):
+        found = difference(before, after, names=("old", "new"))
+        assert (found.worse, found.evidence) == (False, "disturbed")
+        assert [change.name for change in found.changes] == ["a launch"]
+        text = found.text()
+        assert "was measured on a busy machine: only whole launches are compared" in text
+        assert "this proves nothing" in text
+        assert "slower" not in text.splitlines()[0]
+        page = compared(tmp_path, before, after, 0)
+        assert "s7 (k)" not in page
+        assert "beyond noise" not in page
 
 
 def test_beside_busy_processes_nothing_is_proved(tmp_path: Path) -> None:
@@ -205,15 +216,85 @@ def test_a_trace_of_the_host_says_that_it_was_measured() -> None:
     assert json.loads(simulated_trace.chrome())["otherData"]["times"] == "simulated"
 
 
+def test_a_trace_that_does_not_say_its_run_is_told_so() -> None:
+    span = {"ph": "X", "pid": 0, "tid": 0, "name": "m", "ts": 0.0, "dur": 4.0, "cat": "work"}
+    about = {"otherData": {"title": "g on the host, 1 core", "times": "measured"}, "traceEvents": [span]}
+    for sides in ((about, {"traceEvents": [span]}), ({"traceEvents": [span]}, about)):
+        text = difference(*sides).text()
+        assert "None" not in text
+        assert f"{'AB'[sides.index(about) ^ 1]} does not say its run; the other one is of g on the host, 1 core" in text
+
+
 def test_what_cannot_be_compared_is_refused() -> None:
-    with pytest.raises(InputError, match="different kinds"):
+    with pytest.raises(
+        InputError, match=r"^B: .*different kinds.*`superkernel report --json` of an acc.*`superkernel tr"
+    ):
         difference(simulated(10), {"traceEvents": []})
-    with pytest.raises(FileFormatError, match="no measurement"):
+    with pytest.raises(FileFormatError, match=r"no measurement.*found superkernel.report/1 \(hint: what `superkernel"):
         difference({"schema": "superkernel.report/1"}, {})
-    with pytest.raises(FileFormatError, match=r"not of the form superkernel.report/2"):
+    with pytest.raises(
+        FileFormatError, match=r"A, run: not of the form superkernel.report/2; expected a value; found none"
+    ):
         difference({"schema": "superkernel.report/2"}, {"schema": "superkernel.report/2"})
     with pytest.raises(InputError, match="not a limit"):
         difference(simulated(10), simulated(10), limit=2.0)
+
+
+def test_a_median_outside_of_its_own_interval_is_refused() -> None:
+    data = measured(np.random.default_rng(0))
+    data["run"]["median_ns"] = 2 * data["run"]["high_ns"]
+    with pytest.raises(
+        FileFormatError, match=r"A, run: .*expected a median inside of its interval; found median_ns \d"
+    ):
+        difference(data, data)
+    data = measured(np.random.default_rng(0))
+    data["work"][3]["low_ns"] = 2 * data["work"][3]["high_ns"]
+    with pytest.raises(FileFormatError, match=r"B, work\[3\]: .*the ends of an interval in their order"):
+        difference(measured(np.random.default_rng(0)), data)
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every container in a value with each of its keys."""
+    for key in list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield value, key
+        yield from places(value[key])
+
+
+FORMS: dict[str, dict[str, Any]] = {
+    "report": measured(np.random.default_rng(0)),
+    "accelerator": {**simulated(1000), "numpy_us": 0.5, "split": {"NumPy": 0.5, "compute": 0.3}},
+    "ablation": {"schema": "superkernel.ablation/1", "rows": [{"name": "a", "us": 9.0, "split": {"compute": 9.0}}]},
+    "host ablation": {
+        "schema": "superkernel.host_ablation/1",
+        "rows": [{"name": "a", "us": 9.0, "low_us": 8.9, "high_us": 9.1}],
+        "conditions": {"launches": 60, "trusted": True, "others_share": 0.1},
+    },
+    "trace": {
+        "otherData": {"title": "g", "times": "simulated"},
+        "traceEvents": [{"ph": "X", "pid": 0, "tid": 0, "name": "m", "ts": 0.0, "dur": 4.0, "cat": "work"}],
+    },
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_whatever_stands_in_a_file_no_error_is_python_s(form: str) -> None:
+    """Every value replaced by one of another kind: compared all the same, or refused with the place, in plain words."""
+    assert difference(FORMS[form], FORMS[form]).changes == ()
+    broken, refused = json.loads(json.dumps(FORMS[form])), []
+    for holder, key in places(broken):
+        if isinstance(holder, list) and key > 1:
+            continue  # as the rows ahead of it
+        kept = holder[key]
+        for wrong in (None, "x", -1, True, [], {}, [1], 10**400, float("nan")):
+            holder[key] = wrong
+            try:
+                difference(FORMS[form], broken, names=("old.json", "new.json")).text()
+            except (FileFormatError, InputError) as error:
+                refused.append(str(error))
+        holder[key] = kept
+    assert len(refused) > 4
+    assert all("new.json" in text for text in refused)
+    assert not re.search(r"\b[A-Z]\w*Error\b|NoneType|'(str|int|list|dict|float)'", " ".join(refused))
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -225,9 +306,21 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["diff", a, b, "--limit", "6", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["worse"] is False
     assert main(["diff", a, a]) == 0
-    assert main(["diff", a, str(tmp_path / "none.json")]) == 2
-    Path(b).write_text("{")
-    assert main(["diff", a, b]) == 2
+    for content, said in (
+        (None, "No such file or directory (hint: what `superkernel report --json`"),
+        ("", "not JSON; expected a JSON object; found Expecting value"),
+        (json.dumps(simulated(1050))[:-9], "was it cut short?"),
+        ("[" * 100_000, "not JSON"),
+        ("[1]", "expected a JSON object; found a list"),
+        ("{}", "found no schema"),
+    ):
+        Path(b).unlink() if content is None else Path(b).write_text(content)
+        capsys.readouterr()
+        assert main(["diff", a, b]) == 2
+        told = capsys.readouterr().err
+        assert said in told
+        assert b in told
+        assert "Errno" not in told
     assert main(["diff", a, a, "--limit", "nan"]) == 2
 
 

@@ -243,6 +243,8 @@ def test_what_a_disturbed_report_withholds_no_form_for_readers_tells() -> None:
         ([20.0] * 5, [10.0] * 5, "too few launches to tell, 2.00x", False),
         ([9.9, 10.1] * 20, [10.0] * 40, "no difference beyond noise, 1.00x [0.99x, 1.01x]", False),
         ([5.0, 150.0] * 20, [10.0] * 40, "too noisy to tell, 7.75x [0.50x, 15.00x]", False),
+        ([10.01, 10.09] * 20, [10.0] * 40, "no difference beyond noise, 1.00x [1.00x, 1.01x]", False),
+        ([9.91, 9.99] * 20, [10.0] * 40, "no difference beyond noise, 0.99x [0.99x, 1.00x]", False),
     ],
 )
 def test_a_ratio_is_told_where_it_can_be(over: list[float], under: list[float], said: str, told: bool) -> None:

@@ -70,8 +70,8 @@ class RatioInterval:
 
     @property
     def told(self) -> bool:
-        """Whether one of the two takes longer beyond noise."""
-        return self.samples >= SAMPLES_MIN and not self.low <= 1 <= self.high
+        """Whether one of the two takes longer beyond noise, by what the two places show that are printed."""
+        return self.samples >= SAMPLES_MIN and not round(self.low, 2) <= 1 <= round(self.high, 2)
 
     def __str__(self) -> str:
         found = f"{self.median:.2f}x [{self.low:.2f}x, {self.high:.2f}x]"
