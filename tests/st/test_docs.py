@@ -143,6 +143,21 @@ def test_the_tutorial_prints_what_it_says(
         assert str(sk.compile(namespace["graph"], threads=2).plan).startswith("plan cores 1\n"), "but for the option"
 
 
+def test_one_command_renews_what_is_shown_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The README's lines, and the tutorial's where they are the same on every machine."""
+    monkeypatch.chdir(tmp_path)
+    renewing = runpy.run_path(str(ROOT / "docs" / "site" / "printed.py"))
+    readme, tutorial = ((ROOT / name).read_text() for name in ("README.md", TUTORIAL))
+    (shown,) = (text for text in blocks("README.md", "text") if text.startswith("decoder step"))
+    stale = readme.replace(shown, re.sub(r"\d+\.\d+", "0.5", shown))
+    assert stale != readme
+    assert renewing["readme"](stale, f"largest difference\n{shown}one more\n") == readme
+    (cycles,) = re.findall(r"^True (\d+)$", tutorial, re.MULTILINE)
+    stale = tutorial.replace(f"True {cycles}", "True 1").replace(f"{cycles} cycles", "1 cycles")
+    assert stale.count(" 1 cycles") == 1
+    assert renewing["tutorial"](stale) == tutorial
+
+
 def test_the_picture_is_what_its_command_draws(capsys: pytest.CaptureFixture[str]) -> None:
     main_of = runpy.run_path(str(ROOT / "docs" / "site" / "timeline.py"))["main"]
     assert main_of([]) == 0
