@@ -6,11 +6,11 @@ launch that was measured: its figures, and those of fewer than `SAMPLES_MIN` lau
 says how far the next launch would be from them. A figure has *changed* where the intervals of both sides are disjoint
 and its change is at least `limit` of the whole time: a part that doubles and is a thousandth of the launch is no news.
 The two are *worse* where the whole time itself has changed upwards. Without intervals what differs is listed all the
-same, and the two are never *worse*. Nor are they where other processes had `BUSY` of the CPUs during one of them, for
-they slow launches that they do not interrupt, or where threads lost their CPU in most launches of one: of such a report
-whole launches alone are compared, for it withholds what these consist of. Intervals are those of launches of one
-process; how processes differ, by where their threads and their memory lie, no interval of one says, so that a change
-between two of them is told with that.
+same, and the two are never *worse*. Nor are they where other processes had `BUSY` of the CPUs during one of them, which
+slow launches that they do not interrupt; where CPUs reach each other in another time, for a hypervisor moves them; or
+where threads lost their CPU in most launches of one: of such a report whole launches alone are compared, for it
+withholds what these consist of. Intervals are those of launches of one process; how processes differ, by where their
+threads and their memory lie, no interval of one says, so that a change between two of them is told with that.
 
 It reads data alone, so that measurements of other machines and versions can be held against each other; it cannot know
 what either machine did beside. What is not of its form is refused with the place of the first such value.
@@ -39,11 +39,14 @@ SAMPLES_MIN = 6  # below, not even the range of the samples is a 95 % interval o
 EXACT, INTERVALS, SINGLE, DISTURBED = "exact", "intervals", "single launches", "disturbed"
 PROVES_NOTHING = (SINGLE, DISTURBED)
 MENTIONED = 0.02  # part of the CPUs' time from which on others are mentioned
+ELSEWHERE = 1.5  # times: what a flag takes from CPU to CPU moves by less while these stay where they are
+LONGEST_NS = 1e9  # what a flag may take; more is no such time
 BUSY = 0.25  # part of the CPUs' time that others, the hypervisor among them, may take before nothing is proved
 ONE_LAUNCH = (
     "a trace of the host is one launch, and two launches of one kernel differ by chance: this proves nothing; "
     "reports can (superkernel report --json)"
 )
+MOVED = "a flag takes {:.0f} ns from CPU to CPU in {}, {:.0f} ns in {}: the CPUs lie elsewhere, and this proves nothing"
 BUSY_MACHINE = "others kept the CPUs busy: what differs may be their doing, and this proves nothing"
 SIMULATED = "superkernel.sim_report/2"
 MEASURED = ("superkernel.report/2", "superkernel.host_ablation/1")
@@ -149,11 +152,12 @@ def difference(
     subject = str(before.get("graph") or _about(before).get("title") or kinds[0])
     ordered = sorted(changed, key=lambda row: (row.name != WHOLE, -abs(row.share), row.name))
     evidence, busy = _evidence(figures), tuple(_busy(before, after, names))
+    moved = tuple(_moved(before, after, names))
     why: tuple[str, ...] = ()
     if evidence == SINGLE:
         why = (ONE_LAUNCH,) if kinds[0] == TRACE else (FEW_LAUNCHES,)
-    elif evidence == INTERVALS and any(told for _, told in busy):
-        evidence, why = DISTURBED, (BUSY_MACHINE,)
+    elif evidence == INTERVALS and (any(told for _, told in busy) or moved):
+        evidence, why = DISTURBED, (*((BUSY_MACHINE,) if any(told for _, told in busy) else ()), *moved)
     elif evidence == INTERVALS and ordered and kinds[0] in MEASURED:
         why = (OTHER_PROCESSES,)
     notes = (*why, *(note for note, _ in busy), *_notes(before, after, names))
@@ -447,6 +451,21 @@ def _busy(before: Mapping[str, Any], after: Mapping[str, Any], names: tuple[str,
         share = sum(part for part in taken if isinstance(part, (int, float)) and 0 <= part <= 1)
         if share >= MENTIONED:
             yield f"{name}: others took {share:.0%} of the CPUs", share >= BUSY
+
+
+def _moved(before: Mapping[str, Any], after: Mapping[str, Any], names: tuple[str, str]) -> Iterator[str]:
+    """That CPUs reached each other in another time, where that is known."""
+    conditions = [data.get("conditions") for data in (before, after)]
+    taken = [each.get("handover_ns") for each in conditions if isinstance(each, Mapping)]
+    known = [float(ns) for ns in taken if isinstance(ns, (int, float)) and 0 < ns < LONGEST_NS]
+    if len(known) == 2 and apart(*known):
+        first, second = known
+        yield MOVED.format(first, names[0], second, names[1])
+
+
+def apart(first_ns: float, second_ns: float) -> bool:
+    """Whether two times of a flag from CPU to CPU are those of CPUs that lie differently."""
+    return max(first_ns, second_ns) > ELSEWHERE * min(first_ns, second_ns)
 
 
 def _notes(before: Mapping[str, Any], after: Mapping[str, Any], names: tuple[str, str]) -> Iterator[str]:

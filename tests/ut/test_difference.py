@@ -113,6 +113,19 @@ def test_beside_busy_processes_nothing_is_proved(tmp_path: Path) -> None:
         assert ("beyond noise" in compared(tmp_path, before, slowed, 1 - told)) != told
 
 
+def test_cpus_that_lie_elsewhere_prove_nothing() -> None:
+    """A hypervisor put them on one core and on two: the same kernel takes twice as long, in every launch."""
+    rng = np.random.default_rng(2)
+    before, after = measured(rng), measured(rng, slower=3.0)
+    for data, ns in ((before, 50.0), (after, 60.0)):
+        data["conditions"]["handover_ns"] = ns
+    assert difference(before, after).worse
+    after["conditions"]["handover_ns"] = 156.0
+    found = difference(before, after)
+    assert (found.worse, found.evidence) == (False, "disturbed")
+    assert "a flag takes 50 ns from CPU to CPU in A, 156 ns in B: the CPUs lie elsewhere" in found.text()
+
+
 def simulated(cycles: int) -> dict[str, Any]:
     row = {"name": "m", "kernel": "k", "first": 0, "last": cycles - 10, "pure": 4.0, "imbalance": 2.0}
     us = {"clock_mhz": 1000, "time_us": cycles / 1e3}

@@ -15,7 +15,7 @@ from seeds import seeds
 
 import superkernel as sk
 from superkernel.backends.host.compiled import HostCompiled
-from superkernel.backends.host.conditions import Conditions, Watch, frequencies, kept_launches
+from superkernel.backends.host.conditions import Conditions, Watch, frequencies, handover_between, kept_launches
 from superkernel.backends.host.estimates import MedianInterval, RatioInterval, middle_half, middle_means
 from superkernel.backends.host.profile import Rounds, faster, report_of, run_rounds
 from superkernel.backends.host.report import (
@@ -187,7 +187,7 @@ def test_a_quiet_machine_is_not_mentioned(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_frequency_that_moved_is_said() -> None:
     """A tenth of the time at 2.8 GHz is; one launch that an interrupt met, and steps of a percent, are not."""
-    watch, launches = Watch(lambda: "", lambda: 0.0), np.zeros(100, np.int64)
+    watch, launches = Watch(lambda: "", lambda: 0.0, lambda cpus: None), np.zeros(100, np.int64)
     moved = watch.conditions(launches, 1, [2.8] * 10 + [3.5] * 90)
     assert moved.ghz_low == pytest.approx(2.8)
     assert moved.ghz_high == pytest.approx(3.5)
@@ -195,6 +195,19 @@ def test_a_frequency_that_moved_is_said() -> None:
     assert list(watch.conditions(launches, 1, [0.5] + [3.49] * 40 + [3.5] * 59).sentences()) == []
     unknown = watch.conditions(launches, 1)
     assert (unknown.ghz_low, unknown.ghz_high) == (None, None)
+
+
+def test_cpus_that_lie_elsewhere_are_said() -> None:
+    """Than when the machine was measured; of one core nobody hands anything over."""
+    watch, launches = Watch(lambda: "", lambda: 0.0, lambda cpus: 156.0), np.zeros(100, np.int64)
+    (said,) = watch.conditions(launches, 2, planned_handover_ns=50.0).sentences()
+    assert "a flag takes 156 ns from CPU to CPU, and the plan is for 50 ns" in said
+    assert list(watch.conditions(launches, 2, planned_handover_ns=150.0).sentences()) == []
+    alone = watch.conditions(launches, 1, planned_handover_ns=50.0)
+    assert (alone.handover_ns, list(alone.sentences())) == (None, [])
+    assert handover_between([0]) is None
+    cpus = sk._core.allowed_cpus()
+    assert len(cpus) < 2 or 0 < (handover_between(cpus) or 0.0) < 1e6
 
 
 def test_frequencies_are_those_of_chains_of_additions() -> None:
@@ -498,7 +511,7 @@ def recorded(compiled: HostCompiled, rounds: int, lost: Sequence[int] = ()) -> R
         preemptions[row, 1] = 1
     edges = np.stack([np.full(rounds, 9_000, np.uint64), events.max(axis=(1, 2)) + np.uint64(500)], axis=1)
     plain = (edges[:, 1] - edges[:, 0]).astype(np.int64)
-    watch = Watch(lambda: "", lambda: 0.0)
+    watch = Watch(lambda: "", lambda: 0.0, lambda cpus: None)
     conditions = watch.conditions(preemptions.sum(axis=1), plan.cores)
     return Rounds(plain, plain, np.zeros(0, np.int64), edges, events, preemptions, conditions)
 

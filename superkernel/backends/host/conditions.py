@@ -7,7 +7,8 @@ launches, and what these consist of and how they compare is withheld. What other
 the CPUs (/proc/stat) and whether two of our CPUs are one core is said beside that; both slow a launch without
 interrupting it. So is a frequency that moved: behind each profiled launch every core runs a chain of additions, a cycle
 each, against the invariant counter. Every twentieth at either end is left out of the range: an interrupt lengthens a
-chain, too.
+chain, too. And so does where a hypervisor puts the CPUs, of one core or of two far apart: what a flag takes from one to
+the other, every wait and launch takes with it. It is measured behind the launches.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel import _core
-from superkernel.display.difference import MENTIONED
+from superkernel.core.errors import MachineError
+from superkernel.display.difference import MENTIONED, apart
 
 ENOUGH = 20
 _BUSY = (0, 1, 2, 5, 6)  # user, nice, system, irq, softirq
@@ -40,7 +42,9 @@ _STAT_TEXT = partial(STAT.read_text, "ascii")
 @dataclass(frozen=True, slots=True)
 class Conditions:
     """See the module docstring. Shares are parts of 1 of the allowed CPUs' time, None where that was too short;
-    `ghz_low`, `ghz_high`: the frequencies that the launches met, None where it cannot be measured."""
+    `ghz_low`, `ghz_high`: the frequencies that the launches met, None where it cannot be measured; `handover_ns`: a
+    flag from the first CPU to the second, None where there is one or one core; `planned_handover_ns`: what the plan
+    was made for."""
 
     launches: int
     left_out: int
@@ -51,6 +55,8 @@ class Conditions:
     trusted: bool = True
     ghz_low: float | None = None
     ghz_high: float | None = None
+    handover_ns: float | None = None
+    planned_handover_ns: float | None = None
 
     def sentences(self) -> Iterator[str]:
         """What a reader must know; nothing where the machine was quiet."""
@@ -69,6 +75,20 @@ class Conditions:
             yield "two of the CPUs are threads of one core: they slow each other"
         if self.ghz_low is not None and self.ghz_high is not None and self.ghz_low < (1 - STEADY) * self.ghz_high:
             yield f"the CPUs ran at {self.ghz_low:.2f} to {self.ghz_high:.2f} GHz: times differ by that too"
+        if self.handover_ns and self.planned_handover_ns and apart(self.handover_ns, self.planned_handover_ns):
+            yield (
+                f"a flag takes {self.handover_ns:.0f} ns from CPU to CPU, and the plan is for "
+                f"{self.planned_handover_ns:.0f} ns: the CPUs lie elsewhere than when the machine was measured"
+            )
+
+
+def handover_between(cpus: Sequence[int]) -> float | None:
+    """ns of a flag from the first of the CPUs to the second; None where there is one, or threads are refused."""
+    if len(cpus) < 2:
+        return None
+    with suppress(MachineError):
+        return _core.Probe(list(cpus[:2])).handover_ns()
+    return None
 
 
 def kept_launches(preemptions: NDArray[np.int64]) -> tuple[NDArray[np.bool_], bool]:
@@ -93,13 +113,21 @@ class Watch:
         self,
         read: Callable[[], str] = _STAT_TEXT,
         own_seconds: Callable[[], float] = time.process_time,
+        handover: Callable[[Sequence[int]], float | None] = handover_between,
     ) -> None:
-        self._read, self._own_seconds = read, own_seconds
+        self._read, self._own_seconds, self._handover = read, own_seconds, handover
         self._cpus = sorted(os.sched_getaffinity(0))
         self._before, self._own = self._ticks(), own_seconds()
 
-    def conditions(self, preemptions: NDArray[np.int64], cores: int, ghz: Sequence[float] | Array = ()) -> Conditions:
-        """Of launches on `cores` threads, given how often they lost their CPU in each, and frequencies met."""
+    def conditions(
+        self,
+        preemptions: NDArray[np.int64],
+        cores: int,
+        ghz: Sequence[float] | Array = (),
+        planned_handover_ns: float | None = None,
+    ) -> Conditions:
+        """Of launches on `cores` threads, given how often they lost their CPU in each, frequencies met, and what a
+        flag takes by the plan."""
         _, trusted = kept_launches(preemptions)
         low, high = map(float, np.quantile(ghz, _ENDS)) if len(ghz) else (None, None)
         others, stolen = self._shares()
@@ -113,6 +141,8 @@ class Watch:
             trusted,
             low,
             high,
+            self._handover(self._cpus) if cores > 1 else None,
+            planned_handover_ns if cores > 1 else None,
         )
 
     def _shares(self) -> tuple[float | None, float | None]:

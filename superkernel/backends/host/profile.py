@@ -118,11 +118,11 @@ def run_rounds(
         for name, kernel in kernels.items():
             part = kernel.executable.profile(io, int(block), warmup, settle=short, single=single and not name)
             found[name].append(part)
-    whole = {name: _joined(parts, watch, compiled.cores) for name, parts in found.items()}
+    whole = {name: _joined(parts, watch, compiled) for name, parts in found.items()}
     return whole.pop(""), whole
 
 
-def _joined(parts: Sequence[_core.ProfileRows], watch: Watch, cores: int) -> Rounds:
+def _joined(parts: Sequence[_core.ProfileRows], watch: Watch, compiled: HostCompiled) -> Rounds:
     names = Literal[
         "plain_ns", "profiled_ns", "single_ns", "edges", "events", "single_edges", "single_events", "preemptions",
         "chain_ticks",
@@ -134,7 +134,10 @@ def _joined(parts: Sequence[_core.ProfileRows], watch: Watch, cores: int) -> Rou
     preemptions = column("preemptions")
     return Rounds(
         column("plain_ns"), column("profiled_ns"), column("single_ns"), column("edges"), column("events"), preemptions,
-        watch.conditions(preemptions.sum(axis=1), cores, frequencies(column("chain_ticks"), 1e9 / _core.tsc_hz())),
+        watch.conditions(
+            preemptions.sum(axis=1), compiled.plan.cores, frequencies(column("chain_ticks"), 1e9 / _core.tsc_hz()),
+            compiled.target.handover_ns,
+        ),
         column("single_edges"), column("single_events"),
     )  # fmt: skip
 
