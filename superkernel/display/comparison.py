@@ -24,7 +24,7 @@ from superkernel.display.difference import (
     rows_apart,
 )
 from superkernel.display.page import Cell, Page, PageTable
-from superkernel.display.spans import Recording
+from superkernel.display.spans import Recording, SpanKind
 from superkernel.display.tracing import side_by_side
 from superkernel.display.units import format_us
 
@@ -40,10 +40,14 @@ def comparison_page(
         try:
             recording = side_by_side((before, after), "AB")
         except (AttributeError, KeyError, TypeError, ValueError) as error:
+            found_event = "an event with a value of another type"
+            if isinstance(error, KeyError):
+                found_event = f"an event without {error}"
+            elif isinstance(error, ValueError):
+                found_event = "another category than " + ", ".join(kind.value for kind in SpanKind)
+            where = " or ".join(dict.fromkeys(names))
             hint = "traces of `superkernel trace --out FILE.json` have what the timelines of a page need"
-            found_text = f"no {error}" if isinstance(error, KeyError) else str(error)
-            where = " and ".join(names)
-            raise FileFormatError("not a trace of ours", location=where, found=found_text, hint=hint) from error
+            raise FileFormatError("not a trace of ours", location=where, found=found_event, hint=hint) from error
     return Page(
         recording,
         _headline(found),

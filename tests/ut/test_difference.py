@@ -443,6 +443,15 @@ def test_two_traces_side_by_side(tmp_path: Path) -> None:
     assert "B: AIC 0" in page
 
 
-def test_a_trace_that_is_not_ours_has_no_page(tmp_path: Path) -> None:
+def test_a_trace_that_is_not_ours_has_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     strange = {"traceEvents": [{"ph": "X", "pid": 0, "tid": 0, "ts": 0.0, "dur": 4.0, "cat": "gc", "name": "n"}]}
-    assert compared(tmp_path, strange, strange, 2) == ""
+    span = {**strange["traceEvents"][0], "cat": "work"}
+    for event, said in (
+        (strange["traceEvents"][0], "another category than "),
+        ({key: span[key] for key in span if key != "tid"}, "an event without 'tid'"),
+        ({**span, "args": 3}, "an event with a value of another type"),
+    ):
+        data = {"traceEvents": [event]}
+        capsys.readouterr()
+        assert compared(tmp_path, data, data, 2) == ""
+        assert f"not a trace of ours; found {said}" in capsys.readouterr().err
