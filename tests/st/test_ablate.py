@@ -175,6 +175,8 @@ def test_on_the_host() -> None:
     assert all(name in found.text() for name in names)
     data = json.loads(json.dumps(found.to_json()))
     assert data["schema"] == "superkernel.host_ablation/1"
+    for row in found.rows:
+        assert not row.split or sum(row.split.values()) == pytest.approx(row.us), row.name
     assert [row["name"] for row in data["rows"]] == names
 
 

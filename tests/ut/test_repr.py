@@ -132,7 +132,8 @@ def test_a_notebook_shows_reports(shown: dict[str, Any]) -> None:
     assert [row[1] for row in host.rows] == [
         "sub-operator", report.work[0].name, "boundary ahead of", report.boundaries[0].name,
     ]  # fmt: skip
-    assert host.rows[1][3] == "100.0 %"
+    assert host.rows[0][3] == "of launch"
+    assert host.rows[1][3] == f"{100 * report.work[0].busy_ns / report.run_ns:.1f} %"
     simulated, result = shown["mini"].report(X, rounds=1), _read(shown["simulated"])
     page = _read(simulated)
     assert len(page.rows) == 1 + len(simulated.subops)
