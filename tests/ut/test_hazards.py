@@ -109,6 +109,12 @@ def test_an_access_of_several_regions_meets_by_each(count: int) -> None:
         assert pairs(tasks_of((0, (write(gap, 4),)), (1, (several,)))) == []
 
 
+def test_of_several_regions_on_either_side_those_that_meet_are_told() -> None:
+    first, second = (MemoryAccess(Space.ARENA, 0, True, (Region(at, 4), Region(40, 4))) for at in (0, 100))
+    (found,) = conflicts(tasks_of((0, (first,)), (1, (second,))))
+    assert (found.left, found.right) == (Region(40, 4), Region(40, 4))
+
+
 def test_a_task_has_one_conflict_per_earlier_task_and_operand() -> None:
     def at(operand: int | None, *accesses: MemoryAccess) -> tuple[MemoryAccess, ...]:
         return tuple(MemoryAccess(a.space, a.slot, a.write, a.regions, operand) for a in accesses)
