@@ -238,8 +238,8 @@ class _Value:
         return None if self.value.get(key) is None else self[key]
 
     def items(self) -> list[_Value]:
-        """Of a list."""
-        if not isinstance(self.value, list):
+        """Of a list, or of the tuple that it is ahead of being written."""
+        if not isinstance(self.value, (list, tuple)):
             raise self.refused("a list")
         return [replace(self, value=item, path=f"{self.path}[{i}]") for i, item in enumerate(self.value)]
 

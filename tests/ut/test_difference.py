@@ -113,6 +113,13 @@ def test_beside_busy_processes_nothing_is_proved(tmp_path: Path) -> None:
         assert ("beyond noise" in compared(tmp_path, before, slowed, 1 - told)) != told
 
 
+def test_what_was_not_written_to_a_file_yet_is_compared_alike() -> None:
+    """`to_json` has tuples where the file has lists."""
+    report = sk.compile(models.mlp((8, 8)), threads=1).report(rounds=6)
+    written = json.loads(report.json())
+    assert difference(report.to_json(), report.to_json()) == difference(written, written)
+
+
 def test_cpus_that_lie_elsewhere_prove_nothing() -> None:
     """A hypervisor put them on one core and on two: the same kernel takes twice as long, in every launch."""
     rng = np.random.default_rng(2)
