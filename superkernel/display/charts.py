@@ -40,6 +40,7 @@ ABOVE_ROOF = (
 MEMORY_PX = (900, 180)
 HIGHEST_ARENA = 4  # times the values in it: a larger one is told, not drawn
 NODE_PX, LAYER_PX, LANE_PX = (150, 36), 190, 48
+PASS_PX = 12  # what a line takes that passes a layer
 NODES_MAX = 400  # a graph of more is not drawn
 NAME_LETTERS = 22
 FULLEST = 0.45  # opacity of the longest sub-operator's node: its text must read
@@ -186,27 +187,35 @@ class Roofline:
         at: Callable[[float, float], tuple[float, float]],
         taken: list[tuple[float, float, int]],
     ) -> list[str]:
-        """A circle for each, and the names of those that take longest, where no text stands (`taken`: where it begins
-        and its letters, to the left where negative)."""
+        """A circle for each, and the names of those that take longest, where neither a circle nor a text stands
+        (`taken`: where it begins and its letters, to the left where negative)."""
         found: list[str] = []
+        circles = {point: (*at(point.intensity, point.rate), 3 + 7 * max(0.0, point.share) ** 0.5) for point in points}
         boxes = [_box(*place) for place in taken]
+        boxes += [(x - radius, y - radius, x + radius, y + radius) for x, y, radius in circles.values()]
         names = 0
         for point in sorted(points, key=lambda p: -p.share):
-            x, y = at(point.intensity, point.rate)
+            x, y, radius = circles[point]
             name = escape(point.name)
             found.append(
-                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{3 + 7 * max(0.0, point.share) ** 0.5:.1f}" fill="var(--work)" '
+                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}" fill="var(--work)" '
                 f'fill-opacity="0.65" stroke="var(--back)"><title>{name}: {point.intensity:,.2f} operations per byte, '
                 f"{point.rate:,.2f} GFLOP/s, {point.share:.1%} of the time</title></circle>"
             )
             short = _short(point.name)
             outwards = x > ROOFLINE_PX[0] - ROOFLINE_NAME_PX
-            box = _box(x - 12 if outwards else x + 12, y + 4, -len(short) if outwards else len(short))
-            if names < ROOFLINE_NAMES and not any(_meet(box, other) for other in boxes):
-                boxes.append(box)
-                names += 1
-                place = f'x="{x - 12:.0f}" text-anchor="end"' if outwards else f'x="{x + 12:.0f}"'
-                found.append(f'<text {place} y="{y + 4:.0f}">{escape(short)}</text>')
+            for left in (outwards, not outwards) if names < ROOFLINE_NAMES else ():
+                box = _box(x - 12 if left else x + 12, y + 4, -len(short) if left else len(short))
+                if (
+                    ROOFLINE_MARGINS_PX[0] < box[0]
+                    and box[2] < ROOFLINE_PX[0]
+                    and not any(_meet(box, other) for other in boxes)
+                ):
+                    boxes.append(box)
+                    names += 1
+                    place = f'x="{x - 12:.0f}" text-anchor="end"' if left else f'x="{x + 12:.0f}"'
+                    found.append(f'<text {place} y="{y + 4:.0f}">{escape(short)}</text>')
+                    break
         return found
 
     @staticmethod
@@ -311,6 +320,10 @@ class MemoryUse:
         )
 
 
+Place = int | tuple[int, int]
+"""In a graph's picture: a node, or where a writer's line passes a layer."""
+
+
 @dataclass(frozen=True)
 class DataFlow:
     """The graph of sub-operators: number, name and us of each, and who reads what whom wrote (`edges`, by number). No
@@ -334,17 +347,16 @@ class DataFlow:
         """A section; "" for a single node and for more than `NODES_MAX`."""
         if not 1 < len(self.nodes) <= NODES_MAX:
             return ""
-        place = self._places()
+        place = {number: (x, y - NODE_PX[1] / 2) for number, _, _ in self.nodes for x, y in [self._places[number]]}
         longest = max(us for _, _, us in self.nodes) or 1.0
         whole = sum(us for _, _, us in self.nodes) or 1.0
         wide = (max(self.layers.values()) + 1) * LAYER_PX
-        tall = int(max(y for _, y in place.values())) + LANE_PX
+        tall = int(max(y for _, y in self._places.values())) + LANE_PX // 2 + 4
         worst = max(self.nodes, key=lambda node: node[2])
         said = escape(
             f"{counted(len(self.nodes), 'sub-operator')}, {counted(len(self.edges), 'edge')}"
             + (f"; {worst[1]} takes longest, {format_us(worst[2])}" if worst[2] else "")
         )
-        lines = "".join(self._edge(*place[writer], *place[reader]) for writer, reader in self.edges)
         boxes = "".join(
             f'<g data-subop="{number}"><title>{escape(name)}'
             + (f": {format_us(us)}, {100 * us / whole:.1f} % of the sum" if worst[2] else "")
@@ -360,40 +372,55 @@ class DataFlow:
             '<section aria-labelledby="graph-title"><h2 id="graph-title">Graph</h2>'
             '<div class="scroll" tabindex="0" role="region" aria-label="Graph, to scroll">'
             f'<svg id="graph" width="{wide}" height="{tall}" viewBox="0 0 {wide} {tall}" role="img" '
-            f'aria-label="{said}">{lines}{boxes}</svg></div>'
+            f'aria-label="{said}">{self._lines()}{boxes}</svg></div>'
             f'<p class="faint">A box per sub-operator{", the fuller the longer it takes" if worst[2] else ""}; a line '
             "leads from who writes a value to who reads it.</p></section>"
         )
 
-    def _places(self) -> dict[int, tuple[int, float]]:
-        """Corners of the boxes: a column per layer; in it, the order of the means of who is read from."""
-        heights: dict[int, float] = {}
-        writers: dict[int, list[int]] = {}
-        for writer, reader in self.edges:
-            writers.setdefault(reader, []).append(writer)
-        columns: dict[int, list[int]] = {}
+    def _ahead(self, writer: int, layer: int) -> Place:
+        """Where a writer's line comes from into a layer: the writer, or where the line passes the layer before."""
+        return (writer, layer - 1) if layer - 1 > self.layers[writer] else writer
+
+    @cached_property
+    def _places(self) -> Mapping[Place, tuple[float, float]]:
+        """The left and the middle of each box, and of each place where a writer's line passes a layer between it and
+        its readers: lines have lanes of their own there. A column per layer; in it, the order of the means of who is
+        read from."""
+        columns: dict[int, dict[Place, list[Place]]] = {layer: {} for layer in range(max(self.layers.values()) + 1)}
         for number, layer in self.layers.items():
-            columns.setdefault(layer, []).append(number)
-        most = max(map(len, columns.values()))
-        for _, column in sorted(columns.items()):
+            columns[layer][number] = []
+        for writer, reader in self.edges:
+            layer = self.layers[reader]
+            columns[layer][reader].append(self._ahead(writer, layer))
+            for between in range(self.layers[writer] + 1, layer):
+                columns[between][writer, between] = [self._ahead(writer, between)]
+        room = {
+            place: LANE_PX if isinstance(place, int) else PASS_PX for column in columns.values() for place in column
+        }
+        tall = {layer: sum(room[place] for place in column) for layer, column in columns.items()}
+        found: dict[Place, tuple[float, float]] = {}
+        for layer, column in columns.items():
+            wanted = {p: sum(found[a][1] for a in ahead) / len(ahead) if ahead else 0.0 for p, ahead in column.items()}
+            top = (max(tall.values()) - tall[layer]) / 2
+            for place in sorted(column, key=lambda p: wanted[p]):
+                found[place] = layer * LAYER_PX + 4.0, 4 + top + room[place] / 2
+                top += room[place]
+        return found
 
-            def wanted(number: int) -> float:
-                read = writers.get(number, ())
-                return sum(heights[writer] for writer in read) / len(read) if read else 0.0
-
-            top = (most - len(column)) / 2
-            for lane, number in enumerate(sorted(column, key=wanted)):
-                heights[number] = top + lane
-        return {number: (self.layers[number] * LAYER_PX + 4, 4 + heights[number] * LANE_PX) for number in heights}
-
-    @staticmethod
-    def _edge(x: float, y: float, to_x: float, to_y: float) -> str:
-        begin, end = (x + NODE_PX[0], y + NODE_PX[1] / 2), (to_x, to_y + NODE_PX[1] / 2)
-        bend = (LAYER_PX - NODE_PX[0]) * 0.8
-        return (
-            f'<path d="M{begin[0]},{begin[1]}C{begin[0] + bend},{begin[1]} {end[0] - bend},{end[1]} {end[0]},{end[1]}" '
-            'fill="none" stroke="var(--faint)"/>'
-        )
+    def _lines(self) -> str:
+        """Each piece of a line once, though it leads to several readers."""
+        pieces: dict[str, None] = {}
+        for writer, reader in self.edges:
+            last: Place = reader
+            for layer in range(self.layers[reader], self.layers[writer], -1):
+                ahead = self._ahead(writer, layer)
+                (x, y), (to_x, to_y) = self._places[ahead], self._places[last]
+                bend, right = (LAYER_PX - NODE_PX[0]) * 0.8, x + NODE_PX[0]
+                if ahead != writer:
+                    pieces[f"M{x},{y}H{right}"] = None
+                pieces[f"M{right},{y}C{right + bend},{y} {to_x - bend},{to_y} {to_x},{to_y}"] = None
+                last = ahead
+        return "".join(f'<path d="{piece}" fill="none" stroke="var(--faint)"/>' for piece in pieces)
 
 
 Chart = Bars | Roofline | MemoryUse | DataFlow

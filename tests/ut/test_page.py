@@ -23,6 +23,8 @@ from superkernel.backends.page_parts import flow_of, memory_of
 from superkernel.cli import main
 from superkernel.display.charts import (
     FULLEST,
+    LAYER_PX,
+    NODE_PX,
     NODES_MAX,
     Bars,
     DataFlow,
@@ -336,6 +338,36 @@ def test_layers_follow_the_longest_way() -> None:
     flow = DataFlow(nodes, ((0, 1), (1, 2), (0, 3), (2, 4), (3, 4)))
     assert flow.layers == {0: 0, 1: 1, 2: 2, 3: 1, 4: 3}
     assert flow.html().count("<rect") == 5
+
+
+def test_no_line_of_the_graph_passes_a_box() -> None:
+    """One that leads over several layers has a lane of its own there, the same one for all readers."""
+    nodes = tuple((number, f"s{number}", 1.0) for number in range(7))
+    flow = DataFlow(nodes, ((0, 1), (1, 2), (2, 3), (3, 4), (0, 3), (0, 4), (1, 4), (1, 5), (5, 6), (2, 6)))
+    text = flow.html()
+    boxes = [tuple(map(float, box)) for box in re.findall(r'<rect x="([\d.]+)" y="([\d.]+)"', text)]
+    assert len(boxes) == len(nodes)
+    through = [tuple(map(float, line)) for line in re.findall(r'"M([\d.]+),([\d.]+)H([\d.]+)"', text)]
+    assert len(through) == len(set(through)) == 5, "node 0 passes three layers, node 1 two"
+    for left, middle, right in through:
+        assert not any(left < x + NODE_PX[0] and x < right and y <= middle <= y + NODE_PX[1] for x, y in boxes)
+    curves = re.findall(r"M([\d.]+),[\d.]+C[\d., ]+? ([\d.]+),[\d.]+\"", text)
+    assert {float(end) - float(begin) for begin, end in curves} == {float(LAYER_PX - NODE_PX[0])}, "layer by layer"
+
+
+def test_a_name_in_the_roofline_lies_on_no_circle() -> None:
+    close = (RooflinePoint("first", 2.0, 10.0, 0.7), RooflinePoint("second", 2.2, 10.0, 0.2))
+    apart = (RooflinePoint("first", 2.0, 10.0, 0.7), RooflinePoint("second", 2.2, 500.0, 0.2))
+    for points in (close, apart):
+        text = Roofline(points, (("r", 1e3),), (("s", 100.0),)).html()
+        circles = [tuple(map(float, c)) for c in re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)" r="([\d.]+)"', text)]
+        names = re.findall(r'<text x="(\d+)"( text-anchor="end")? y="(\d+)">(first|second)</text>', text)
+        assert [name for *_, name in names] == ["first", "second"]
+        for x, end, y, name in names:
+            left = float(x) - 6 * len(name) * bool(end)
+            for cx, cy, radius in circles:
+                across = left - radius < cx < left + 6 * len(name) + radius
+                assert not (across and abs(float(y) - 4 - cy) < radius), name
 
 
 @pytest.mark.parametrize("target", ["host", "mini"])

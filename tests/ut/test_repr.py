@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import superkernel as sk
+from superkernel.display import notebook
 
 X = {"x": np.ones((4, 8), np.float32)}
 
@@ -49,6 +51,9 @@ BEGINS = {
     "why": "<superkernel.Explanation of sub-operator 0 ",
     "why_mini": "<superkernel.AicoreExplanation of sub-operator ",
 }
+
+
+_TIME = re.compile(r'<td style="text-align:right;white-space:nowrap">([\d.]+ [num]?s)</td>')
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -157,6 +162,12 @@ def test_a_notebook_shows_decisions(name: str, shown: dict[str, Any]) -> None:
 def test_a_notebook_shows_a_run_in_a_frame_of_its_own(shown: dict[str, Any]) -> None:
     trace = shown["mini"].trace(X)
     assert _read(trace).frames == [trace.html()]
+
+
+def test_times_stand_right_on_one_line(shown: dict[str, Any]) -> None:
+    assert _TIME.findall(notebook.table(("a",), [(notebook.Time(0.137),)])) == ["137 ns"]
+    report = shown["simulated"].report
+    assert len(_TIME.findall(report._repr_html_())) == len(report.subops)
 
 
 def test_names_are_text_in_a_notebook() -> None:
