@@ -403,6 +403,7 @@ def test_one_sample_has_no_interval() -> None:
     kernel = sk.compile(models.mlp((8, 8)), threads=1)
     said = kernel.report(rounds=1).text()
     assert "95 %" not in said
+    assert "for the stamps" not in said, "one difference is no cost"
     assert re.search(r"a launch takes [\d.]+ \w+$", said, re.MULTILINE)
     assert "95 % intervals, " in make_report(2).text()
 

@@ -263,7 +263,7 @@ class Report:
         busy = ", ".join(f"core {c} {format_ns(ns)}" for c, ns in enumerate(self.busy_ns))
         cost = ""
         if self.stamps is not None:
-            seen = self.stamps.low_ns > 0
+            seen = self.stamps.told and self.stamps.low_ns > 0
             cost = f", {self.stamps.median_ns:+.0f} ns for the stamps" if seen else ", whose cost is lost in the noise"
         said = f"with time stamps {format_ns(self.profiled_ns)}{cost}; mean over cores: {_said(self.parts)}"
         lines = [said, f"busy: {busy}"]
