@@ -71,6 +71,12 @@ class StackedBar:
         return ordered_parts(self.parts)
 
 
+def with_stamps(rest_us: float) -> str:
+    """What is written behind a bar whose parts are of longer launches than it is: a bar shows nothing below nothing.
+    `rest_us`: what the parts leave of it."""
+    return f"its parts are of launches with time stamps, {format_us(-rest_us)} longer" if rest_us < 0 else ""
+
+
 @dataclass(frozen=True)
 class Bars:
     """Stacked bars under a title, on one scale."""

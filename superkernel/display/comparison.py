@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from superkernel.core.errors import FileFormatError
-from superkernel.display.charts import StackedBar
+from superkernel.display.charts import StackedBar, with_stamps
 from superkernel.display.difference import (
     INTERVALS,
     SIMULATED,
@@ -78,7 +78,8 @@ def _headline(found: MeasuredDifference) -> str:
 
 
 def _bar(letter: str, name: str, kind: str, data: Mapping[str, Any]) -> StackedBar:
-    return StackedBar(f"{letter}", figures_of(kind, data, name)[WHOLE].us, tuple(_parts(kind, data)))
+    parts = tuple(_parts(kind, data))
+    return StackedBar(letter, figures_of(kind, data, name)[WHOLE].us, parts, with_stamps(dict(parts).get("rest", 0.0)))
 
 
 def _parts(kind: str, data: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

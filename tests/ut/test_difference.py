@@ -394,6 +394,10 @@ def test_two_reports_side_by_side(tmp_path: Path) -> None:
     assert re.search(r"A launch takes [\d.]+ us in A, [\d.]+ us in B: \+", page)
     assert '<div class="stack" role="img" aria-label="A: ' in page
     assert "<canvas" not in page, "reports have no timelines"
+    stamped = measured(rng)
+    stamped["parts"].append({"name": "rest", "ns": -80.0, "share": -0.0004, "low_ns": -90.0, "high_ns": -70.0})
+    assert "time stamps" not in page
+    assert "its parts are of launches with time stamps, 80 ns longer" in compared(tmp_path, stamped, stamped, 0)
     assert re.search(r"<td>[\d.]+</td><td>[\d.]+</td><td>[\d.]+</td>.*<td>\+[\d.]+</td>", page), "intervals, a sign"
     assert "-0.000" not in page
     assert "beyond noise</button>" in page

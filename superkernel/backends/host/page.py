@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from superkernel.backends.host.report import LEAST_SHARE, BoundaryReport, Report, TimePart, Work
 from superkernel.backends.page_parts import flow_of, kernels_table, memory_of
-from superkernel.display.charts import Roofline, RooflinePoint, StackedBar
+from superkernel.display.charts import Roofline, RooflinePoint, StackedBar, with_stamps
 from superkernel.display.page import Cell, Page, PageTable, headline
-from superkernel.display.units import format_ns
 from superkernel.scheduler.schedule import Schedule
 
 WITHHELD = "Times are withheld: the machine was too busy."
@@ -57,13 +56,12 @@ def _bars(report: Report) -> tuple[StackedBar, ...]:
         bars.append(StackedBar("one by one", report.one_by_one.median_ns / 1e3, _parts(report.one_by_one_parts)))
     for each in report.variants:
         bars.append(StackedBar(each.name, each.run.median_ns / 1e3, _parts(each.parts)))
-    return (*bars, StackedBar("as chosen", report.run_ns / 1e3, _parts(report.parts), _stamps(report.parts)))
+    return (*bars, StackedBar("as chosen", report.run_ns / 1e3, _parts(report.parts), with_stamps(_rest(report.parts))))
 
 
-def _stamps(parts: tuple[TimePart, ...]) -> str:
-    """How much longer the launches took that the parts are of, where they did: a bar shows nothing below nothing."""
-    longer = sum(-part.ns for part in parts if part.name == "rest" and part.share <= -LEAST_SHARE)
-    return f"its parts are of launches with time stamps, {format_ns(longer)} longer" if longer else ""
+def _rest(parts: tuple[TimePart, ...]) -> float:
+    """What the parts leave of the launch, in us, where it is worth a mention."""
+    return sum(part.ns / 1e3 for part in parts if part.name == "rest" and abs(part.share) >= LEAST_SHARE)
 
 
 def _parts(parts: tuple[TimePart, ...]) -> tuple[tuple[str, float], ...]:
