@@ -27,6 +27,7 @@ namespace sk {
 
 std::int64_t now_ns() noexcept { return time_now.load(std::memory_order_relaxed); }
 std::uint64_t ticks() noexcept { return 0; }
+std::int64_t ticks_to_ns(std::uint64_t ticks) noexcept { return static_cast<std::int64_t>(ticks); }
 std::vector<int> allowed_cpus() { return {0, 1, 2, 3, 4, 5}; }
 
 }  // namespace sk
