@@ -121,12 +121,12 @@ test: check emulator browser $(if $(filter 1,$(SK_REQUIRE_TORCH)),$(VENV)/.torch
 
 # What `make test` checks of a sample only: each kernel under test as LLVM optimises it, each of its accesses against what
 # its tiling declares, runs of models that are watched for races, ten thousand compilations and a million launches in one
-# process, the extension compiled from the sdist, verdicts of the verifiers on random plans. And whether tests notice
-# mutants of the checkers: a sample, drawn each time.
+# process, the extension compiled from the sdist, verdicts of the verifiers on random plans, the largest models. And
+# whether tests notice mutants of the checkers: a sample, drawn each time.
 soak: $(VENV)/.test-tools $(VENV)/.built
 	$(BIN)/python -m pytest --soak -n $(TEST_JOBS) --dist worksteal -q -m 'not serial' tests/ut/test_kernels_*.py \
 	  tests/st/test_races.py tests/st/test_explore.py tests/st/test_endurance.py tests/ut/test_packaging.py \
-	  tests/ut/test_rates.py $(TEST_FLAGS)
+	  tests/ut/test_rates.py tests/st/test_light_models*.py $(TEST_FLAGS)
 	$(BIN)/python bench/mutants.py --sample 60
 
 # In a run of its own: following every line makes the tests slower, most of all where Python has no sys.monitoring

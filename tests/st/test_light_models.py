@@ -1,8 +1,8 @@
 """The nine light ONNX models (AlexNet to DenseNet) with random weights, end to end, against onnxruntime.
 
 The largest difference, relative to the largest value of the output, must stay below 1e-4: on the reference after
-import alone, on the reference after the standard transforms, and on the host with 1, 2 and 3 threads. Most are `slow`:
-VGG-19 alone has half a gigabyte of weights.
+import alone, on the reference after the standard transforms, and on the host with 1, 2 or 3 threads. Most are `slow`.
+Of the models with hundreds of megabytes of weights a run draws one, of the numbers of threads too; a soak run has all.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import soak
 from models import LIGHT_MODELS, light_input, light_model
 from numpy.typing import NDArray
 
@@ -25,7 +26,9 @@ onnxruntime = pytest.importorskip("onnxruntime")
 
 ERROR_MAX = 1e-4
 QUICK = {"squeezenet", "shufflenet", "resnet50"}
-NAMES = [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in LIGHT_MODELS]
+LARGE = ("bvlc_alexnet", "vgg19", "zfnet512")
+DRAWN = [name for name in LIGHT_MODELS if name not in LARGE] + soak.drawn(LARGE, 1)
+NAMES = [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in DRAWN]
 
 
 class Case(NamedTuple):
@@ -72,9 +75,7 @@ def test_transforms(case: Case) -> None:
     check(simple, evaluate(simple, inputs), expected)
 
 
-@pytest.mark.parametrize(
-    "threads", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("threads", soak.drawn((1, 2, 3), 1))
 def test_host(case: Case, threads: int) -> None:
     import superkernel
 

@@ -2,6 +2,7 @@
 
 Weights are random and scaled such that values stay within f16's range and the softmax at the end does not magnify the
 errors of large logits (`gain`). Local response normalisation has no kernel there: NumPy computes it between launches.
+Of the large ones a run draws one, a soak run has all.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import warnings
 
 import numpy as np
 import pytest
+import soak
 from models import LIGHT_MODELS, light_input, light_model
 
 import superkernel as sk
@@ -23,7 +25,8 @@ pytest.importorskip("onnx")
 GAIN = 0.75
 QUICK = {"bvlc_alexnet", "shufflenet"}
 ELSEWHERE = {"squeezenet", "resnet50"}  # test_aicore_models holds them to the same on both targets
-NAMES = [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in LIGHT_MODELS if n not in ELSEWHERE]
+LARGE = [name for name in LIGHT_MODELS if name not in QUICK | ELSEWHERE]
+NAMES = [*sorted(QUICK), *(pytest.param(name, marks=pytest.mark.slow) for name in soak.drawn(LARGE, 1))]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import soak
 from seeds import VARIABLE, run_seed, seeds
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -67,6 +68,20 @@ def test_seeds_are_past_ones_fixed_ones_and_the_runs_own(monkeypatch: pytest.Mon
     monkeypatch.delenv(VARIABLE)
     drawn = run_seed()
     assert drawn == run_seed() == int(os.environ[VARIABLE])
+
+
+def test_what_is_drawn_is_in_order_and_other_runs_draw_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases, found = ["a", "b", "c", "d"], set()
+    monkeypatch.setattr(soak, "enabled", False)
+    for seed in range(40):
+        monkeypatch.setenv(VARIABLE, str(seed))
+        drawn = soak.drawn(cases, 2)
+        assert drawn == sorted(drawn) == soak.drawn(cases, 2)
+        assert len(set(drawn)) == 2
+        found |= {tuple(drawn)}
+    assert len(found) == 6
+    monkeypatch.setattr(soak, "enabled", True)
+    assert soak.drawn(cases, 2) == cases
 
 
 def test_what_is_not_quick_is_there() -> None:
