@@ -6,6 +6,9 @@ mutant has a fork of its own, in which the code of the changed functions is exch
 the change, those first that killed the most mutants per second so far, until one fails. A test that takes ten times as
 long as before and some seconds more, in CPU time, fails; so does one that needs several GB more memory.
 
+Where few mutants are looked at, most of the time is the first run of the tests. With a limit for it, a test runs on the
+mutants that it comes by as soon as it has passed, and when all of them are killed no other one is run.
+
 What is changed outside of functions, or cannot be exchanged, is run by a fork that imports and collects anew, with the
 changed file in the place of the original. So is a mutant that stayed alive: what was computed at import may have hidden
 it.
@@ -26,6 +29,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -158,6 +162,7 @@ class _Work:
     first_s: float
     mutants: list[Any] = field(init=False)
     known: dict[str, _Baseline] = field(default_factory=dict)
+    _spent: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))  # seconds, by mutant
 
     def __post_init__(self) -> None:
         self.mutants = list(self.tests)
@@ -185,7 +190,7 @@ class _Work:
                 return True
 
         options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "timeout=0", "-m", "not serial", "--tb=line"]
-        options += ["--basetemp", str(self.folder / "base"), f"--rootdir={self.root}"]
+        options += [f"--rootdir={self.root}"]
         with open(os.devnull, "w") as nothing, contextlib.redirect_stdout(nothing), contextlib.redirect_stderr(nothing):
             status = pytest.main([*options, *paths], plugins=[Loop()])
         if not ran:
@@ -197,8 +202,18 @@ class _Work:
         files = {os.path.realpath(mutant.path): mutant.path for mutant in self.mutants}
         functions = _functions(files)
         marked, everywhere = _marked(self.mutants, functions)
-        child, results = forked(lambda send: _run_once(items, marked, everywhere, self.first_s, send))
-        with results:
+        exchanged = [_exchanged(mutant, functions) for mutant in self.mutants]
+        left = {number: Result("", 0, 0, ran=code is not None) for number, code in enumerate(exchanged)}
+        of_name = {item.nodeid: item for item in items}
+        ready, go_on = os.pipe()
+
+        def run_once(send: Callable[[object], None]) -> None:
+            os.close(go_on)
+            _run_once(items, marked, everywhere, self.first_s, ready, send)
+
+        child, results = self._forked(run_once)
+        os.close(ready)
+        with results, os.fdopen(go_on, "wb", buffering=0) as going:
             while True:
                 try:
                     name, baseline = pickle.load(results)
@@ -209,16 +224,39 @@ class _Work:
                 if not baseline.passed:
                     raise RuntimeError(f"{name} fails without any mutant")
                 self.known[name] = baseline
+                if self.first_s < float("inf"):
+                    for number in self._kill(of_name[name], left, exchanged):
+                        send((number, left.pop(number)))
+                if not left:
+                    break
+                going.write(b".")
         os.waitpid(child, 0)
         send((_KNOWN, self.known))
-        for number, mutant in enumerate(self.mutants):
-            exchanged = _exchanged(mutant, functions)
-            if exchanged is None:
-                send((number, Result("", 0, 0, ran=False)))
+        for number, result in left.items():
+            code = exchanged[number]
+            if code is None or self.first_s < float("inf"):
+                send((number, result))
                 continue
             mine = [i for i in items if i.nodeid in self.known and number in self.known[i.nodeid].mutants]
-            mine = [item for item in mine if item.nodeid.split("::")[0] in self.tests[mutant]]
-            send((number, self._run(mine, exchanged)))
+            mine = [item for item in mine if item.nodeid.split("::")[0] in self.tests[self.mutants[number]]]
+            send((number, self._run(mine, code)))
+
+    def _kill(
+        self, item: pytest.Item, left: dict[int, Result], exchanged: Sequence[Mapping[FunctionType, CodeType] | None]
+    ) -> list[int]:
+        """Run a test on those of the mutants left that it comes by, within their limit of time: those that it kills."""
+        known, killed = self.known[item.nodeid], []
+        for number in sorted(known.mutants & left.keys()):
+            code, before = exchanged[number], left[number]
+            mine = item.nodeid.split("::")[0] in self.tests[self.mutants[number]]
+            if code is None or not mine or self._spent[number] > self.budget_s:
+                continue
+            self._spent[number] += known.seconds
+            result = self._run([item], code)
+            left[number] = Result(result.killed_by, before.tests + result.tests, before.seconds + result.seconds)
+            if result.killed_by:
+                killed.append(number)
+        return killed
 
     def _run(self, items: Sequence[pytest.Item], exchanged: Mapping[FunctionType, CodeType]) -> Result:
         """A mutant, in a fork."""
@@ -231,10 +269,20 @@ class _Work:
 
         return self.outcome(body)
 
+    def _forked(self, body: Callable[[Callable[[object], None]], None]) -> tuple[int, Any]:
+        """`forked`, with a folder of its own for what tests write."""
+
+        def within(send: Callable[[object], None]) -> None:
+            with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+                os.environ["PYTEST_DEBUG_TEMPROOT"] = folder
+                body(send)
+
+        return forked(within)
+
     def outcome(self, body: Callable[[Callable[[object], None]], None]) -> Result:
         """Of a fork that tells the name of each test ahead of it, then whether it passed."""
         start = time.monotonic()
-        child, told = forked(body)
+        child, told = self._forked(body)
         name, passed, count = "", True, 0
         with told:
             while True:
@@ -311,9 +359,11 @@ def _run_once(
     marked: Mapping[FunctionType, CodeType],
     everywhere: set[int],
     first_s: float,
+    ready: int,
     send: Callable[[object], None],
 ) -> None:
-    """In a fork: each test on the code as it is, but for marks; those of `everywhere` count as come by."""
+    """In a fork: each test on the code as it is, but for marks; those of `everywhere` count as come by. Each but
+    the first waits for a byte from `ready`; behind its end none is run."""
     seen: set[int] = set()
     setattr(builtins, _MARK, lambda number: seen.add(number))
     for function, code in marked.items():
@@ -326,6 +376,8 @@ def _run_once(
         start = time.process_time()
         passed = _passes(item, following)
         send((item.nodeid, _Baseline(time.process_time() - start, passed, seen | everywhere)))
+        if not os.read(ready, 1):
+            break
 
 
 # Exchange of code -----------------------------------------------------------------------------------------------------

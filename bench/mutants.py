@@ -12,10 +12,10 @@ status is 1. Without `--sample` all mutants run, those of the list included; a s
 Files go `--jobs` at a time. `--json` is written as results come; what it has of the same file, tests and mutants is
 not run again.
 
-`--rest` draws from the rest of scheduler/ and codegen/ instead, as far as tests import it, and only the score counts:
-below `REST_SCORE` the exit status is 1. There, tests are the `NEAREST` ones of those that import the file, or where
-none does itself, of those whose helpers do. A mutant has `REST_SECONDS` of CPU time, and a file's tests have `FIRST_S`
-without a mutant: those that it is not enough for are left out. Runs of one seed draw the same mutants.
+`--rest` draws from the rest of scheduler/ and codegen/ instead, and only the score counts: below `REST_SCORE` the exit
+status is 1. There, tests are the `NEAREST` ones of those that import the file (`tests_of`). A mutant has `REST_SECONDS`
+of CPU time, and a file's tests have `FIRST_S` without a mutant: those that it is not enough for are left out. Runs of
+one seed draw the same mutants.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import hashlib
 import json
 import multiprocessing
 import random
+import re
 import sys
 import tomllib
 from collections import Counter
@@ -69,6 +70,7 @@ CHECKERS: dict[str, tuple[str, ...]] = {
 """The tests beside each checker, in tests/ut."""
 REST_SCORE = 0.85
 NEAREST = 4  # test files of one file of the rest
+OFTEN = 3  # words of its name in a test's text
 SECONDS, REST_SECONDS = 120, 30  # CPU time of the tests of one mutant
 FIRST_S = 90  # CPU time of a file's tests without a mutant, of the rest
 
@@ -255,45 +257,80 @@ def equivalent() -> dict[tuple[str, str, str, str, int], str]:
 
 
 def tests_of(root: Path, file: str) -> list[str]:
-    """The tests that are near a file: those beside a checker, else the nearest ones of those whose module imports it,
-    else of those whose helpers do. Nearest are those with the most words of the file's path in their names, and of
-    these the ones that import the fewest modules."""
+    """The tests that are near a file: those beside a checker, else the nearest ones of those that import it, directly
+    or by way of other modules. How far away one is: the number of modules on that way, helpers of the tests not
+    counted, two more where only one of both has `aicore` in its name, two less per word of the file's name that is in
+    the test's, one less where the test's text has such words often. Of those as far away, the ones with the most such
+    words per line come first."""
     if file in CHECKERS:
         return [f"tests/ut/{name}.py" for name in CHECKERS[file]]
     module = "superkernel." + file.removesuffix(".py").replace("/", ".")
-    words = set(module.replace("_", ".").split("."))
-
-    def distance(test: str, modules: set[str]) -> tuple[int, int, str]:
-        return -len(words.intersection(Path(test).stem.split("_"))), len(modules), test
-
-    near = ([distance(*item) for item in imports.items() if module in item[1]] for imports in _imports(root))
-    return [test for *_, test in sorted(next(filter(None, near), []))[:NEAREST]]
+    words = {*Path(file).stem.split("_")}
+    found = []
+    for test, (away, texts) in _tests(root).items():
+        if module in away:
+            named = {*test.split("_")}
+            often = sum(texts.get(word, 0) for word in words)
+            far = away[module] + 2 * (("aicore" in module) != ("aicore" in named)) - 2 * len(words & named)
+            found.append((far - (often >= OFTEN), -often / texts.total(), test))
+    return [f"tests/ut/{test}.py" for *_, test in sorted(found)[:NEAREST]]
 
 
 @cache
-def _imports(root: Path) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
-    """By test module of tests/ut, what it imports; the same with its helpers' imports."""
-    direct: dict[str, set[str]] = {}
-    for path in [*(root / "tests").glob("*.py"), *(root / "tests/ut").glob("*.py")]:
-        found = direct.setdefault(path.stem, set())
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                found.update(alias.name for alias in node.names)
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                found.add(node.module)
-                found.update(f"{node.module}.{alias.name}" for alias in node.names)
+def _tests(root: Path) -> dict[str, tuple[dict[str, int], Counter[str]]]:
+    """By test module of tests/ut: what it imports, with the number of modules on the way there, helpers not counted;
+    and how often its text has each word."""
+    paths = {path.stem: path for folder in ("tests", "tests/ut") for path in (root / folder).glob("*.py")}
+    helpers = {*paths}
+    for folder in ("superkernel", "scheduler", "sync", "codegen"):
+        for path in (root / folder).rglob("*.py"):
+            name = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+            paths["superkernel." + name.removeprefix("superkernel.")] = path
+    members: dict[str, set[str]] = {}
+    for name in paths:
+        members.setdefault(name.rpartition(".")[0], set()).add(name)
+    imports: dict[str, list[str]] = {}
 
-    def all_of(name: str, seen: set[str]) -> set[str]:
-        seen.add(name)
-        helpers = [m for m in direct[name] if m in direct and m not in seen]
-        return direct[name].union(*(all_of(helper, seen) for helper in helpers))
+    def imported(name: str) -> list[str]:
+        if name not in imports:
+            imports[name] = [m for m in _imported(name, paths[name].read_text(), members) if m in paths]
+        return imports[name]
 
-    names = {f"tests/ut/{path.name}": path.stem for path in (root / "tests/ut").glob("test_*.py")}
-    return {test: direct[n] for test, n in names.items()}, {test: all_of(n, set()) for test, n in names.items()}
+    found = {}
+    for test in helpers:
+        if test.startswith("test_"):
+            away, near = {test: 0}, [test]
+            while near:
+                further: list[str] = []
+                for name in near:  # it grows by the helpers
+                    for other in imported(name):
+                        if other not in away:
+                            away[other] = away[name] + (other not in helpers)
+                            (near if other in helpers else further).append(other)
+                near = further
+            found[test] = away, Counter(_WORD.findall(paths[test].read_text()))
+    return found
+
+
+_WORD = re.compile("[a-z]+")
+_IMPORT = re.compile(r"^\s*(?:from ([\w.]+) )?import (\([^)]*\)|.*)", re.MULTILINE)
+_BY_NAME = re.compile(r"(?:import_module|KernelTable)\((?:f?\"([\w.]+)|__name__)")
+
+
+def _imported(name: str, text: str, members: Mapping[str, Iterable[str]]) -> Iterator[str]:
+    """The names of modules that a module's text imports, and further ones; of a package whose modules are imported by
+    their names, all of them."""
+    for source, names in _IMPORT.findall(text):
+        for each in re.findall(r"[\w.]+", names):
+            yield f"{source}.{each}" if source else each
+        yield source
+    for package in _BY_NAME.findall(text):
+        yield package
+        yield from members.get(package.rstrip(".") or name, ())
 
 
 def rest(root: Path) -> list[str]:
-    """The files of scheduler/ and codegen/, which some test imports."""
+    """The files of scheduler/ and codegen/ that some test imports, by way of other modules or not."""
     paths = sorted([*(root / "scheduler").rglob("*.py"), *(root / "codegen").rglob("*.py")])
     files = [path.relative_to(root).as_posix() for path in paths]
     return [file for file in files if file not in CHECKERS and tests_of(root, file)]

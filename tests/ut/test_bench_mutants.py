@@ -83,23 +83,55 @@ def test_the_rest_has_no_checkers() -> None:
     assert not {*rest} & {*mutants.CHECKERS}
 
 
-def test_tests_of_other_files_are_those_that_import_them() -> None:
+def test_tests_of_other_files_are_the_nearest_that_import_them() -> None:
     tests = mutants.tests_of(mutants.ROOT, "scheduler/memory.py")
-    assert "tests/ut/test_memory.py" in tests
+    assert tests[0] == "tests/ut/test_memory.py"
+    assert len(tests) == mutants.NEAREST
     assert "tests/ut/test_verify.py" not in tests
 
 
-def test_tests_that_import_a_file_come_ahead_of_those_whose_helpers_do(tmp_path: Path) -> None:
-    (tmp_path / "tests/ut").mkdir(parents=True)
-    for name, imported in (("helper", "sync.one"), ("test_one", "sync.one"), ("test_other", "sync.two")):
-        text = f"import helper\nfrom superkernel.{imported} import name\n"
-        (tmp_path / f"tests/ut/{name}.py").write_text(text)
-    assert mutants.tests_of(tmp_path, "sync/one.py") == ["tests/ut/test_one.py"]
-    assert mutants.tests_of(tmp_path, "sync/two.py") == ["tests/ut/test_other.py"]
-    (tmp_path / "tests/ut/test_one.py").write_text("import helper\n")
-    mutants._imports.cache_clear()
-    assert mutants.tests_of(tmp_path, "sync/one.py") == ["tests/ut/test_one.py", "tests/ut/test_other.py"]
-    assert mutants.tests_of(tmp_path, "sync/three.py") == []
+@pytest.mark.parametrize(
+    ("file", "test"),
+    [
+        ("codegen/host/pool.py", "test_kernels_pool"),
+        ("codegen/aicore/kernels/pool.py", "test_aicore_pool"),
+        ("scheduler/families/aicore/depthwise.py", "test_aicore_conv"),
+        ("scheduler/families/reduce.py", "test_kernels_rowwise"),
+    ],
+)
+def test_kernels_that_are_found_by_their_names_have_their_own_tests(file: str, test: str) -> None:
+    assert mutants.tests_of(mutants.ROOT, file)[0] == f"tests/ut/{test}.py"
+
+
+def test_all_of_scheduler_and_codegen_has_tests() -> None:
+    paths = [*(mutants.ROOT / "scheduler").rglob("*.py"), *(mutants.ROOT / "codegen").rglob("*.py")]
+    files = {path.relative_to(mutants.ROOT).as_posix() for path in paths if path.name != "__init__.py"}
+    assert files - {*mutants.CHECKERS} <= {*mutants.rest(mutants.ROOT)}
+
+
+def test_nearest_are_those_that_import_a_file_then_those_that_speak_of_it(tmp_path: Path) -> None:
+    package = "superkernel.sync"
+    texts = {
+        "sync/one.py": "import numpy\n",
+        "sync/two.py": f"def f():\n    from {package} import (\n        one,\n    )\n",
+        "sync/three/__init__.py": "TABLE = KernelTable(__name__)\n",
+        "sync/three/four.py": "",
+        "tests/ut/helper.py": f"from {package}.one import name\n",
+        "tests/ut/test_a.py": f"from {package}.two import name\n",
+        "tests/ut/test_b.py": f"import helper\nfrom {package} import three\n",
+        "tests/ut/test_c.py": f"import {package}.two\n# one one one\n",
+        "tests/ut/test_aicore_d.py": f"import {package}.one\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    near = {name: mutants.tests_of(tmp_path, f"sync/{name}.py") for name in ("one", "two", "three/four", "five")}
+    assert near == {
+        "one": [f"tests/ut/test_{name}.py" for name in ("c", "b", "a", "aicore_d")],
+        "two": [f"tests/ut/test_{name}.py" for name in ("a", "c")],
+        "three/four": ["tests/ut/test_b.py"],
+        "five": [],
+    }
 
 
 def test_equivalent_mutants_have_reasons_and_are_of_checkers() -> None:
@@ -108,8 +140,9 @@ def test_equivalent_mutants_have_reasons_and_are_of_checkers() -> None:
     assert {key[0] for key in entries} <= set(mutants.CHECKERS)
 
 
+@pytest.mark.parametrize("first_s", [float("inf"), 60])
 def test_a_mutant_that_tests_pass_is_alive_and_one_that_they_fail_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    first_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "checker.py").write_text(CHECKER)
     (tmp_path / "test_checker.py").write_text(TESTS)
@@ -127,9 +160,22 @@ def test_a_mutant_that_tests_pass_is_alive_and_one_that_they_fail_is_not(
         (right, "return number < LIMIT or number <= 0"): "",
     }
     drawn = {made[key]: ["test_checker.py"] for key in expected}
-    found = {(m.was, m.now): result.killed_by for m, result in mutant_runs.run(tmp_path, drawn, budget_s=60)}
+    results = mutant_runs.run(tmp_path, drawn, budget_s=60, first_s=first_s)
+    found = {(m.was, m.now): result.killed_by for m, result in results}
     assert found == expected
     assert (tmp_path / "checker.py").read_text() == CHECKER
+
+
+def test_no_test_is_run_behind_the_one_that_kills_the_last_mutant(tmp_path: Path) -> None:
+    """Where the first run of the tests has a limit."""
+    (tmp_path / "checker.py").write_text(CHECKER)
+    late = f"\n\ndef test_late():\n    open({str(tmp_path / 'late')!r}, 'x')\n    assert checker.is_few(2)\n"
+    (tmp_path / "test_checker.py").write_text(TESTS + late)
+    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\nmarkers = serial\n")
+    few = [m for m in mutants.mutants(tmp_path, "checker.py") if m.now == "return number >= LIMIT or number < 0"]
+    ((_, result),) = mutant_runs.run(tmp_path, {m: ["test_checker.py"] for m in few}, budget_s=60, first_s=60)
+    assert (result.killed_by, result.tests) == ("test_checker.py::test_few", 1)
+    assert not (tmp_path / "late").exists()
 
 
 def test_functions_are_exchanged_in_what_was_collected_and_frozen(

@@ -326,6 +326,15 @@ def test_pairs_are_counted_where_addresses_are_far_away() -> None:
     assert accesses.count_overlaps(accesses.core, accesses.subop) == 4
 
 
+def test_groups_of_several_columns_are_kept_apart_where_addresses_are_far_away() -> None:
+    """Few cores and few sub-operators, but many pairs of them."""
+    far = (1 << 57) - 13  # so that 128 times all bytes that there are is nothing, in 64 bits
+    own = (write(0, 8), read(far, 8), write(far + 4, 8))
+    accesses = Accesses(tasks_of(*((subop, core, own) for subop in (0, 7) for core in (0, 16))))
+    # Each task's own read and write meet; the groups of cores 0 and 16 are 16 * 8 apart.
+    assert accesses.count_overlaps(accesses.core, accesses.subop) == 4
+
+
 @pytest.mark.parametrize("stride", [0, 64])
 @pytest.mark.parametrize("cores", [2, 16])
 def test_pairs_grow_with_tasks_and_no_faster(cores: int, stride: int) -> None:
