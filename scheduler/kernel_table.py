@@ -150,7 +150,7 @@ class KernelTable(Generic[TargetT]):
         """The registry asks it of kernels that are eligible, and so of targets of their own kind."""
         body, target = body_of(problem), problem.platform.target
         assert isinstance(target, self._kind)
-        return None if body is None else self[kernel].estimate(body, target, problem.policy.max_workspace_bytes)
+        return None if body is None else self[kernel].estimate(body, target, problem.policy.workspace_max)
 
 
 def _rows_of(kernel: KernelDef[TargetT]) -> list[Capability]:

@@ -22,7 +22,7 @@ from typing import Generic
 
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
-from superkernel.ir.body import Body, View
+from superkernel.ir.body import Body, Role, View
 from superkernel.ops.opdef import Family as OpFamily
 from superkernel.ops.table import op_table
 from superkernel.registry.predicates import Clause, Reason, one_of
@@ -91,7 +91,9 @@ class KernelDef(ABC, Generic[TargetT]):
         }
         workspace = {"scratch": best.scratch_bytes, "packed": sum(operands.values())}
         found = {region: count for region, count in workspace.items() if count}
-        return Estimate(time_ns, found, packed, measured, min(costs))
+        raw = (o.type.nbytes for i, o in enumerate(body.operands) if o.role is Role.CONSTANT and i not in operands)
+        constants = sum(operands.values()) + sum(raw)
+        return Estimate(time_ns, found, packed, measured, min(costs), constants)
 
     def runs_on(self, row: Capability, target: TargetT) -> bool:
         """Whether a target takes the code of this row and not of another."""

@@ -58,9 +58,11 @@ def place(
     cores: int,
     options: Options | None = None,
     families: Callable[[str], KernelFamily[CpuTarget]] = family_of,
+    workspace_max: int | None = None,
 ) -> Schedule:
-    """Place the sub-operators of a grouping on `cores` cores (1 to 64)."""
-    placer, order = _placed(grouping, target, cores, options or Options(), families)
+    """Place the sub-operators of a grouping on `cores` cores (1 to 64), with kernels that keep to a limit of working
+    memory in bytes on each."""
+    placer, order = _placed(grouping, target, cores, options or Options(), families, workspace_max)
     subops = tuple(replace(grouping.subops[i], index=at) for at, i in enumerate(order))
     rows = [placer.placed[i] for i in order]
     tilings = tuple(p.partition.tiling for p in rows)
@@ -82,9 +84,15 @@ def place(
     )
 
 
-def predicted_ns(grouping: Grouping, target: CpuTarget, cores: int, options: Options | None = None) -> float:
+def predicted_ns(
+    grouping: Grouping,
+    target: CpuTarget,
+    cores: int,
+    options: Options | None = None,
+    workspace_max: int | None = None,
+) -> float:
     """What a launch of the schedule that `place` makes takes, by estimate."""
-    return _placed(grouping, target, cores, options or Options(), family_of)[0].makespan_ns()
+    return _placed(grouping, target, cores, options or Options(), family_of, workspace_max)[0].makespan_ns()
 
 
 def longest_ns(schedule: Schedule, index: int, target: CpuTarget) -> float:
@@ -102,10 +110,10 @@ def _placed(
     cores: int,
     options: Options,
     families: Callable[[str], KernelFamily[CpuTarget]],
+    workspace: int | None,
 ) -> tuple[_Placer, list[int]]:
     """All sub-operators placed, and their global order: on one core where more of them gain nothing."""
     target = replace(target, constants_bytes=streamed_bytes(grouping))
-    workspace = None if isinstance(options.max_workspace_bytes, str) else options.max_workspace_bytes
     placer = _Placer(grouping, CostBook(target, cores, families, workspace), options)
     order = placer.run()
     if cores > 1 and options.cost_placement and placer.makespan_ns() > WORTH_CORES * placer.alone_ns():

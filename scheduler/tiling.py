@@ -196,7 +196,7 @@ def raise_workspace(sub: SubOperator, tilings: Sequence[Tiling], limit_bytes: in
     """No tiling of a sub-operator keeps to the limit: say what the most modest would need. Raises CannotCut."""
     least = min(tiling.scratch_bytes for tiling in tilings)
     location, found = f"sub-operator {sub.name!r}, kernel {sub.kernel}", f"{limit_bytes} bytes"
-    hint = f"option 'max_workspace_bytes': >= {least}"
+    hint = f"more working memory (option 'max_workspace_bytes', region 'tcm' of the target): >= {least} bytes"
     message = "every cut of the kernel needs more working memory than it may have"
     error = WorkspaceError(message, location=location, expected=f">= {least} bytes", found=found, hint=hint)
     raise CannotCut(sub, error) from None

@@ -20,7 +20,7 @@ from superkernel.codegen.host.constants import ConstantPlaces, HostConstants
 from superkernel.codegen.host.entry_spec import BasePointer as BaseSpace
 from superkernel.codegen.host.entry_spec import EntrySpec, Location, RunTask, SetCount, Step, TaskSpec, WaitFor
 from superkernel.codegen.host.handover import Handovers
-from superkernel.codegen.host.loader import LoadedCode
+from superkernel.codegen.host.loader import LoadedCode, memory_bytes
 from superkernel.codegen.host.shared_code import marks, own_object
 from superkernel.core.version import __version__, sources_digest
 from superkernel.ir.body import Body, SubOperator
@@ -111,6 +111,11 @@ class HostImage:
     objects: Mapping[str, bytes]  # cache key -> object
     from_cache: bool
     ir_texts: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def code_bytes(self) -> int:
+        """Of kernels and entries, with the constants in their code."""
+        return sum(map(memory_bytes, self.objects.values()))
 
     def io_slot(self, address: MemoryAddress) -> int:
         """The io table's slot of an input, output or state."""

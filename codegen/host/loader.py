@@ -109,6 +109,15 @@ class _Object:
         return found
 
 
+def memory_bytes(data: bytes) -> int:
+    """What an object's code and constants take where they are linked, without what places them."""
+    return sum(int(section["size"]) for section in _read(data).sections if _is_placed(section))
+
+
+def _is_placed(section: Any) -> bool:
+    return bool(section["flags"] & _IN_MEMORY) and section["type"] != _UNWIND
+
+
 def _read(data: bytes) -> _Object:
     header = np.frombuffer(data, "<u2", 32)
     if data[:6] != b"\x7fELF\x02\x01" or header[8] != 1:
@@ -139,7 +148,7 @@ def _lay_out(objects: list[_Object]) -> tuple[int, int]:
         for found in objects:
             for i, section in enumerate(found.sections):
                 flags = int(section["flags"])
-                if not flags & _IN_MEMORY or bool(flags & _CODE) is not of_code or section["type"] == _UNWIND:
+                if not _is_placed(section) or bool(flags & _CODE) is not of_code:
                     continue
                 if section["type"] == _NOBITS or (flags & _WRITTEN and _section_name(found, i) != ".data.rel.ro"):
                     raise InternalError("generated code has a section that is written", found=_section_name(found, i))

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from superkernel.core.errors import InputError, Violation, raise_all
 from superkernel.core.option import HOST
 from superkernel.core.options import OPTIONS, Options
-from superkernel.target.cpu import TIERS
+from superkernel.target.cpu import TIERS, CpuTarget, profiled
+from superkernel.target.machine import load_profile
 
 if TYPE_CHECKING:
     from superkernel.registry.selection import Registry
@@ -25,10 +26,12 @@ if TYPE_CHECKING:
 Parser = argparse.ArgumentParser
 Commands = argparse._SubParsersAction  # argparse names the type of `add_subparsers` no other way
 
+_PROFILE = ".json"
+"""What the name of a machine's profile ends in; accelerators' descriptions are .toml."""
 _POLICY = ("objective", "precision", "determinism", "tolerance", "max_workspace_bytes", "allow", "deny", "pin")
 """Options that `explain` takes."""
 
-_TARGET_HELP = "of this accelerator: a preset's name or a description file (default: host)"
+_TARGET_HELP = "of this accelerator (a preset's name or a description file) or machine (its profile; default: host)"
 
 
 def add_commands(
@@ -146,14 +149,22 @@ def _add_explain(verbs: Commands[Any]) -> None:
 
 
 def _accelerator(args: argparse.Namespace) -> AicoreTarget | None:
-    """The accelerator of `--target`; None: the host."""
-    if args.target in (None, "host"):
+    """The accelerator of `--target`; None: the host, or another machine with its CPU."""
+    if args.target in (None, "host") or args.target.endswith(_PROFILE):
         return None
     if args.tier is not None:
         raise InputError("--tier is of the host, --target of an accelerator", location="--target", found=args.target)
     from superkernel.target.aicore import load_target
 
     return load_target(args.target)
+
+
+def _machine(args: argparse.Namespace, tier: str | None = None) -> CpuTarget:
+    """The host of `--target`, or the machine whose profile that is."""
+    from superkernel.codegen.host.features import detect_cpu
+
+    cpu, profile = detect_cpu(tier), args.target or ""
+    return profiled(cpu, load_profile(profile)) if profile.endswith(_PROFILE) else cpu
 
 
 def _registry_of(accelerator: AicoreTarget | None) -> Registry:
@@ -183,7 +194,6 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _explain(args: argparse.Namespace) -> int:
-    from superkernel.codegen.host.features import detect_cpu
     from superkernel.registry.commands import kernels_explain
     from superkernel.registry.records import Policy
 
@@ -192,8 +202,8 @@ def _explain(args: argparse.Namespace) -> int:
         hint = "an accelerator's problem has its element types in it, such as matmul(f16[8,64], const f16[64,64])"
         raise InputError("--precision is of the host", location="--target", found=args.target, hint=hint)
     options = {name: getattr(args, name) for name in _POLICY}
-    policy = Policy.of(Options.of(options))
-    rows, target = _registry_of(accelerator), accelerator or detect_cpu(args.tier)
+    rows, target = _registry_of(accelerator), accelerator or _machine(args, args.tier)
+    policy = Policy.of(Options.of(options), target)
     print(kernels_explain(rows, args.query, target=target, policy=policy, as_json=args.json))
     return 0
 
@@ -244,13 +254,12 @@ def _bench(args: argparse.Namespace) -> int:
 
 def _tried(args: argparse.Namespace) -> tuple[Any, str, Target]:
     """The kernels, the pattern and the target of a trial."""
-    from superkernel.codegen.host.features import detect_cpu
     from superkernel.scheduler.families import HOST_KERNELS
     from superkernel.scheduler.families.aicore import AICORE_KERNELS
     from superkernel.target.aicore import load_target
 
-    if args.target in (None, "host"):
-        return HOST_KERNELS, args.pattern, detect_cpu()
+    if args.target in (None, "host") or args.target.endswith(_PROFILE):
+        return HOST_KERNELS, args.pattern, _machine(args)
     return AICORE_KERNELS, args.pattern, load_target(args.target)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from os.path import isfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from superkernel.codegen.host.abi import ABI_VERSION
 from superkernel.core.errors import InputError, ManifestError, UnsupportedError, Violation, raise_all
@@ -23,13 +23,21 @@ if TYPE_CHECKING:
     from superkernel.registry.manifest import Manifest
 
 
+class Smaller(NamedTuple):
+    """What another kernel than the chosen one takes for its constants, and what that saves and costs."""
+
+    constant_bytes: int
+    saved_bytes: int
+    lost_ns: float
+
+
 class KernelChooser:
     """Chooses through the registry of a kind of target, under the policy that the options express."""
 
     def __init__(self, target: Target, options: Options, registry: Registry) -> None:
         self.target = target
         self.registry = registry
-        self.policy = Policy.of(options)
+        self.policy = Policy.of(options, target)
         self._refused: dict[Hashable, Policy] = {}
         self.refusals: dict[Hashable, list[str]] = {}
         self.sinks_tilings = options.tiling == "sunk" or not target.tables_beside
@@ -84,6 +92,29 @@ class KernelChooser:
         except UnsupportedError:
             raise error from None
         self.refusals.setdefault(problem, []).append(f"{kernel}: {error}")
+
+    def narrow(self, tcm_bytes: int) -> None:
+        """All kernels keep to that much working memory on a core from now on. Who has a policy of its own has this
+        limit in it, too."""
+        self.policy = replace(self.policy, tcm_bytes=tcm_bytes)
+        self._refused = {problem: replace(old, tcm_bytes=tcm_bytes) for problem, old in self._refused.items()}
+
+    def smaller(self, body: Body) -> Smaller | None:
+        """The best kernel that takes fewer bytes for a body's constants than the one that it has, if there is one."""
+        selection = self.select(body)
+        estimate_of = selection.explanation.facts.estimate_of
+        have = estimate_of(selection.kernel)
+        for candidate in selection.explanation.eligible if have is not None and have.constant_bytes else ():
+            other = estimate_of(candidate.row.kernel)
+            if have is not None and other is not None and other.constant_bytes < have.constant_bytes:
+                saved, lost_ns = have.constant_bytes - other.constant_bytes, max(0.0, other.time_ns - have.time_ns)
+                return Smaller(other.constant_bytes, saved, lost_ns)
+        return None
+
+    def pack_less(self, body: Body, flash_bytes: int) -> None:
+        """The kernel of a body packs no more than that from now on."""
+        problem = _problem(body)
+        self._refused[problem] = replace(self._refused.get(problem, self.policy), flash_bytes=flash_bytes)
 
     def refused(self, body: Body) -> tuple[str, ...]:
         """Kernels that were chosen for a body and could not be cut for it, with their reasons."""

@@ -38,6 +38,11 @@ class Planner(ABC, Generic[TargetT, ScheduledT, PlannedT]):
         """Ranges of work on cores, and memory. Raises CannotCut where a kernel turns out not to do for a body; it is
         called again with another one."""
 
+    def fits(self, scheduled: ScheduledT) -> bool:
+        """Whether a schedule fits the memories of the target; where it does not, the chooser is told what to keep to,
+        and the graph is grouped again. Raises WorkspaceError where that does not help."""
+        return True
+
     @abstractmethod
     def plan(self, scheduled: ScheduledT) -> PlannedT:
         """What orders the tasks of a schedule."""

@@ -68,7 +68,8 @@ def plan_schedule(run: Stages, planner: Planner[Any, ScheduledT, PlannedT], sche
 
 
 def _schedule(run: Stages, graph: Graph, planner: Planner[TargetT, ScheduledT, Any]) -> ScheduledT:
-    """Group and place; again with another kernel where one turns out not to do: once for each, at most."""
+    """Group and place; again with another kernel where one turns out not to do, or all of them not to fit: once for
+    each, at most."""
     while True:
         with run.stage("group"):
             grouped, grouping, dumps = _grouped(graph, planner)
@@ -81,6 +82,8 @@ def _schedule(run: Stages, graph: Graph, planner: Planner[TargetT, ScheduledT, A
         except CannotCut as found:
             planner.chooser.refuse(found.sub.body, found.error)
         else:
+            if not planner.fits(scheduled):
+                continue
             run.dump("schedule", scheduled.schedule)
             return scheduled
 

@@ -66,17 +66,21 @@ class Tolerated(Test):
 
 
 @dataclass(frozen=True, slots=True)
-class WorkspaceFits(Test):
-    """A limit in bytes, where there is one, is not below what the kernel needs while it runs."""
+class Fits(Test):
+    """A limit in bytes, where there is one, is not below what the kernel needs: while it runs, or for `constants`, as
+    it packs them."""
 
     passes_absent: ClassVar[bool] = True
     asks_kernel: ClassVar[bool] = True
 
     kernel: str
+    constants: bool = False
 
     def _needed(self, facts: Facts) -> int:
         estimate = facts.estimate_of(self.kernel) if isinstance(facts, Problem) else None
-        return 0 if estimate is None else estimate.temporary_bytes
+        if estimate is None:
+            return 0
+        return estimate.constant_bytes if self.constants else estimate.temporary_bytes
 
     def holds(self, value: FactValue, facts: Facts) -> bool:
         return value is None or bool(value >= self._needed(facts))
@@ -108,7 +112,10 @@ def clauses_of(row: Capability) -> tuple[Clause, ...]:
     clauses.append(Clause(Reason.DETERMINISM, "policy.determinism", Promised(row.determinism)))
     if row.error_ulps:
         clauses.append(Clause(Reason.TOLERANCE, "policy.tolerance", Tolerated(row)))
-    clauses.append(Clause(Reason.WORKSPACE, "policy.max_workspace_bytes", WorkspaceFits(row.kernel)))
+    clauses.append(Clause(Reason.WORKSPACE, "policy.max_workspace_bytes", Fits(row.kernel)))
+    clauses.append(Clause(Reason.WORKSPACE, "region.tcm", Fits(row.kernel)))
+    clauses.append(Clause(Reason.WORKSPACE, "region.flash", Fits(row.kernel, constants=True)))
     if row.role is KernelRole.REFERENCE:
+        clauses.append(Clause(Reason.DEVICE, "region.flash", OneOf(frozenset({None}))))  # which holds no NumPy
         clauses.append(Clause(Reason.FALLBACK, "policy.fallback", OneOf(frozenset({"warn", "allow"}))))
     return tuple(clauses)

@@ -105,6 +105,8 @@ def _policy_facts(policy: Policy) -> dict[str, FactValue]:
         "policy.objective": policy.objective,
         "policy.determinism": policy.determinism.value,
         "policy.max_workspace_bytes": policy.max_workspace_bytes,
+        "region.tcm": policy.tcm_bytes,
+        "region.flash": policy.flash_bytes,
         "policy.tolerance": policy.tolerance,
         "policy.fallback": policy.fallback,
         "policy.precision": policy.precision,

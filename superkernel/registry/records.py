@@ -83,7 +83,7 @@ class Estimate:
 
     time_ns: caches warm for activations; `measured` on this machine, or by a model, whose time is `modelled_ns` anyway.
     workspace: bytes per memory region (`scratch`: of a core, while it runs; `packed`: persistent copies of constants).
-    packed: the latter per input slot.
+    packed: the latter per input slot. constant_bytes: of all constants, packed or as they are.
     """
 
     time_ns: float
@@ -91,6 +91,7 @@ class Estimate:
     packed: Mapping[int, int] = field(default_factory=dict)
     measured: bool = False
     modelled_ns: float = 0.0
+    constant_bytes: int = 0
 
     @property
     def temporary_bytes(self) -> int:
@@ -150,7 +151,8 @@ class Policy:
 
     max_workspace_bytes: of one core. tolerance: relative error that is acceptable. fallback: whether the reference may
     be taken. precision: what f32 problems may be computed in on a CPU; `auto`: f32, or what a problem
-    itself allows.
+    itself allows. tcm_bytes, flash_bytes: what a target with such memories has for a kernel's working memory on one
+    core, and for the constants packed for it.
     """
 
     objective: str = "latency"
@@ -162,6 +164,8 @@ class Policy:
     deny: tuple[str, ...] = ()
     pin: tuple[str, ...] = ()
     precision: str = "auto"
+    tcm_bytes: int | None = None
+    flash_bytes: int | None = None
 
     def __post_init__(self) -> None:
         wrong: list[Violation] = []
@@ -169,7 +173,7 @@ class Policy:
             if getattr(self, name) not in choices:
                 found = repr(getattr(self, name))
                 wrong.append(Violation("not a legal choice", f"policy {name!r}", " | ".join(choices), found))
-        for name in ("max_workspace_bytes", "tolerance"):
+        for name in ("max_workspace_bytes", "tolerance", "tcm_bytes", "flash_bytes"):
             value = getattr(self, name)
             if value is not None and not value >= 0:
                 wrong.append(Violation("negative", f"policy {name!r}", "a number >= 0, or None", repr(value)))
@@ -180,8 +184,9 @@ class Policy:
         raise_all(InputError, wrong)
 
     @staticmethod
-    def of(options: Options) -> Policy:
-        """The policy that compile options express."""
+    def of(options: Options, target: Target | None = None) -> Policy:
+        """The policy that compile options express, within the memories of a target."""
+        regions = {} if target is None else target.regions()
         workspace, tolerance = options.max_workspace_bytes, options.tolerance
         return Policy(
             options.objective,
@@ -193,7 +198,15 @@ class Policy:
             deny=options.deny,
             pin=options.pin,
             precision=options.precision if options.precision in _CHOICES["precision"] else "auto",
+            tcm_bytes=regions.get("tcm"),
+            flash_bytes=regions.get("flash"),
         )
+
+    @property
+    def workspace_max(self) -> int | None:
+        """What a kernel may use on one core while it runs; None: any amount."""
+        limits = [limit for limit in (self.max_workspace_bytes, self.tcm_bytes) if limit is not None]
+        return min(limits, default=None)
 
 
 @dataclass(frozen=True, slots=True)

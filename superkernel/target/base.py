@@ -53,6 +53,10 @@ class Target(ABC):
         `code`: the text that determines the function; `constants_bytes`: that it reads."""
         return None
 
+    def regions(self) -> Mapping[str, int]:
+        """Memories that a program must fit into, and their bytes, by name; none: the system has enough."""
+        return {}
+
     def extensions(self) -> frozenset[str]:
         """Names of the instruction-set extensions that code may use."""
         return frozenset()

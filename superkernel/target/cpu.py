@@ -118,6 +118,9 @@ class CpuTarget(Target):
     def identity(self) -> tuple[str, str, str]:
         return self.triple, self.tier, self.features
 
+    def regions(self) -> Mapping[str, int]:
+        return self.profile.regions()
+
     def extensions(self) -> frozenset[str]:
         return frozenset(name[1:] for name in self.features.split(",") if name.startswith("+"))
 

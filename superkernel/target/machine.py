@@ -26,6 +26,8 @@ from superkernel.core.errors import FileFormatError, Violation, raise_all
 SCHEMA = 1
 KIND = "machine"
 STEP = 1.1
+OPTIONAL = ("tcm_bytes", "flash_bytes")
+"""Fields that a file may leave out: of machines whose memories are what an operating system gives."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,14 @@ class MachineProfile:
     wake_ns: tuple[float, ...] = (50e3, 80e3, 200e3)
     code_line_ns: tuple[float, ...] = ()
     disturbed: float = 0.0
+    tcm_bytes: int | None = None
+    flash_bytes: int | None = None
+
+    def regions(self) -> dict[str, int]:
+        """Bytes of the memories that are no larger than what stands here, by name: `tcm`, which holds values, working
+        memory and progress counters; `flash`, which holds packed constants and code."""
+        sizes = {"tcm": self.tcm_bytes, "flash": self.flash_bytes}
+        return {name: nbytes for name, nbytes in sizes.items() if nbytes is not None}
 
     def reading(self, level: str, cores: int) -> float:
         """Bytes per ns of each of so many cores at once; `level`: l3_own, l3_same, memory_own, memory_same."""
@@ -77,7 +87,8 @@ class MachineProfile:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; `from_json` is the inverse."""
-        return {"kind": KIND, "schema": SCHEMA, **asdict(self)}
+        rows = {name: value for name, value in asdict(self).items() if value is not None or name not in OPTIONAL}
+        return {"kind": KIND, "schema": SCHEMA, **rows}
 
     def text(self) -> str:
         """As a file."""
@@ -116,7 +127,8 @@ def load_profile(path: str | Path) -> MachineProfile:
 
 
 def from_json(data: object, where: str = "profile") -> MachineProfile:
-    """Inverse of `MachineProfile.to_json`; every field, and no other. Raises FileFormatError with all violations."""
+    """Inverse of `MachineProfile.to_json`; every field, of the `OPTIONAL` ones any, no others. Raises FileFormatError
+    with all violations."""
     if not isinstance(data, Mapping) or data.get("kind") != KIND or data.get("schema") != SCHEMA:
         found = (
             f"kind {data.get('kind')!r}, schema {data.get('schema')!r}" if isinstance(data, Mapping) else "no object"
@@ -129,6 +141,8 @@ def from_json(data: object, where: str = "profile") -> MachineProfile:
     values: dict[str, Any] = {}
     for field in fields(MachineProfile):
         name, kind = field.name, kinds[field.name]
+        if name in OPTIONAL and name not in data:
+            continue
         try:
             values[name] = _read(kind, data[name])
         except KeyError:

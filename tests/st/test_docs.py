@@ -204,6 +204,7 @@ def prepare(name: str, folder: Path) -> None:
     for copy in ("a.json", "b.json"):
         assert main(["kernels", "dump", "model.onnx", "-o", copy]) == 0
     (folder / "examples").symlink_to(ROOT / "examples")
+    (folder / "microcontroller.json").symlink_to(ROOT / "tests" / "machines" / "microcontroller.json")
     for target in blocks(name, "toml"):
         (folder / "my.toml").write_text(target)
     (folder / "slower.toml").write_text('schema_version = 1\nname = "slower"\nbase = "mini"\n[hbm]\nlatency_ns = 900\n')

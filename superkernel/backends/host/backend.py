@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from superkernel.backends.host.attest import attest
 from superkernel.backends.host.compiled import HostCompiled
 from superkernel.backends.host.executable import HostExecutable
+from superkernel.backends.host.regions import constants_bytes, raise_flash
 from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.host.features import detect_cpu, keep_cpu, kept_cpu, recalled, told
 from superkernel.codegen.host.image import GENERATOR, HostImage, ImageBuilder
@@ -90,7 +91,11 @@ class HostBackend(Backend[CpuTarget, Planned[Plan], Certificate, HostImage, Host
             progress=run.progress.update,
             keep_ir="ir" in run.dumps,
         )
-        return builder.build(planned.grouping.constants)
+        image = builder.build(planned.grouping.constants)
+        flash = job.target.regions().get("flash")
+        if flash is not None and constants_bytes(planned.schedule) + image.code_bytes > flash:
+            raise_flash(planned.schedule, flash, image.code_bytes)
+        return image
 
     def attest(self, job: Job[CpuTarget], planned: Planned[Plan], image: HostImage, proved: Certificate) -> Certificate:
         return attest(planned, image, proved)

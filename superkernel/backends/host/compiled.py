@@ -8,6 +8,7 @@ from functools import cached_property
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from superkernel.backends.host.regions import constants_bytes, tcm_bytes
 from superkernel.compilation.compiled import Compilation
 from superkernel.core.arrays import owners
 from superkernel.core.option import HOST
@@ -70,6 +71,12 @@ class HostCompiled(Compilation[CpuTarget, Plan]):
             "from_cache": self.image.from_cache,
             "fallbacks": [self.schedule.subops[i].name for i in self.image.host_calls],
         }
+        if regions := self.target.regions():
+            used = {
+                "tcm": tcm_bytes(self.schedule),
+                "flash": constants_bytes(self.schedule) + self.image.code_bytes,
+            }
+            code["regions"] = {name: {"used_bytes": used[name], "bytes": regions[name]} for name in regions}
         return cores, plan, code
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from superkernel.backends.host.regions import constants_bytes, raise_flash, raise_tcm, tcm_bytes, workspace_left
 from superkernel.compilation.compiled import Planned, Scheduled
 from superkernel.compilation.planner import Planner
 from superkernel.ir.graph import Graph
@@ -24,7 +25,31 @@ class HostPlanner(Planner[CpuTarget, Scheduled, Planned[Plan]]):
 
     def place(self, graph: Graph, grouping: Grouping, dumps: Mapping[str, int]) -> Scheduled:
         job = self.job
-        return Scheduled(graph, grouping, place(grouping, graph, job.target, job.cores, job.options), dumps)
+        schedule = place(
+            grouping, graph, job.target, job.cores, job.options, workspace_max=self.chooser.policy.workspace_max
+        )
+        return Scheduled(graph, grouping, schedule, dumps)
+
+    def fits(self, scheduled: Scheduled) -> bool:
+        """Working memory gives way to values, then packed constants to smaller ones: by the kernel that loses the least
+        time for what it saves."""
+        schedule, regions = scheduled.schedule, self.job.target.regions()
+        tcm, flash = regions.get("tcm"), regions.get("flash")
+        if tcm is not None and tcm_bytes(schedule) > tcm:
+            left = workspace_left(schedule, tcm)
+            if left < 0:
+                raise_tcm(schedule, tcm)
+            self.chooser.narrow(left)
+            return False
+        if flash is not None and constants_bytes(schedule) > flash:
+            found = [(sub, self.chooser.smaller(sub.body)) for sub in schedule.subops]
+            smaller = [(each.lost_ns / each.saved_bytes, sub.index, each) for sub, each in found if each is not None]
+            if not smaller:
+                raise_flash(schedule, flash)
+            _, index, best = min(smaller, key=lambda row: row[:2])
+            self.chooser.pack_less(schedule.subops[index].body, best.constant_bytes)
+            return False
+        return True
 
     def plan(self, scheduled: Scheduled) -> Planned[Plan]:
         options, target = self.job.options, self.job.target
@@ -33,5 +58,5 @@ class HostPlanner(Planner[CpuTarget, Scheduled, Planned[Plan]]):
 
     def estimated_ns(self, planned: Planned[Plan]) -> tuple[float, tuple[float, ...]]:
         job, schedule = self.job, planned.schedule
-        total = predicted_ns(planned.grouping, job.target, job.cores, job.options)
+        total = predicted_ns(planned.grouping, job.target, job.cores, job.options, self.chooser.policy.workspace_max)
         return total, tuple(longest_ns(schedule, i, job.target) for i in range(len(schedule.subops)))
