@@ -14,11 +14,10 @@ Architecture invariant: imports plain data types only, nothing of the planners; 
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain, groupby
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, repeat
 from operator import attrgetter
 from typing import TypeAlias
 
@@ -41,6 +40,7 @@ _Users: TypeAlias = dict[object, int]
 """Accesses of a stretch of bytes. Of one core, those of the same bytes have one key: the last one stands for all."""
 
 _TASK = attrgetter("index", "core", "subop")
+_LOW = attrgetter("low")
 _BLOCK = 1 << 18  # pairs that are looked at together
 
 
@@ -57,34 +57,10 @@ class Accesses:
     number, and whose they are."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
-        self.source: list[MemoryAccess] = []
-        self.tasks: list[Task] = []
-        add_source, add_task = self.source.append, self.tasks.append
-        self.unwritten: list[tuple[Task, MemoryAccess, int, int]] = []
-        self._links = _Links(self.tasks)
-        memory: dict[_Place, _Memory] = {}
-        number = 0  # of the next access
-        count: list[int] = []  # of each task's accesses
-        for _, mine in groupby(tasks, attrgetter("subop")):
-            used: dict[_Place, list[int]] = {}
-            for task in mine:
-                before = number
-                for access in task.accesses:
-                    if access.regions and access.space not in _READ_ONLY:
-                        place = (access.space, access.slot)
-                        if place not in used:
-                            used[place] = []
-                        used[place].append(number)
-                        add_source(access)
-                        add_task(task)
-                        number += 1
-                count.append(number - before)
-            for place, numbers in used.items():
-                block = memory.setdefault(place, _Memory())
-                bundles = list(_bundles(self.tasks, self.source, numbers))
-                for reader, low, high in block.enter(bundles, numbers[0], self._links):
-                    if place[0] in (Space.ARENA, Space.OUTPUT):
-                        self.unwritten.append((self.tasks[reader], self.source[reader], low, high))
+        used = [[a for a in task.accesses if a.regions and a.space not in _READ_ONLY] for task in tasks]
+        count = list(map(len, used))
+        self.source: list[MemoryAccess] = list(chain.from_iterable(used))
+        self.tasks: list[Task] = list(chain.from_iterable(map(repeat, tasks, count)))
         numbers_of_tasks = np.fromiter(chain.from_iterable(map(_TASK, tasks)), np.int64).reshape(-1, 3)
         self.task: Column
         self.core: Column
@@ -92,9 +68,29 @@ class Accesses:
         self.task, self.core, self.subop = np.repeat(numbers_of_tasks, count, axis=0).T.copy()
         self.write = np.fromiter(map(attrgetter("write"), self.source), np.bool_)
         self._regions = _Regions([access.regions for access in self.source])
-        self._places = {place: number for number, place in enumerate(memory)}
-        places = map(attrgetter("space", "slot"), self.source)
+        places = list(map(attrgetter("space", "slot"), self.source))
+        self._places = {place: number for number, place in enumerate(dict.fromkeys(places))}
         self._space = np.fromiter(map(self._places.__getitem__, places), np.int64)
+        self.unwritten: list[tuple[Task, MemoryAccess, int, int]] = []
+        self._links = _Links(self.task.tolist())
+        run = np.cumsum(np.diff(numbers_of_tasks[:, 2], prepend=0) != 0)  # of tasks of one sub-operator
+        self._sweep(np.repeat(run, count))
+
+    def _sweep(self, run: Column) -> None:
+        """Finds the pairs, and what is unwritten: the accesses of one run after the other. `run`: of each access."""
+        memory = [_Memory(self._regions) for _ in self._places]
+        told = [place[0] in (Space.ARENA, Space.OUTPUT) for place in self._places]
+        access = np.repeat(np.arange(len(self.source)), self._regions.number)  # of each region
+        columns = _BundleColumns(self._regions, access, self._space, self.write, self.core)
+        ends = np.flatnonzero(np.diff(run[access], append=-1)) + 1
+        begin = 0
+        for end in ends.tolist():
+            first = columns.number[begin]
+            for place, bundles in columns.bundles(begin, end).items():
+                for reader, low, high in memory[place].enter(bundles, first, self._links):
+                    if told[place]:
+                        self.unwritten.append((self.tasks[reader], self.source[reader], low, high))
+            begin = end
 
     def count_overlaps(self, *apart: Column) -> int:
         """The number of pairs of accesses whose address ranges meet, at least one of them a write, and that agree in
@@ -143,28 +139,27 @@ class _Links:
     """Pairs, as they are found: all of some earlier accesses with all of some later ones. Columns of a matrix on many
     cores make so many that they are never all written out."""
 
-    def __init__(self, tasks: Sequence[Task]) -> None:
-        self._tasks = tasks
-        self._earlier, self._later = array("i"), array("i")
-        self._sizes: list[tuple[int, int]] = []  # earlier ones and later ones of each product
-        self._pairs = 0
+    def __init__(self, task: Sequence[int]) -> None:
+        self._task = task  # of each access
+        self._products: list[tuple[Sequence[int], Sequence[int]]] = []
+        self._pairs = 0  # of all products
         self._done: list[tuple[Numbers, Numbers, Numbers]] = []
 
     def add(self, earlier: Sequence[int], later: Sequence[int]) -> None:
         """Each of the later accesses comes after each of the earlier ones."""
-        most = max(1, _BLOCK // max(1, len(earlier)))
-        for at in range(0, len(later) if earlier else 0, most):
+        if not earlier:
+            return
+        most = max(1, _BLOCK // len(earlier))
+        for at in range(0, len(later), most):
             some = later[at : at + most]
-            self._earlier.extend(earlier)
-            self._later.extend(some)
-            self._sizes.append((len(earlier), len(some)))
+            self._products.append((earlier, some))
             self._pairs += len(earlier) * len(some)
             if self._pairs >= _BLOCK:
                 self._close()
 
     def add_beside(self, one: Sequence[int], other: Sequence[int]) -> None:
         """All pairs of accesses of the two, of different tasks."""
-        task = {number: self._tasks[number].index for number in (*one, *other)}
+        task = self._task
         for number in one:
             self.add([n for n in other if task[n] < task[number]], [number])
         for number in other if one is not other else ():
@@ -172,13 +167,15 @@ class _Links:
 
     def _close(self) -> None:
         """What was added makes a block."""
-        sizes = np.array(self._sizes, np.int32).reshape(-1, 2)
-        self._done.append((np.array(self._earlier, np.int32), np.array(self._later, np.int32), sizes))
-        self._earlier, self._later, self._sizes, self._pairs = array("i"), array("i"), [], 0
+        columns = tuple(zip(*self._products, strict=True))
+        earlier, later = (np.fromiter(chain.from_iterable(column), np.int32) for column in columns)
+        sizes = np.array([list(map(len, column)) for column in columns], np.int32).T
+        self._done.append((earlier, later, sizes))
+        self._products, self._pairs = [], 0
 
     def blocks(self) -> Iterator[Pairs]:
         """All pairs, in blocks of about `_BLOCK`."""
-        if self._sizes:
+        if self._products:
             self._close()
         for earlier, later, sizes in self._done:
             begin = np.cumsum(sizes[:, 0]) - sizes[:, 0]  # of a product's earlier accesses
@@ -190,107 +187,141 @@ class _Links:
 @dataclass(slots=True)
 class _Bundle:
     """Regions of one sub-operator's accesses that have the stretch [low, high) in common: one run each, the same for
-    all, or several runs which interleave. `whole`: together they leave no byte of it out; `apart`: no two share a byte;
-    `union`: what they touch where it is not the whole."""
+    all, or several runs which interleave. `users`: the accesses, `regions` by number, `latest`: the last user by key;
+    `whole`: together they leave no byte of it out; `apart`: no two share a byte; `union`: begin and end of what they
+    touch together in the first of `count` lines, which are `stride` bytes apart."""
 
     low: int
     high: int
     write: bool
     users: list[int]
-    keys: list[object]
-    regions: list[Region]
+    latest: _Users
+    regions: list[int]
     whole: bool = True
     apart: bool = False
-    union: Sequence[Region] = ()
+    stride: int = 0
+    count: int = 1
+    union: list[tuple[int, int]] = field(default_factory=list)
 
-    def add(self, user: int, key: object, region: Region) -> None:
+    def add(self, user: int, key: object, region: int) -> None:
         """One more."""
         self.users.append(user)
-        self.keys.append(key)
+        self.latest[key] = user
         self.regions.append(region)
 
+    def close(self, begin: int, end: int) -> None:
+        """No more are to come; the last ones touch [begin, end) of the first line."""
+        self.union.append((begin, end))
+        self.whole = begin == self.low and end - begin >= self.stride
+        self.apart = self.apart and end <= self.low + self.stride
 
-def _bundles(tasks: Sequence[Task], source: Sequence[MemoryAccess], numbers: Iterable[int]) -> Iterator[_Bundle]:
-    """The regions of one sub-operator's accesses to one space."""
-    plain: dict[tuple[int, int, bool], _Bundle] = {}
-    strided: dict[tuple[int, int, bool], list[tuple[Region, int, object]]] = {}
-    for number in numbers:
-        core, access = tasks[number].core, source[number]
-        for region in access.regions:
-            if region.count == 1 or region.stride <= region.length:
-                bounds = (region.start, region.stop, access.write)
-                bundle = plain.get(bounds)
+
+class _BundleColumns:
+    """What bundles are made of, as columns, which are faster to go through than accesses. Of each region: the `number`
+    of its access; whether it is one run, or several without gaps; what it has in common with the others of its bundle,
+    which is place, bounds and whether it is written, or with gaps place, stride, count and whether it is written; and
+    the key of its user."""
+
+    def __init__(
+        self, regions: _Regions, access: Column, place: Column, write: NDArray[np.bool_], core: Column
+    ) -> None:
+        self.number: list[int] = access.tolist()
+        self._place: list[int] = place[access].tolist()
+        self._start: list[int] = regions.start.tolist()
+        self._length: list[int] = regions.length.tolist()
+        self._stop: list[int] = regions.stop.tolist()
+        plain = (regions.count == 1) | (regions.stride <= regions.length)
+        self._plain: list[bool] = plain.tolist()
+        common = np.where(plain, regions.start, regions.stride), np.where(plain, regions.stop, regions.count)
+        self._common = list(zip(self._place, *(c.tolist() for c in (*common, write[access])), strict=True))
+        self._keys: list[object] = core[access].tolist()
+        strided = np.flatnonzero(~plain)
+        columns = (core[access], regions.start, regions.length, regions.stride, regions.count)
+        keys = zip(*(column[strided].tolist() for column in columns), strict=True)
+        for at, key in zip(strided.tolist(), keys, strict=True):
+            self._keys[at] = key
+
+    def bundles(self, begin: int, end: int) -> dict[int, list[_Bundle]]:
+        """By place, those of the regions [begin, end), which are one sub-operator's."""
+        plain: dict[tuple[int, int, int, bool], _Bundle] = {}
+        strided: dict[tuple[int, int, int, bool], list[int]] = {}
+        for at in range(begin, end):
+            common = self._common[at]
+            if self._plain[at]:
+                bundle = plain.get(common)
                 if bundle is None:
-                    plain[bounds] = _Bundle(*bounds, [number], [core], [region])
+                    _, low, high, write = common
+                    number = self.number[at]
+                    plain[common] = _Bundle(low, high, write, [number], {self._keys[at]: number}, [at])
                 else:
-                    bundle.add(number, core, region)
+                    bundle.add(self.number[at], self._keys[at], at)
             else:
-                row = strided.setdefault((region.stride, region.count, access.write), [])
-                row.append((region, number, (core, region.start, region.length, region.stride, region.count)))
-    yield from plain.values()
-    for (stride, count, write), row in strided.items():
-        row.sort(key=lambda item: item[0].start)
-        yield from _interleaved(stride, count, write, row)
+                strided.setdefault(common, []).append(at)
+        found: dict[int, list[_Bundle]] = {place: [] for place in self._place[begin:end]}
+        for (place, _, _, _), bundle in plain.items():
+            found[place].append(bundle)
+        for (place, stride, count, write), row in strided.items():
+            found[place] += self._interleaved(stride, count, write, row)
+        return found
 
-
-def _interleaved(stride: int, count: int, write: bool, row: Sequence[tuple[Region, int, object]]) -> Iterator[_Bundle]:
-    """Regions of as many runs that are as far apart, in the order of their first runs: those that begin within one
-    stride make a bundle."""
-    first = row[0][0]
-    bundle, union = _Bundle(first.start, first.stop, write, [], [], [], apart=True), list[Region]()
-    begin = reach = first.start  # of the first runs since the last gap
-    for region, user, key in row:
-        if region.start >= bundle.low + stride:
-            yield _closed(bundle, [*union, Region(begin, reach - begin, stride, count)])
-            bundle, union = _Bundle(region.start, region.stop, write, [], [], [], apart=True), []
-            begin = reach = region.start
-        if region.start > reach:
-            union.append(Region(begin, reach - begin, stride, count))
-            begin = reach = region.start
-        bundle.apart = bundle.apart and region.start == reach
-        reach = max(reach, region.start + region.length)
-        bundle.high = max(bundle.high, region.stop)
-        bundle.add(user, key, region)
-    yield _closed(bundle, [*union, Region(begin, reach - begin, stride, count)])
-
-
-def _closed(bundle: _Bundle, union: Sequence[Region]) -> _Bundle:
-    last = union[-1]
-    bundle.union = union
-    bundle.whole = last.start == bundle.low and last.length >= last.stride
-    bundle.apart = bundle.apart and last.start + last.length <= bundle.low + last.stride
-    return bundle
+    def _interleaved(self, stride: int, count: int, write: bool, row: list[int]) -> Iterator[_Bundle]:
+        """Regions of as many runs that are as far apart: those that begin within one stride make a bundle."""
+        row.sort(key=self._start.__getitem__)
+        begin = reach = low = self._start[row[0]]  # of the first runs since the last gap; of the bundle
+        bundle = _Bundle(low, low, write, [], {}, [], apart=True, stride=stride, count=count)
+        for at in row:
+            start = self._start[at]
+            if start >= low + stride:
+                bundle.close(begin, reach)
+                yield bundle
+                begin = reach = low = start
+                bundle = _Bundle(low, low, write, [], {}, [], apart=True, stride=stride, count=count)
+            if start > reach:
+                bundle.union.append((begin, reach))
+                begin = reach = start
+            bundle.apart = bundle.apart and start == reach
+            reach = max(reach, start + self._length[at])
+            bundle.high = max(bundle.high, self._stop[at])
+            bundle.add(self.number[at], self._keys[at], at)
+        bundle.close(begin, reach)
+        yield bundle
 
 
 class _Memory:
     """One address space: see the module docstring."""
 
-    def __init__(self) -> None:
+    def __init__(self, regions: _Regions) -> None:
+        self._regions = regions
         self.writers, self.readers, self.written = _Stretches(), _Stretches(), _Runs()
 
     def enter(self, bundles: Sequence[_Bundle], first: int, links: _Links) -> Iterator[tuple[int, int, int]]:
         """The accesses of one sub-operator, from number `first` on: pair them with those that are there, then with one
         another, then let them take their place. Yields runs that are read and not written: access, low, high."""
         for bundle in bundles:
-            earlier = self.writers.users_of(bundle.low, bundle.high)
+            low, high = bundle.low, bundle.high
+            earlier = self.writers.users_of(low, high)
             if bundle.write:
-                earlier += self.readers.users_of(bundle.low, bundle.high)
+                earlier += self.readers.users_of(low, high)
             links.add(earlier, bundle.users)
-            if not bundle.write and not self.written.cover(bundle.low, bundle.high):
+            if not bundle.write and not self.written.cover(low, high):
                 for user, region in zip(bundle.users, bundle.regions, strict=True):
-                    missing = next((run for run in _runs(region) if not self.written.cover(*run)), None)
+                    runs = self._regions.runs(region)
+                    missing = next((run for run in runs if not self.written.cover(*run)), None)
                     if missing is not None:
                         yield (user, *missing)
+        meet = False
         for one, other in _beside(bundles):
             links.add_beside(one.users, other.users)
+            meet = True
         for bundle in bundles:
             if bundle.write:
-                self._write(bundle, first)
+                self._write(bundle, first if meet else None)
         for bundle in bundles:
             if not bundle.write:
                 self.readers.add(bundle)
 
-    def _write(self, bundle: _Bundle, first: int) -> None:
+    def _write(self, bundle: _Bundle, first: int | None) -> None:
+        """`first`: see `_Stretches.replace`."""
         if bundle.whole:
             self.writers.replace(bundle, first)
             self.readers.clear(bundle.low, bundle.high)
@@ -298,31 +329,32 @@ class _Memory:
             return
         self.writers.add(bundle)
         if not self.written.cover(bundle.low, bundle.high):
-            for run in (run for region in bundle.union for run in _runs(region)):
-                self.written.add(*run)
-
-
-def _runs(region: Region) -> Iterator[tuple[int, int]]:
-    for n in range(region.count):
-        low = region.start + n * region.stride
-        yield low, low + region.length
+            for line in range(0, bundle.count * bundle.stride, bundle.stride):
+                for begin, end in bundle.union:
+                    self.written.add(begin + line, end + line)
 
 
 def _beside(bundles: Sequence[_Bundle]) -> Iterator[tuple[_Bundle, _Bundle]]:
     """Bundles of one sub-operator that meet, one of which writes; a bundle with itself where its users may meet."""
     reads: list[_Bundle] = []
     writes: list[_Bundle] = []
-    for bundle in sorted(bundles, key=attrgetter("low")) if any(bundle.write for bundle in bundles) else ():
-        writes = [other for other in writes if other.high > bundle.low]
-        for other in writes:
-            yield other, bundle
-        if bundle.write:
-            reads = [other for other in reads if other.high > bundle.low]
-            for other in reads:
+    reach = bundles[0].low  # of those that were looked at
+    for bundle in sorted(bundles, key=_LOW):
+        low = bundle.low
+        if low >= reach:
+            reads, writes = [], []
+        else:
+            writes = [other for other in writes if other.high > low]
+            for other in writes:
                 yield other, bundle
-            if len(bundle.users) > 1 and not bundle.apart:
-                yield bundle, bundle
+            if bundle.write:
+                reads = [other for other in reads if other.high > low]
+                for other in reads:
+                    yield other, bundle
+        if bundle.write and len(bundle.users) > 1 and not bundle.apart:
+            yield bundle, bundle
         (writes if bundle.write else reads).append(bundle)
+        reach = max(reach, bundle.high)
 
 
 class _Stretches:
@@ -342,21 +374,21 @@ class _Stretches:
 
     def add(self, bundle: _Bundle) -> None:
         """More users of a stretch."""
-        new = dict(zip(bundle.keys, bundle.users, strict=True))
         at, stop = self._stretches(bundle.low, bundle.high)
         for users in self.users[at:stop]:
-            users.update(new)
+            users.update(bundle.latest)
 
-    def replace(self, bundle: _Bundle, first: int) -> None:
-        """Other users of a stretch; of those who were there, the ones from access `first` on stay."""
+    def replace(self, bundle: _Bundle, first: int | None) -> None:
+        """Other users of a stretch; of those who were there, the ones from access `first` on stay. None: there are
+        none."""
         at, stop = self._stretches(bundle.low, bundle.high)
-        new = dict(zip(bundle.keys, bundle.users, strict=True))
-        if any(max(users.values(), default=-1) >= first for users in self.users[at:stop]):
-            for n in range(at, stop):
-                self.users[n] = {key: number for key, number in self.users[n].items() if number >= first} | new
+        if first is not None:
+            for n, users in enumerate(self.users[at:stop], at):
+                stay = {key: number for key, number in users.items() if number >= first}
+                self.users[n] = stay | bundle.latest
         else:
             self.starts[at:stop] = [bundle.low]
-            self.users[at:stop] = [new]
+            self.users[at:stop] = [bundle.latest]
 
     def clear(self, low: int, high: int) -> None:
         """[low, high) has no users, and is one with neighbours that have none."""
@@ -471,6 +503,13 @@ class _Regions:
         for n in np.flatnonzero(~one & (self.stride[a] != self.stride[b])):
             meet[n] = overlapping_regions([self._region(a[n])], [self._region(b[n])]) is not None
         return meet
+
+    def runs(self, n: int) -> Iterator[tuple[int, int]]:
+        """Begin and end of each run of a region."""
+        region = self._region(n)
+        for nth in range(region.count):
+            low = region.start + nth * region.stride
+            yield low, low + region.length
 
     def _region(self, n: int) -> Region:
         return Region(int(self.start[n]), int(self.length[n]), int(self.stride[n]), int(self.count[n]))

@@ -22,7 +22,8 @@ def check_form(plan: AicorePlan, units: Mapping[int, int]) -> list[Violation]:
     is not told, units are without gap or overlap up to the last."""
     ends: dict[int, int] = {}
     for task in plan.tasks:
-        ends[task.subop] = max(ends.get(task.subop, 0), task.end)
+        if task.end > ends.setdefault(task.subop, 0):
+            ends[task.subop] = task.end
     return [
         *check_tasks(plan.tasks, {**ends, **units}, shared=True, copied={copies.subop for copies in plan.copies}),
         *_check_runs(plan),
@@ -34,11 +35,12 @@ def check_form(plan: AicorePlan, units: Mapping[int, int]) -> list[Violation]:
 
 def _check_runs(plan: AicorePlan) -> Iterator[Violation]:
     needed: dict[HartKind, set[int]] = {kind: set() for kind in plan.programs}
+    kinds = [plan.kind(core) for core in range(plan.harts)]
     for index, task in enumerate(plan.tasks):
-        if not 0 <= task.core < plan.harts:
-            yield Violation("no such core", f"task {index}", f"0 to {plan.harts - 1}", str(task.core))
+        if not 0 <= task.core < len(kinds):
+            yield Violation("no such core", f"task {index}", f"0 to {len(kinds) - 1}", str(task.core))
         else:
-            needed[plan.kind(task.core)].add(task.subop)
+            needed[kinds[task.core]].add(task.subop)
     for kind, program in plan.programs.items():
         runs = [s.subop for s in program if isinstance(s, (Run, Pause))]
         if runs != sorted(set(runs)):

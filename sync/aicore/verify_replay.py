@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,9 +95,12 @@ class Replay:
         self.mine = {kind: slice(cores.start, cores.stop) for kind, cores in ranges.items()}
         own = self.known.ravel()[:: total + 1]  # what each core knows of itself
         self.own = {kind: own[mine] for kind, mine in self.mine.items()}
-        self.at_access: list[tuple[Matrix, Vector]] = [(self.known[:1].copy(), self.fenced[:1].copy())]  # known, fenced
+        runs = ((kind, s) for kind, program in self.plan.programs.items() for s in program if isinstance(s, Run))
+        rows = 1 + sum((1 + len(step.waits)) * len(ranges[kind]) for kind, step in runs)
+        self.known_at = np.zeros((rows, total), np.int32)  # what was known at accesses
+        self.fenced_at = np.zeros(rows, np.int32)
         self.row_of: dict[tuple[int, int | None, HartKind], int] = {}  # sub-operator, operand -> row of core 0 in these
-        self.rows = 1
+        self.rows = 1  # of these, in use
         self.units = {(task.subop, task.core) for task in self.plan.tasks}
         self.at: dict[HartKind, int] = dict.fromkeys(self.plan.programs, 0)
         self.counts: dict[_Flag, _Count] = {}
@@ -185,7 +190,7 @@ class Replay:
         known, fenced = self.known[mine], self.fenced[mine]
         number = self.at[kind] + 1
         events = awaited(step) if isinstance(step, (Await, Run)) else ()
-        if not all(self._is_there(kind, events, e) for e in events):
+        if events and not all(self._is_there(kind, events, e) for e in events):
             return False
         if isinstance(step, Signal):
             self._signal(kind, self.plan.events[step.event], known.copy())
@@ -212,24 +217,29 @@ class Replay:
         """What is known at each operand's first access, at the least; behind the kernel, all of it."""
         self.step_of[kind, step.subop] = number
         known, fenced = self.known[self.mine[kind]], self.fenced[self.mine[kind]]
-        base, base_fenced = known.copy(), fenced.copy()
-        self._keep(kind, step.subop, None, base, base_fenced)
+        base, base_fenced = self._keep(kind, step.subop, None, known, fenced)
         for wait in step.waits:
-            here, own = base.copy(), base_fenced.copy()
+            here, own = self._keep(kind, step.subop, wait.operand, base, base_fenced)
             self._learn(here, own, kind, wait.events)
             if wait.fence:
                 own[:] = number - 1
                 for n, core in enumerate(self.plan.cores(kind)):
                     if (step.subop, core) in self.units:  # others pass no fence
                         fenced[n] = number - 1
-            self._keep(kind, step.subop, wait.operand, here, own)
-        self._learn(known, fenced, kind, events)
-        self._take(kind, events, number)
+        if events:
+            self._learn(known, fenced, kind, events)
+            self._take(kind, events, number)
 
-    def _keep(self, kind: HartKind, subop: int, operand: int | None, known: Matrix, fenced: Vector) -> None:
+    def _keep(
+        self, kind: HartKind, subop: int, operand: int | None, known: Matrix, fenced: Vector
+    ) -> tuple[Matrix, Vector]:
+        """The rows of an operand's first access, with so much known and fenced there."""
+        rows = slice(self.rows, self.rows + len(known))
         self.row_of[subop, operand, kind] = self.rows - self.mine[kind].start
-        self.at_access.append((known, fenced))
-        self.rows += len(known)
+        self.rows = rows.stop
+        here, own = self.known_at[rows], self.fenced_at[rows]
+        here[:], own[:] = known, fenced
+        return here, own
 
     def _take(self, kind: HartKind, events: Sequence[int], number: int) -> None:
         for index in dict.fromkeys(events):
@@ -265,32 +275,35 @@ class Replay:
             published = np.repeat(of_group, len(known) // groups, axis=0)
             own = published[:, self.mine[kind]].diagonal()
         else:
-            published = np.concatenate(list(signals.values())).max(axis=0)
+            published = np.maximum.reduce([np.maximum.reduce(rows) for rows in signals.values()])
             own = published[self.mine[kind]]
         np.maximum(known, published, out=known)
         np.maximum(fenced, own, out=fenced)
 
     def reached(self, accesses: Accesses) -> Reached:
         """What is known where the accesses begin."""
-        kinds = [self.plan.kind(core) for core in range(self.plan.harts)]
-        rows, steps = [], []
-        for subop, core, access in zip(accesses.subop.tolist(), accesses.core.tolist(), accesses.source, strict=True):
-            kind = kinds[core]
-            steps.append(self.step_of[kind, subop])
-            first = self.row_of.get((subop, access.operand, kind))
-            if first is None:
-                first = self.row_of.get((subop, None, kind))
-            rows.append(0 if first is None else first + core)
-        known, fenced = (np.concatenate(column) for column in zip(*self.at_access, strict=True))
+        of_core = [self.plan.kind(core) for core in range(self.plan.harts)]
+        cores, subops = accesses.core.tolist(), accesses.subop.tolist()
+        kinds = [of_core[core] for core in cores]
+        step = list(map(self.step_of.__getitem__, zip(kinds, subops, strict=True)))
+        operands = map(attrgetter("operand"), accesses.source)
+        waiting = map(self.row_of.get, zip(subops, operands, kinds, strict=True))
+        others = map(self.row_of.get, zip(subops, repeat(None), kinds, strict=False))
+        found = (one if here is None else here for here, one in zip(waiting, others, strict=True))
+        rows = [0 if first is None else first + core for first, core in zip(found, cores, strict=True)]
         row = np.array(rows, np.int64)
-        return Reached(np.array(steps, np.int64), row, known, fenced[row])
+        return Reached(np.array(step, np.int64), row, self.known_at, self.fenced_at[row])
 
 
 def check_counts(plan: AicorePlan, replay: Replay) -> Iterator[Violation]:
     """Before a flag counts for the (limit + 1)-th time untaken, a signaller must know the first as taken."""
     for (flag, kind), count in replay.counts.items():
-        for number in range(plan.flag_count_max, len(count.taken)):
-            if not _somebody_knows(plan, count, kind, number, count.taken[number - plan.flag_count_max]):
+        late = range(plan.flag_count_max, len(count.taken))
+        observed = _observed(plan, count, kind) if late else {}
+        for number in late:
+            taken = count.taken[number - plan.flag_count_max]
+            # For each receiver, a setter that it observes knows at its signal that the receiver has passed that step.
+            if not all(any(r[number][n, c] >= taken for r, n in setters) for c, setters in observed.items()):
                 events = sorted({rows[number] for rows in count.events.values()})
                 yield Violation(
                     "a count can exceed its limit", f"flag {flag} on {kind.value} cores, event {events[0]}",
@@ -298,11 +311,7 @@ def check_counts(plan: AicorePlan, replay: Replay) -> Iterator[Violation]:
                 )  # fmt: skip
 
 
-def _somebody_knows(plan: AicorePlan, count: _Count, kind: HartKind, number: int, taken: int) -> bool:
-    """For each receiver, a setter that it observes knows at its signal that the receiver has passed step `taken`."""
-    for core in plan.cores(kind):
-        observed = plan.observed(count.event, core)
-        rows = ((plan.kind(s), s) for s in observed)
-        if not any(count.signals[its][number][s - plan.cores(its)[0]][core] >= taken for its, s in rows):
-            return False
-    return True
+def _observed(plan: AicorePlan, count: _Count, kind: HartKind) -> dict[int, list[tuple[list[Matrix], int]]]:
+    """By receiver, of each setter that it observes what its type knew at each signal, and its row in that."""
+    row = {core: (count.signals[its], n) for its in count.signals for n, core in enumerate(plan.cores(its))}
+    return {core: [row[setter] for setter in plan.observed(count.event, core)] for core in plan.cores(kind)}

@@ -149,7 +149,7 @@ def test_stretches_and_runs_do_not_grow_in_number() -> None:
     empty = list(stretches.starts)
     for order in ((0, 1, 2), (2, 1, 0), (1, 0, 2)):
         for n in order:
-            stretches.add(_Bundle(8 * n, 8 * n + 8, write=False, users=[n], keys=[n], regions=[]))
+            stretches.add(_Bundle(8 * n, 8 * n + 8, write=False, users=[n], latest={n: n}, regions=[]))
         assert stretches.starts == [empty[0], 0, 8, 16, 24, empty[1]]
         assert [stretches.users_of(8 * n, 8 * n + 8) for n in range(-1, 4)] == [[], [0], [1], [2], []]
         for n in order:
