@@ -190,7 +190,7 @@ class Replay:
         known, fenced = self.known[mine], self.fenced[mine]
         number = self.at[kind] + 1
         events = awaited(step) if isinstance(step, (Await, Run)) else ()
-        if events and not all(self._is_there(kind, events, e) for e in events):
+        if not all(self._is_there(kind, events, e) for e in events):
             return False
         if isinstance(step, Signal):
             self._signal(kind, self.plan.events[step.event], known.copy())
