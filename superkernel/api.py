@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from superkernel.backends.aicore.kernel import AicoreKernel
     from superkernel.backends.host.kernel import HostKernel
+    from superkernel.compilation.stages import Later
     from superkernel.ir.graph import Graph
     from superkernel.runtime.causal import CausalLM
     from superkernel.runtime.dynamic import DynamicKernel
@@ -147,8 +148,8 @@ def compile_dynamic(
     raise_all(UnsupportedError, backend.refusals(found, chosen, threads))
     model = _existing_file(source) if isinstance(source, (str, PathLike)) else source
 
-    def make(graph: Graph, states: Mapping[str, NDArray[Any]]) -> Kernel:
-        return kernel_of(compile_graph(graph, found, chosen, backend, threads=count), states)
+    def make(graph: Graph, states: Mapping[str, NDArray[Any]], later: Later) -> Kernel:
+        return kernel_of(compile_graph(graph, found, chosen, backend, threads=count, later=later), states)
 
     return DynamicKernel(dynamic_source(model, _checked_ranges(dims), constants=constants), make)
 
@@ -194,9 +195,9 @@ def from_pretrained(
     if kind not in (DType.F32, DType.F16, DType.BF16):
         raise InputError("not a type to compute in", location="dtype", expected="f32, f16 or bf16", found=str(kind))
 
-    def make(graph: Graph, states: Mapping[str, NDArray[Any]]) -> Kernel:
+    def make(graph: Graph, states: Mapping[str, NDArray[Any]], later: Later) -> Kernel:
         with paused():
-            return kernel_of(compile_graph(graph, found, chosen, backend, threads=count), states)
+            return kernel_of(compile_graph(graph, found, chosen, backend, threads=count, later=later), states)
 
     return CausalLM(decoder, room, sizes, kind, make)
 

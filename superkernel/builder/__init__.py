@@ -276,6 +276,7 @@ class GraphBuilder(OperatorMethods):
             nodes=[record.node() for record in self._records],
             outputs=[v.name for v in self._outputs],
             copy=False,
+            inferred={v.name: v.type for record in self._records for v in record.outputs},
         )
 
     def _used_constants(self) -> list[Value]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from superkernel.codegen.cache import ObjectCache
@@ -17,7 +18,7 @@ from superkernel.compilation.backend import Backend, CertificateT, CompiledT, Im
 from superkernel.compilation.compiled import Job
 from superkernel.compilation.planned import PlanForm, PlanStore
 from superkernel.compilation.scoping import with_scopes
-from superkernel.compilation.stages import CacheFactory, Stages, report_fallbacks
+from superkernel.compilation.stages import CacheFactory, Later, Stages, report_fallbacks
 from superkernel.core import settings
 from superkernel.core.arrays import interned
 from superkernel.core.options import Options
@@ -37,8 +38,10 @@ def compile_graph(
     *,
     threads: int | None = None,
     cache_factory: CacheFactory = ObjectCache,
+    later: Later | None = None,
 ) -> CompiledT:
-    """One kernel from one graph. Raises UnsupportedError, MachineError, VerificationError."""
+    """One kernel from one graph. Without `later` everything is done on return. Raises UnsupportedError, MachineError,
+    VerificationError."""
     run = Stages(settings.dump_stages())
     scoped = with_scopes(source, options.scopes)  # checked everywhere, in force where there is more than one entry
     source = _with_known_arrays(scoped if target.separates_scopes else source)
@@ -50,7 +53,7 @@ def compile_graph(
         return compile_graph(source, target, options, backend, threads=threads, cache_factory=cache_factory)
 
     job = replace(job, options=backend.settled(job, cache, other))
-    planned, chooser = _planned(run, job, backend, cache)
+    planned, chooser = _planned(run, job, backend, cache, later)
     return complete(run, job, backend, planned, cache, chooser)
 
 
@@ -93,6 +96,7 @@ def _planned(
     job: Job[TargetT],
     backend: Backend[TargetT, PlannedT, Any, Any, Any],
     cache: ObjectCache,
+    later: Later | None,
 ) -> tuple[PlannedT, Choice]:
     """The plan of a job, from the cache, or made and kept there: what makes it is not even imported until then. With it
     the choice of its kernels, for whoever asks for reasons."""
@@ -109,7 +113,9 @@ def _planned(
 
     planner = backend.planner(job)
     planned = plan_graph(run, job, planner)
-    if store is not None:
+    if store is not None and later is not None:
+        later(partial(store.keep, planned))
+    elif store is not None:
         with run.stage("keep"):
             store.keep(planned)
     return planned, lambda: planner.chooser

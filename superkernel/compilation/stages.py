@@ -20,6 +20,8 @@ from superkernel.ops.grouped import TILINGS
 from superkernel.scheduler.schedule import Schedule
 
 CacheFactory = Callable[[Path | None], ObjectCache]
+Later = Callable[[Callable[[], None]], None]
+"""Takes what need not be done before a kernel runs: keeping its plan in the cache."""
 
 
 class FallbackWarning(UserWarning):

@@ -78,6 +78,11 @@ class Graph:
     types: Mapping[str, TensorType]
 
     @cached_property
+    def ops(self) -> frozenset[str]:
+        """Names of the operators that it applies."""
+        return frozenset(node.op for node in self.nodes)
+
+    @cached_property
     def producers(self) -> Mapping[str, Node]:
         """value name -> the node that computes it (node outputs only)."""
         return {out: node for node in self.nodes for out in node.outputs}
@@ -131,16 +136,20 @@ class Graph:
         states: Mapping[str, Any] | None = None,
         updates: Mapping[str, str] | None = None,
         copy: bool | None = None,
+        inferred: Mapping[str, TensorType] | None = None,
     ) -> Graph:
         """Check, sort, infer. Raises GraphError with every violation found.
 
         Arrays of constants and states are copied where anybody may still write to them; read-only ones are used where
         they lie. Where copies would take more than 256 MiB, arrays above 1 MiB are made read-only instead: a write to
-        them raises ValueError. With `copy` True all are copied, with False none, and nobody may write to them."""
+        them raises ValueError. With `copy` True all are copied, with False none, and nobody may write to them.
+
+        `inferred`: types of values whose nodes are complete, with canonical attributes, and were typed by the
+        operators' own rules already, as a builder does at each call: they are not typed again."""
         if isinstance(outputs, str):
             raise GraphError("outputs is one text", expected="a sequence of value names", found=repr(outputs))
         return _Build(
-            name, dict(inputs), list(nodes), tuple(outputs), constants or {}, states or {}, updates or {}, copy
+            name, dict(inputs), list(nodes), tuple(outputs), constants or {}, states or {}, updates or {}, copy, inferred
         ).graph()
 
     def rebuilt(self, nodes: Iterable[Node], **changes: Any) -> Graph:
@@ -162,7 +171,9 @@ class _Build:
         states: Mapping[str, Any],
         updates: Mapping[str, str],
         copy: bool | None,
+        inferred: Mapping[str, TensorType] | None,
     ) -> None:
+        self.inferred = inferred or {}
         self.name, self.inputs, self.nodes, self.outputs = name, inputs, nodes, outputs
         self.wrong: list[Violation] = []
         self.constants = self.arrays(constants, "constant", copy)
@@ -300,6 +311,11 @@ class _Build:
         assert definition is not None
         if any(v is not None and v not in self.types for v in node.inputs):
             return None  # an earlier node already failed; its error is the one to read
+        if node.outputs and all(value in self.inferred for value in node.outputs):
+            known = [self.inferred[value] for value in node.outputs]
+            self.wrong += [v for kind in known for v in check_size(kind, where)]
+            self.types.update(zip(node.outputs, known, strict=True))
+            return node
         inputs = [None if v is None else self.types[v] for v in node.inputs]
         try:
             attrs = canonical_attrs(definition, node.attrs)

@@ -2,7 +2,8 @@
 
 Every kernel is planned and proved for its sizes as any other, and computes the same bits as one that was compiled for
 them alone. The machine code of sub-operators that do not change with the sizes is found in the cache, and constants
-are shared, as given and as packed. What is kept is bounded by number (`kernels_max`) and, where that is asked for, by
+are shared, as given and as packed. A call with new sizes returns before their plan is in the cache: a thread puts it
+there then, and a process that ends waits for it. What is kept is bounded by number (`kernels_max`) and, where that is asked for, by
 bytes (`bytes_max`).
 
 States (a KV cache) belong to the object: all its kernels work on the same arrays, one at a time, so that what they hold
@@ -11,12 +12,12 @@ survives a change of sizes. So no state's type or initial contents may depend on
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from threading import Lock, RLock
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -29,9 +30,12 @@ from superkernel.runtime.inputs import bind_arguments, inputs_given
 from superkernel.runtime.kernel import Array, Kernel
 from superkernel.runtime.result import RunReport, RunResult
 
+if TYPE_CHECKING:
+    from superkernel.compilation.stages import Later
+
 KERNELS_MAX = 16
 MET_MAX = 4096  # shapes of calls that are remembered; then anew
-Make = Callable[[Graph, Mapping[str, Array]], Kernel]
+Make: TypeAlias = "Callable[[Graph, Mapping[str, Array], Later], Kernel]"
 """What compiles a graph, with states in given arrays; those that are not given are new."""
 
 
@@ -49,6 +53,7 @@ class DynamicKernel:
         self._lock = Lock()  # of the kernels that there are
         self._making = Lock()
         self._background: ThreadPoolExecutor | None = None
+        self._unkept: deque[Callable[[], None]] = deque()  # what puts plans into the cache
         self._met: dict[tuple[Any, ...] | None, tuple[int, ...]] = {}  # sizes by the shapes of a call
         self._initial: Mapping[str, Array] | None = None  # of states, by the first graph
         self._reset: Mapping[str, Array] = {}  # the same, by the first kernel
@@ -108,7 +113,9 @@ class DynamicKernel:
     def at(self, **sizes: int) -> Kernel:
         """The kernel for given sizes, compiled where there is none: to compile ahead, to report, explain, save. Raises
         InputError, and what compiling raises."""
-        return self._at(self._checked(sizes))
+        kernel = self._at(self._checked(sizes))
+        self._keep_plans()
+        return kernel
 
     def prepare(self, *sizes: Mapping[str, int], wait: bool = True) -> None:
         """Compile for several choices of sizes, one after the other. Without `wait` in the background: calls go on
@@ -118,18 +125,35 @@ class DynamicKernel:
         if wait:
             for each in chosen:
                 self._at(each)
+                self._keep_plans()
         elif chosen:
-            if self._background is None:
-                self._background = ThreadPoolExecutor(1, "superkernel-prepare")
-            self._background.submit(self._prepare, chosen)
+            self._submit(self._prepare, chosen)
 
     def _prepare(self, chosen: Sequence[tuple[int, ...]]) -> None:
         """Compile the first in the background, then the others: an executor takes no more when the process ends."""
         with suppress(SuperKernelError):
             self._at(chosen[0])
-        if chosen[1:] and self._background is not None:
-            with suppress(RuntimeError):
-                self._background.submit(self._prepare, chosen[1:])
+            self._keep_plans()
+        if chosen[1:]:
+            self._submit(self._prepare, chosen[1:])
+
+    def _submit(self, work: Callable[..., None], *given: Any) -> None:
+        """To be done in the background, unless the process ends."""
+        with self._lock:
+            if self._background is None:
+                self._background = ThreadPoolExecutor(1, "superkernel-prepare")
+        with suppress(RuntimeError):
+            self._background.submit(work, *given)
+
+    def _keep_plans(self) -> None:
+        """Put the plans that have been made into the cache."""
+        while self._unkept:
+            try:
+                keep = self._unkept.popleft()
+            except IndexError:  # another thread was sooner
+                return
+            with paused():
+                keep()
 
     def _checked(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """Sizes in the dimensions' order. Raises InputError."""
@@ -164,7 +188,10 @@ class DynamicKernel:
                 self._met = {**self._met, shapes: sizes} if len(self._met) < MET_MAX else {shapes: sizes}
         kernel = self._at(sizes)
         with self._turn:
-            return kernel(*args)
+            results = kernel(*args)
+        if self._unkept:
+            self._submit(self._keep_plans)
+        return results
 
     def run(self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, **named: Any) -> RunResult[RunReport]:
         """Run once and return outputs by name: `Kernel.run` of the kernel for the inputs' shapes. Inputs: a mapping, a
@@ -176,7 +203,10 @@ class DynamicKernel:
             bound = bind_arguments(self.inputs, given or (), {})
         kernel = self._at(self._sizes(bound))
         with self._turn:
-            return kernel.run(bound)
+            result = kernel.run(bound)
+        if self._unkept:
+            self._submit(self._keep_plans)
+        return result
 
     def __repr__(self) -> str:
         ranges = ", ".join(f"{name} {low} to {high}" for name, (low, high) in self.dims.items())
@@ -198,7 +228,7 @@ class DynamicKernel:
             with paused():
                 graph = self._source.load(dict(zip(self.dims, sizes, strict=True)))
                 self._check_states(graph)
-                kernel = self._make(graph, self._states)
+                kernel = self._make(graph, self._states, self._unkept.append)
             if self._initial is None:
                 self._initial, self._reset = graph.states, kernel.initial_states
                 self._states.update(kernel.states)

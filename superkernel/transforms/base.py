@@ -27,6 +27,8 @@ class NodePass:
     rules: ClassVar[tuple[Mapping[str, NodeRule], ...]]
 
     def apply(self, graph: Graph) -> Graph:
+        if all(graph.ops.isdisjoint(rules) for rules in self.rules):
+            return graph
         editor = Editor(graph)
         for rules in self.rules:
             for node in editor.walk():
@@ -41,6 +43,8 @@ class PatternPass:
     rules: ClassVar[tuple[tuple[Pattern, Rewrite], ...]]
 
     def apply(self, graph: Graph) -> Graph:
+        if not any(pattern.begins_at(op) for pattern, _ in self.rules for op in graph.ops):
+            return graph
         editor = Editor(graph)
         rewrite_all(editor, self.rules)
         return editor.finish()

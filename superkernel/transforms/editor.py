@@ -41,8 +41,18 @@ class Editor:
         self.changes = 0
         self._names = {*graph.types, *(node.name for node in graph.nodes)}
         self._sequence = 0
-        for index, node in enumerate(graph.nodes):
-            self._insert(node, (index, 0))
+        for index, node in enumerate(graph.nodes):  # as `_insert` does: each pass goes through all nodes here
+            name = node.name
+            self.nodes[name], self.position[name] = node, (index, 0)
+            for value in node.outputs:
+                self.producer[value] = node
+            for read in node.inputs:
+                if read is not None:
+                    readers = self.readers.get(read)
+                    if readers is None:
+                        self.readers[read] = {name: 1}
+                    else:
+                        readers[name] = readers.get(name, 0) + 1
 
     # -- questions
 

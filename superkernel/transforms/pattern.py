@@ -41,6 +41,10 @@ class Pattern:
         """Every way in which the pattern matches the value, given what is bound already."""
         raise NotImplementedError
 
+    def begins_at(self, op: str) -> bool:
+        """Whether it may match what an operator computes."""
+        return True
+
 
 @dataclass(frozen=True)
 class Var(Pattern):
@@ -84,6 +88,9 @@ class Op(Pattern):
     where: Callable[[Node, Editor], bool] | None = None
     name: str = ""
 
+    def begins_at(self, op: str) -> bool:
+        return op == self.ops if isinstance(self.ops, str) else op in self.ops
+
     def find(self, editor: Editor, value: str, match: Match) -> Iterator[Match]:
         node = editor.producer.get(value)
         wanted = (self.ops,) if isinstance(self.ops, str) else self.ops
@@ -121,6 +128,9 @@ class Alt(Pattern):
     """Any of several patterns."""
 
     options: tuple[Pattern, ...]
+
+    def begins_at(self, op: str) -> bool:
+        return any(option.begins_at(op) for option in self.options)
 
     def find(self, editor: Editor, value: str, match: Match) -> Iterator[Match]:
         for option in self.options:
@@ -169,13 +179,16 @@ Rewrite = Callable[[Editor, Node, Match], bool]
 
 def rewrite_all(editor: Editor, rules: tuple[tuple[Pattern, Rewrite], ...]) -> None:
     """Applies the rules at every node, last nodes first (so that the largest expression wins), until none applies."""
+    by_op: dict[str, list[tuple[Pattern, Rewrite]]] = {}
     progress: Any = True
     while progress:
         progress = False
         for node in editor.walk(backwards=True):
             if len(node.outputs) != 1:
                 continue
-            for pattern, rewrite in rules:
+            if node.op not in by_op:
+                by_op[node.op] = [rule for rule in rules if rule[0].begins_at(node.op)]
+            for pattern, rewrite in by_op[node.op]:
                 match = first_match(editor, pattern, node)
                 if match is not None and rewrite(editor, node, match):
                     progress = True

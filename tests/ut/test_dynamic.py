@@ -325,8 +325,8 @@ def test_states_that_depend_on_sizes_are_refused(source: Any, said: str) -> None
     sizes = iter((1, 2))
     kernel = sk.DynamicKernel(
         DynamicSource({"rows": (1, 9)}, {}, lambda _: load_graph(source(next(sizes)))),
-        lambda graph, states: kernel_of(
-            compile_graph(graph, resolved("host"), sk.Options(), backend_of("cpu"), threads=1), states
+        lambda graph, states, later: kernel_of(
+            compile_graph(graph, resolved("host"), sk.Options(), backend_of("cpu"), threads=1, later=later), states
         ),
     )
     kernel.at(rows=1)
