@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from superkernel.scheduler.tiling import Pack, Tiling
 ALIGN_BYTES = 64
 ROOMY_FACTOR = 1.25
 _SMALL_CONSTANT_BYTES = 1 << 16  # up to this size equal contents are looked for
+_TABLE_MOST = 1024  # buffers of which all rows of interference are made at once: a bit of a megabyte
 
 
 @dataclass(frozen=True)
@@ -69,18 +71,8 @@ def plan_memory(
     every buffer, bytes."""
     parents = {name: b.inside for name, b in buffers.items() if b.inside is not None}
     lives = _lifetimes(subops, buffers, parents)
-    shared = _in_place(subops, buffers, lives)
-    offsets, arena = _arena(lives, buffers, shared, align)
-    if touched is not None and lives:
-        most = max(roomy_bytes, int(ROOMY_FACTOR * arena))
-        easy, size = _arena(lives, buffers, shared, align, touched)
-        if size <= most:
-            offsets, arena = easy, size
-        else:  # waits for reuse cannot be helped; who writes what still counts
-            touched = {name: replace(row, last={}) for name, row in touched.items()}
-        near, size = _arena(lives, buffers, shared, align, touched, limit=max(arena, roomy_bytes))
-        if size <= most:
-            offsets, arena = near, size
+    places = _Places(lives, buffers, _in_place(subops, buffers, lives), align)
+    offsets, arena = _offsets(places, touched, roomy_bytes) if touched is not None and lives else places.smallest
     blob = _Blob(constants, buffers, align)
     addresses = []
     for sub, tiling in zip(subops, tilings, strict=True):
@@ -164,42 +156,87 @@ def walks_alike(sub: SubOperator, source: int, target: int) -> bool:
     return all(load.strides == store.strides and load.offset == store.offset for load in loads)
 
 
-def _arena(
-    lives: Mapping[str, tuple[int, int]],
-    buffers: Mapping[str, ValueBuffer],
-    shared: Mapping[str, str],
-    align: int,
-    touched: Mapping[str, BufferUse] | None = None,
-    limit: int = 0,
-) -> tuple[dict[str, int], int]:
-    """Offsets of all arena buffers and the arena's size. With `touched`, bytes are reused only by writers that know
-    of all earlier users; with a limit, too, by the core that had them before, where that needs no more bytes."""
-    roots: dict[str, str] = {}
-    spans: dict[str, tuple[int, int]] = {}
-    for name, (first, last) in sorted(lives.items(), key=lambda item: item[1]):
-        root = roots[shared[name]] if name in shared else name
-        roots[name] = root
-        known = spans.get(root, (first, last))
-        spans[root] = (min(known[0], first), max(known[1], last))
-    names = list(spans)
-    sizes = [_rounded(buffers[root].type.nbytes, align) for root in names]
-    users = _users(roots, names, touched) if touched is not None else []
-    meets = _Interference([spans[root] for root in names], users)
-    owners = Owners([user.runs for user in users], align, limit) if limit else None
-    order = sorted(range(len(names)), key=lambda i: (-sizes[i], spans[names[i]], names[i]))
-    starts, ends = np.zeros(len(names), np.int64), np.zeros(len(names), np.int64)
-    done = np.zeros(len(names), np.bool_)
-    for i in order:
-        row = meets.row(i)
-        rivals = np.flatnonzero(row & done)
-        starts[i] = _lowest_gap(starts[rivals], ends[rivals], sizes[i])
-        if owners is not None:
-            starts[i] = owners.choose(i, sizes[i], int(starts[i]), starts[rivals], ends[rivals], ~row)
-            owners.place(i, int(starts[i]))
-        ends[i] = starts[i] + sizes[i]
-        done[i] = True
-    place = {root: int(starts[i]) for i, root in enumerate(names)}
-    return {name: place[roots[name]] for name in lives}, int(ends.max(initial=0))
+Offsets = tuple[dict[str, int], int]
+"""Offsets of all arena buffers, and the arena's size."""
+
+
+def _offsets(places: _Places, touched: Mapping[str, BufferUse], roomy_bytes: int) -> Offsets:
+    """An arena in which reuse never needs a wait of its own, where that is small enough, and in which addresses are
+    reused by the core that had them before, where that is."""
+
+    def fits(size: int) -> bool:
+        """Whether it is at most `roomy_bytes`, or little more than the smallest arena: of that, what lives together
+        often says enough."""
+        return size <= max(roomy_bytes, int(ROOMY_FACTOR * places.together)) or size <= max(
+            roomy_bytes, int(ROOMY_FACTOR * places.smallest[1])
+        )
+
+    meets = places.interference(touched)
+    offsets, arena = places.arena(meets)
+    if not fits(arena):  # waits for reuse cannot be helped; who writes what still counts
+        offsets, arena = places.smallest
+        meets = places.interference({name: replace(row, last={}) for name, row in touched.items()})
+    near, size = places.arena(meets, limit=max(arena, roomy_bytes))
+    return (near, size) if fits(size) else (offsets, arena)
+
+
+class _Places:
+    """What is to be placed: buffers, or several that take one place over from each other."""
+
+    def __init__(
+        self,
+        lives: Mapping[str, tuple[int, int]],
+        buffers: Mapping[str, ValueBuffer],
+        shared: Mapping[str, str],
+        align: int,
+    ) -> None:
+        self.roots: dict[str, str] = {}
+        spans: dict[str, tuple[int, int]] = {}
+        for name, (first, last) in sorted(lives.items(), key=lambda item: item[1]):
+            root = self.roots[shared[name]] if name in shared else name
+            self.roots[name] = root
+            known = spans.get(root, (first, last))
+            spans[root] = (min(known[0], first), max(known[1], last))
+        self.names, self.spans, self.align = list(spans), list(spans.values()), align
+        self.sizes = [_rounded(buffers[root].type.nbytes, align) for root in self.names]
+        self._order = sorted(range(len(spans)), key=lambda i: (-self.sizes[i], self.spans[i], self.names[i]))
+
+    @cached_property
+    def smallest(self) -> Offsets:
+        """Bytes are reused as soon as nobody needs what they hold."""
+        return self.arena(_Interference(self.spans, []))
+
+    @cached_property
+    def together(self) -> int:
+        """The most bytes that live at one time: no arena is smaller."""
+        change: dict[int, int] = {}
+        for (first, last), size in zip(self.spans, self.sizes, strict=True):
+            change[first] = change.get(first, 0) + size
+            change[last + 1] = change.get(last + 1, 0) - size
+        return max(accumulate(change[at] for at in sorted(change)), default=0)
+
+    def interference(self, touched: Mapping[str, BufferUse]) -> _Interference:
+        """That of writers that know of all earlier users."""
+        return _Interference(self.spans, _users(self.roots, self.names, touched))
+
+    def arena(self, meets: _Interference, limit: int = 0) -> Offsets:
+        """Offsets where what interferes shares no bytes. With a limit, bytes are reused, too, by the core that had them
+        before, where that needs no more bytes than it."""
+        sizes, names = self.sizes, self.names
+        owners = Owners(meets.runs, self.align, limit) if limit else None
+        starts, ends = np.zeros(len(names), np.int64), np.zeros(len(names), np.int64)
+        done = np.zeros(len(names), np.bool_)
+        for i in self._order:
+            row = meets.row(i)
+            rivals = np.flatnonzero(row & done)
+            starts[i] = _lowest_gap(starts[rivals], ends[rivals], sizes[i])
+            if owners is not None:
+                starts[i] = owners.choose(i, sizes[i], int(starts[i]), starts[rivals], ends[rivals], ~row)
+                owners.place(i, int(starts[i]))
+            ends[i] = starts[i] + sizes[i]
+            done[i] = True
+        place = {root: int(starts[i]) for i, root in enumerate(names)}
+        return {name: place[root] for name, root in self.roots.items()}, int(ends.max(initial=0))
 
 
 def _lowest_gap(starts: NDArray[np.int64], ends: NDArray[np.int64], need: int) -> int:
@@ -214,8 +251,8 @@ def _lowest_gap(starts: NDArray[np.int64], ends: NDArray[np.int64], need: int) -
 
 
 class _Interference:
-    """Which buffers must not share bytes, one row at a time: those that live together, and, with users given, those
-    whose later one does not know that the earlier one's users are done."""
+    """Which buffers must not share bytes: those that live together, and, with users given, those whose later one does
+    not know that the earlier one's users are done. `runs`: which core writes which bytes of each."""
 
     def __init__(self, spans: Sequence[tuple[int, int]], users: Sequence[BufferUse]) -> None:
         table = np.array(spans, np.int64).reshape(-1, 2)
@@ -223,13 +260,20 @@ class _Interference:
         cores = range(len(users[0].ready)) if users else range(0)
         self._used = [np.array([u.last.get(c, -1) for u in users]) for c in cores]
         self._ready = [np.array([u.ready[c] for u in users]) for c in cores]
+        self.runs = [user.runs for user in users]
+        self._rows = self._of(np.s_[:, None]) if len(spans) <= _TABLE_MOST else None
 
     def row(self, i: int) -> NDArray[np.bool_]:
         """Buffers that interfere with buffer i."""
-        before, after = self._last < self._first[i], self._first > self._last[i]
+        found: NDArray[np.bool_] = self._of(i) if self._rows is None else self._rows[i]
+        return found
+
+    def _of(self, at: Any) -> NDArray[np.bool_]:
+        """The row of one buffer, or of all."""
+        before, after = self._last < self._first[at], self._first > self._last[at]
         for used, ready in zip(self._used, self._ready, strict=True):
-            before &= used <= ready[i]
-            after &= used[i] <= ready
+            before &= used <= ready[at]
+            after &= used[at] <= ready
         clear: NDArray[np.bool_] = before | after
         return ~clear
 

@@ -49,7 +49,8 @@ class Owners:
         offsets = offsets[~taken.any(axis=1)]
         if len(offsets) == 0:
             return lowest
-        offsets = np.append(offsets[: _CANDIDATES_MOST - 1], offsets[-1])  # the last: where nothing is yet, if anywhere
+        if len(offsets) > _CANDIDATES_MOST:  # and the last: where nothing is yet, if anywhere
+            offsets = np.concatenate((offsets[: _CANDIDATES_MOST - 1], offsets[-1:]))
         first, stop, core = (others[:, i].reshape(-1, 1, 1) for i in range(3))  # others x offsets x own
         low, high = np.maximum(own[:, 0] + offsets[:, None], first), np.minimum(own[:, 1] + offsets[:, None], stop)
         foreign = (np.maximum(high - low, 0) * (own[:, 2] != core)).sum(axis=(0, 2))

@@ -16,7 +16,7 @@ from the resulting order, then accesses become absolute.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from superkernel.core.options import Options
@@ -156,6 +156,10 @@ class Written:
     stored: int  # bytes of the extent, at most
 
 
+Source = tuple[Written, int]
+"""What is read of a part that a core has written, and how many bytes, roughly."""
+
+
 class _Placer:
     """The list scheduler's state."""
 
@@ -170,6 +174,7 @@ class _Placer:
         self.written: dict[str, list[Written]] = {}
         self.before = issued(grouping)
         self.placed: dict[int, Placement] = {}
+        self._sources: dict[tuple[int, int, Range], list[Source]] = {}  # of ranges of what is to be placed next
 
     def run(self) -> list[int]:
         """The global order; `placed` then has every placement."""
@@ -248,8 +253,8 @@ class _Placer:
         if not partition.ranges:
             return Placement(partition, (), max(self.free), "nothing to do")
         options = sorted({min(self.book.apart, key=lambda c: (self.free[c], c)), *self._owners(i)})
-        best = min(options, key=lambda c: (self._finish(i, partition, (c,)), c))
-        return Placement(partition, (best,), self._finish(i, partition, (best,)), "one core: too small to share")
+        finish_ns, best = min((self._finish(i, partition, (c,)), c) for c in options)
+        return Placement(partition, (best,), finish_ns, "one core: too small to share")
 
     def _owners(self, i: int) -> list[int]:
         """Cores that wrote what the sub-operator reads, the largest shares first; a few of them."""
@@ -282,11 +287,9 @@ class _Placer:
 
     def _shares(self, i: int, partition: Partition, part: Range) -> dict[int, int]:
         """Of what a range reads, how many bytes each core wrote, roughly."""
-        sub, share = self.subops[i], dict[int, int]()
-        for read in self.book.reads(sub.body, partition.tiling, part):
-            for source in self._written_near(sub.values[read.operand], read):
-                if count := self.book.shared_bytes(read, source.extent):
-                    share[source.core] = share.get(source.core, 0) + count
+        share: dict[int, int] = {}
+        for source, count in self._sources_of(i, partition, part):
+            share[source.core] = share.get(source.core, 0) + count
         return share
 
     def _side_by_side(self, i: int, rivals: Sequence[int]) -> bool:
@@ -305,15 +308,13 @@ class _Placer:
         return max((t for t in self._finish_times(i, partition, cores)), default=max(self.free))
 
     def _finish_times(self, i: int, partition: Partition, cores: Sequence[int]) -> list[float]:
-        sub = self.subops[i]
         times = []
         for core, part, work in zip(cores, partition.ranges, partition.work_ns, strict=True):
             start, moved = self.free[core], 0
-            for read in self.book.reads(sub.body, partition.tiling, part):
-                for source in self._written_near(sub.values[read.operand], read):
-                    if source.core != core and (count := self.book.shared_bytes(read, source.extent)):
-                        start = max(start, source.finish_ns + self.handover_ns)
-                        moved += min(count, source.stored)
+            for source, count in self._sources_of(i, partition, part):
+                if source.core != core:
+                    start = max(start, source.finish_ns + self.handover_ns)
+                    moved += min(count, source.stored)
             times.append(start + work + moved / LINE_BYTES * self.book.target.line_ns)
         return times
 
@@ -326,7 +327,8 @@ class _Placer:
         for core, part, finish in zip(placement.cores, partition.ranges, times, strict=True):
             self.free[core] = finish
             if self.cores > 1:
-                self.known.run(position, core, self._sources(sub, partition, part, core))
+                sources = self._sources_of(i, partition, part)
+                self.known.run(position, core, ((s.position, s.core) for s, _ in sources if s.core != core))
             stored = partition.tiling.stored_bytes(sub.body, *part)
             for access in self.book.accesses(sub.body, partition.tiling, part):
                 if access.write:
@@ -338,18 +340,22 @@ class _Placer:
         for name, parts in records.items():
             self.written.setdefault(name, []).extend(parts)
         self.placed[i] = placement
+        self._sources.clear()
 
-    def _written_near(self, name: str, read: OperandBytes) -> list[Written]:
-        """Parts of a buffer that lie between the first and the last byte that is read."""
-        low, high = read.low, read.high
-        return [w for w in self.written.get(name, ()) if w.extent.low < high and low < w.extent.high]
-
-    def _sources(self, sub: SubOperator, partition: Partition, part: Range, core: int) -> Iterator[tuple[int, int]]:
-        """(position, core) of tasks on other cores whose data the range reads."""
-        for read in self.book.reads(sub.body, partition.tiling, part):
-            for source in self._written_near(sub.values[read.operand], read):
-                if source.core != core and self.book.shared_bytes(read, source.extent):
-                    yield source.position, source.core
+    def _sources_of(self, i: int, partition: Partition, part: Range) -> list[Source]:
+        """What a range reads of what has been written, read by read. Asked for each core that may take the range."""
+        key = (i, id(partition), part)  # of partitions that are held until one of them is taken
+        found = self._sources.get(key)
+        if found is None:
+            sub, shared_bytes = self.subops[i], self.book.shared_bytes
+            found = self._sources[key] = []
+            for read in self.book.reads(sub.body, partition.tiling, part):
+                low, high = read.low, read.high
+                for source in self.written.get(sub.values[read.operand], ()):
+                    extent = source.extent
+                    if extent.low < high and low < extent.high and (count := shared_bytes(read, extent)):
+                        found.append((source, count))
+        return found
 
     def makespan_ns(self) -> float:
         """When everything is done and joined, by estimate."""

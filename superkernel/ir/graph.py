@@ -148,8 +148,9 @@ class Graph:
         operators' own rules already, as a builder does at each call: they are not typed again."""
         if isinstance(outputs, str):
             raise GraphError("outputs is one text", expected="a sequence of value names", found=repr(outputs))
+        arrays, initial = constants or {}, states or {}
         return _Build(
-            name, dict(inputs), list(nodes), tuple(outputs), constants or {}, states or {}, updates or {}, copy, inferred
+            name, dict(inputs), list(nodes), tuple(outputs), arrays, initial, updates or {}, copy, inferred or {}
         ).graph()
 
     def rebuilt(self, nodes: Iterable[Node], **changes: Any) -> Graph:
@@ -171,9 +172,9 @@ class _Build:
         states: Mapping[str, Any],
         updates: Mapping[str, str],
         copy: bool | None,
-        inferred: Mapping[str, TensorType] | None,
+        inferred: Mapping[str, TensorType],
     ) -> None:
-        self.inferred = inferred or {}
+        self.inferred = inferred
         self.name, self.inputs, self.nodes, self.outputs = name, inputs, nodes, outputs
         self.wrong: list[Violation] = []
         self.constants = self.arrays(constants, "constant", copy)

@@ -3,8 +3,8 @@
 Every kernel is planned and proved for its sizes as any other, and computes the same bits as one that was compiled for
 them alone. The machine code of sub-operators that do not change with the sizes is found in the cache, and constants
 are shared, as given and as packed. A call with new sizes returns before their plan is in the cache: a thread puts it
-there then, and a process that ends waits for it. What is kept is bounded by number (`kernels_max`) and, where that is asked for, by
-bytes (`bytes_max`).
+there then, and a process that ends waits for it. What is kept is bounded by number (`kernels_max`) and, where that is
+asked for, by bytes (`bytes_max`).
 
 States (a KV cache) belong to the object: all its kernels work on the same arrays, one at a time, so that what they hold
 survives a change of sizes. So no state's type or initial contents may depend on the sizes.
