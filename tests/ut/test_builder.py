@@ -11,7 +11,7 @@ from superkernel.builder import GraphBuilder
 from superkernel.builder.generate import TARGET, source
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import GraphError, InputError, SuperKernelError
-from superkernel.ir.graph import KernelType
+from superkernel.ir.graph import Graph, KernelType
 from superkernel.ops.table import op_table
 from superkernel.reference import evaluate
 
@@ -289,3 +289,20 @@ def test_unused_own_constants_are_dropped_and_named_ones_kept() -> None:
     b.constant(np.ones(2, np.float32), name="kept")
     b.output(b.relu(x))
     assert list(b.graph().constants) == ["kept"]
+
+
+def test_types_are_those_that_a_graph_infers_by_itself() -> None:
+    b = GraphBuilder("net")
+    x = b.input("x", (4, 6), "f16")
+    b.rename(halves := b.split(b.cast(x, "f32"), sizes=(2, 4), axis=1)[1], "wide")
+    b.output(b.reduce_max(halves @ b.constant(np.ones((4, 3), np.float32)), axes=(-1,)), name="y")
+    made = b.graph()
+    parts = {name: getattr(made, name) for name in ("name", "inputs", "constants", "outputs")}
+    assert made == Graph.build(nodes=made.nodes, copy=False, **parts)
+
+
+def test_a_value_that_no_process_holds_is_refused() -> None:
+    b = GraphBuilder("net")
+    b.output(b.expand(b.input("x", (1, 1)), shape=(1 << 24, 1 << 24)), name="y")
+    with pytest.raises(GraphError, match="too large to be addressed"):
+        b.graph()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -223,6 +224,51 @@ kernel.prepare(*({"rows": rows} for rows in range(1, 401)), wait=False)
     ran = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=300, check=True)
     assert ran.stderr == ""
     assert 1 <= len(ran.stdout.split()) < 400
+
+
+def test_plans_are_kept_behind_the_call_and_before_the_process_ends(tmp_path: Path) -> None:
+    text = """
+import threading
+import numpy as np
+import superkernel as sk
+from superkernel.compilation.planned import PlanStore
+
+def doubled(rows):
+    b = sk.GraphBuilder()
+    x = b.input("x", (rows, 8), "f32")
+    b.output(b.add(x, x), name="y")
+    return b
+
+kept, keep, go_on = [], PlanStore.keep, threading.Event()
+
+def slow(store, planned):
+    go_on.wait(20)
+    kept.append(planned)
+    keep(store, planned)
+
+PlanStore.keep = slow
+kernel = sk.compile_dynamic(doubled, {"rows": (1, 400)}, threads=1)
+assert kernel(np.ones((3, 8), np.float32)).sum() == 48
+assert kernel.run([np.ones((4, 8), np.float32)]).outputs["y"].sum() == 64
+print(*kept, *("place" in made._compiled.stage_ns for made in kernel._kernels.values()))
+go_on.set()
+"""
+    cache = {**os.environ, "SK_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", text]
+    first, second = (
+        subprocess.run(command, capture_output=True, text=True, timeout=300, check=True, env=cache) for _ in range(2)
+    )
+    assert (first.stdout, first.stderr) == ("True True\n", "")  # planned, and nothing kept when the calls returned
+    assert (second.stdout, second.stderr) == ("False False\n", "")
+
+
+def test_plans_of_kernels_made_ahead_are_kept_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SK_CACHE_DIR", str(tmp_path))
+    dynamic().at(batch=1, seq=3)
+    dynamic().prepare({"batch": 1, "seq": 4})
+    again = dynamic()
+    assert all("place" not in again.at(batch=1, seq=seq)._compiled.stage_ns for seq in (3, 4))
+    assert "place" in again.at(batch=1, seq=5)._compiled.stage_ns
 
 
 def test_several_threads_share_kernels() -> None:

@@ -13,9 +13,10 @@ from seeds import seeds
 from superkernel.core.errors import VerificationError
 from superkernel.ir.body import Role
 from superkernel.ir.graph import Graph
+from superkernel.scheduler import memory
 from superkernel.scheduler.grouping import Grouping, view_chain
 from superkernel.scheduler.hostcall import HostCallTiling
-from superkernel.scheduler.memory import ALIGN_BYTES, MemoryPlan, plan_memory, walks_alike
+from superkernel.scheduler.memory import ALIGN_BYTES, BufferUse, MemoryPlan, plan_memory, walks_alike
 from superkernel.scheduler.memory_check import check_memory
 from superkernel.scheduler.schedule import MemoryAddress, Space
 
@@ -177,3 +178,30 @@ def test_outputs_and_states_have_their_own_spaces() -> None:
     }
     assert not {Space.INPUT, Space.CONSTANT} & {space for space, _ in written}
     assert any(space is Space.OUTPUT for space, _ in written)
+
+
+@pytest.mark.parametrize("seed", seeds(8))
+def test_the_smallest_arena_decides_whether_it_is_laid_out_or_not(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With and without the shortcut, and with rows of interference made one by one."""
+    rng = np.random.default_rng(seed)
+    grouping, _ = planned(random_graph(seed, 30), fuse=False)
+    tilings = [HostCallTiling()] * len(grouping.subops)
+    touched = {
+        name: BufferUse(
+            {int(core): int(rng.integers(30)) for core in range(2)},
+            [int(rng.integers(-1, 30)) for _ in range(2)],
+            ((0, 64, 0), (64, max(65, buffer.type.nbytes), 1)),
+        )
+        for name, buffer in grouping.buffers.items()
+    }
+
+    def plans() -> list[MemoryPlan]:
+        parts = grouping.subops, tilings, grouping.buffers, grouping.constants, touched
+        return [plan_memory(*parts, roomy_bytes=roomy) for roomy in (0, 1 << 10, 1 << 14, 1 << 20)]
+
+    short = plans()
+    monkeypatch.setattr(memory, "_TABLE_MOST", 0)
+    assert plans() == short
+    monkeypatch.setattr(memory._Places, "together", 0)
+    assert plans() == short
+    assert len({plan.arena_bytes for plan in short}) > 1

@@ -21,11 +21,11 @@ from superkernel.builder import GraphBuilder, Tensor
 from superkernel.core.errors import GraphError
 from superkernel.ir.graph import Graph, Node
 from superkernel.reference import evaluate
-from superkernel.transforms import simplify
+from superkernel.transforms import STANDARD, simplify
 from superkernel.transforms.activations import FuseActivations
 from superkernel.transforms.affine import MergeAffine
 from superkernel.transforms.attention import FuseAttention
-from superkernel.transforms.base import Pass
+from superkernel.transforms.base import Pass, PatternPass
 from superkernel.transforms.cleanup import MergeReindexing, RemoveIdentities
 from superkernel.transforms.cse import ShareSubexpressions
 from superkernel.transforms.dead import RemoveDead
@@ -34,6 +34,7 @@ from superkernel.transforms.fold import FoldConstants
 from superkernel.transforms.gathers import SliceGathers
 from superkernel.transforms.linear import FoldIntoWeights, LowerBatchNorm, LowerGemm
 from superkernel.transforms.norms import FuseNorms
+from superkernel.transforms.pattern import Match
 
 TEXTS = Path(__file__).with_name("transforms")
 RNG = np.random.default_rng(7)
@@ -335,6 +336,17 @@ def test_second_application_changes_nothing(name: str) -> None:
 def test_standard_passes_keep_the_meaning(name: str) -> None:
     before = build(CASES[name].build)
     assert_equal(before, simplify(before), 1e-3)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_patterns_match_only_where_they_say_that_they_begin(name: str) -> None:
+    editor = Editor(build(CASES[name].build))
+    passes = [step for step in STANDARD if isinstance(step, PatternPass)]
+    assert len(passes) == 2
+    for pattern, _ in (rule for step in passes for rule in step.rules):
+        begins = {node.name for node in editor.nodes.values() if pattern.begins_at(node.op)}
+        ways = ((node.name, pattern.find(editor, node.outputs[0], Match())) for node in editor.nodes.values())
+        assert {node for node, found in ways if any(True for _ in found)} <= begins
 
 
 # -- what they must leave alone
