@@ -62,8 +62,10 @@ def requantise(x: Expr, scale: float, zero_point: int, dtype: DType) -> Expr | N
         x = x.is_nan().choose(x.const(float(np.float32(-zero_point) * s)), x)
     x = (x > float(np.float32(low) * s)).choose(x, x.const(float(np.float32(low) * s)))
     x = (x < float(np.float32(high) * s)).choose(x, x.const(float(np.float32(high) * s)))
-    quotient = x * reciprocal
-    shifted = (-quotient).fma(float(s), x).fma(reciprocal, quotient) + MAGIC
+    if reciprocal != 1.0:
+        quotient = x * reciprocal
+        x = (-quotient).fma(float(s), x).fma(reciprocal, quotient)
+    shifted = x + MAGIC
     codes = (shifted.bits() + zero_point).to_int(8)
     codes.whole = shifted, zero_point
     return codes

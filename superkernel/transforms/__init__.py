@@ -22,6 +22,7 @@ from superkernel.transforms.norms import FuseNorms
 from superkernel.transforms.quantised import FoldDequantised, FuseQuantised, LowerIntegerConv
 from superkernel.transforms.rotary import FuseRotary
 from superkernel.transforms.signed import SignedIntegers
+from superkernel.transforms.steps import CountSteps
 from superkernel.transforms.transposed import ConvolveByPhases
 
 STANDARD: tuple[Pass, ...] = (
@@ -52,6 +53,7 @@ def simplify(graph: Graph, quantised: bool = False, signed: bool = False) -> Gra
     `signed`: of signed ones without zero points."""
     first: tuple[Pass, ...] = (FuseQuantised(),) if quantised else (LowerIntegerConv(),)
     first = (*first, SignedIntegers()) if quantised and signed else first
-    for step in (*first, FoldDequantised(), *STANDARD):
+    last: tuple[Pass, ...] = (CountSteps(),) if quantised else ()
+    for step in (*first, FoldDequantised(), *STANDARD, *last):
         graph = step.apply(graph)
     return graph

@@ -30,7 +30,7 @@ def near_ties(scale: np.float32, low: int, high: int) -> NDArray[np.float32]:
 def test_codes_are_those_of_the_division(dtype: str, zero: int) -> None:
     numpy_dtype = np.dtype({"u8": "uint8", "i8": "int8"}[dtype])
     info = np.iinfo(numpy_dtype)
-    for scale in SCALES[:6]:
+    for scale in (*SCALES[:6], np.float32(1)):
         x = near_ties(scale, int(info.min) - zero, int(info.max) - zero)
         b = sk.GraphBuilder("codes")
         point = b.constant(np.array(zero, numpy_dtype))
@@ -48,7 +48,7 @@ def test_codes_that_are_dequantised_at_once_give_the_same_values(dtype: str, zer
     """Values never become bytes then: to the bit, the sign of zeros included."""
     numpy_dtype = np.dtype({"u8": "uint8", "i8": "int8"}[dtype])
     info = np.iinfo(numpy_dtype)
-    for scale in SCALES[:4]:
+    for scale in (*SCALES[:4], np.float32(1)):
         x = near_ties(scale, int(info.min) - zero, int(info.max) - zero)
         point, factor = zero + other, np.float32(scale * 1.5)
         b = sk.GraphBuilder("values")
