@@ -53,6 +53,7 @@ class Commands(Flow):
         self.target = target
         self._scratch: Number = 0
         self._operands: Sequence[Number] = ()
+        self.issued: set[str] = set()
 
     def _global(self, address: Address) -> Number:
         base = self._scratch if address.operand == SCRATCH else self._operands[address.operand]
@@ -63,6 +64,7 @@ class Commands(Flow):
     ) -> None:
         """The stores that issue a command, the doorbell last."""
         self._check(spec, engine, types, given)
+        self.issued.add(spec.name)
         words: dict[int, Number] = {DOORBELL: spec.opcode}
         for place, dtype in enumerate(types):
             words[DOORBELL] |= TYPE_CODES[dtype] << OPCODE_BITS + TYPE_BITS * place

@@ -53,7 +53,8 @@ class LocalUse:
 @dataclass(frozen=True)
 class KernelCode:
     """What the program needs to know of an emitted kernel: which operands it waits for, which of them the control unit
-    reads itself, its local memory, and the flags (source, target, number) that must stand at 1 when it begins."""
+    reads itself, its local memory, the flags (source, target, number) that must stand at 1 when it begins, and which
+    engine commands it issues."""
 
     symbol: str
     waits: tuple[int, ...]
@@ -61,6 +62,7 @@ class KernelCode:
     operands: int
     uses: tuple[LocalUse, ...]
     credits: tuple[tuple[Engine, Engine, int], ...]
+    commands: frozenset[str]
 
 
 def emit_kernel(
@@ -105,6 +107,7 @@ def emit_kernel(
         len(body.operands),
         tuple(_local_uses(dry)),
         tuple((c.source, c.target, c.base + slot + RESERVED_FLAGS) for c in plan.credits for slot in range(c.depth)),
+        frozenset(kb.issued),
     )
 
 

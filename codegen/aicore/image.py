@@ -86,6 +86,11 @@ class AicoreImage:
         notes = (*self.image.notes, (certificate_note.SECTION, certificate))
         return certificate_note.sealed(replace(self.image, segments=(*self.image.segments, *extra), notes=notes).elf())
 
+    @cached_property
+    def commands(self) -> dict[str, frozenset[str]]:
+        """The engine commands that each kernel function issues, by symbol."""
+        return {code.symbol: code.commands for c in self.calls if c is not None for code in c.codes.values()}
+
     @property
     def launches(self) -> int:
         """Launches of the fused kernel: one per scope, and one more behind each sub-operator without a kernel."""

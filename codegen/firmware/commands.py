@@ -6,7 +6,7 @@ emitter gets the function under construction and the operands.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TypeAlias
@@ -63,9 +63,11 @@ class CommandSet:
 
         return register
 
-    def emit(self, module: ir.Module, target: AicoreTarget) -> None:
-        """Write the functions."""
+    def emit(self, module: ir.Module, target: AicoreTarget, held: Container[str]) -> None:
+        """Write the functions of the commands that are `held`."""
         for name, emit in self.emitters.items():
+            if name not in held:
+                continue
             c = Code(module, symbol_of(name), 2)
             emit(c, Operands(c, name, c.args[1]), target)
             c.ret()

@@ -17,23 +17,30 @@ Invariant: a hart writes its own state only.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from llvmlite import ir
 
 from superkernel.codegen.aicore.scalar import I64, Number, Scalar, Variable, ir_of
 from superkernel.codegen.firmware.base import OPCODES, FirmwarePart, function
 from superkernel.codegen.firmware.code import Code, Operands, scalar
 from superkernel.codegen.firmware.commands import symbol_of
-from superkernel.codegen.firmware.memory import FLAGS, LOG, STATE, USED, Failure
+from superkernel.codegen.firmware.memory import FLAGS, LOG, STATE, USED, Failure, FirmwareMap
 from superkernel.target.engines.model import Engine
 from superkernel.target.engines.table import spec_of
 
 QUEUED = (Engine.MTE2, Engine.MTE1, Engine.M, Engine.FIX, Engine.V, Engine.MTE3)
 _MOVERS = sum(1 << engine.value for engine in (Engine.MTE2, Engine.FIX, Engine.MTE3))
-_ORDERING = ("set_flag", "wait_flag", "barrier", "drain", "cross_set", "cross_wait", "notify", "wait_memory")
+ORDERING = ("set_flag", "wait_flag", "barrier", "drain", "cross_set", "cross_wait", "notify", "wait_memory")
 
 
 class QueueCode(FirmwarePart):
-    """The functions around queues."""
+    """The functions around queues. `held`: the commands that move or compute and have a function; others are failures
+    of kind COMMAND."""
+
+    def __init__(self, module: ir.Module, places: FirmwareMap, held: Collection[str]) -> None:
+        super().__init__(module, places)
+        self.held = held
 
     # Executing --------------------------------------------------------------------------------------------------------
 
@@ -48,7 +55,7 @@ class QueueCode(FirmwarePart):
                 c.put("inexact", c.get("inexact") + 1)
             c.call(symbol_of(name), state, record)
 
-        cases = {op: lambda name=name: case(name) for name, op in OPCODES.items() if name not in _ORDERING}
+        cases = {OPCODES[name]: lambda name=name: case(name) for name in sorted(self.held)}
         c.switch(opcode, cases, lambda: c.fail(Failure.COMMAND, c.load_number(record)))
 
     @function(result=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,6 +81,8 @@ def _add_size(
     sub.add_argument("more", nargs="*", metavar="MODEL", help="further models for the same target")
     text = "count as selected what this manifest lists; repeatable, merged (default: all)"
     sub.add_argument("--selected", action="append", default=[], metavar="FILE", help=text)
+    text = "of an accelerator: what the emulator's firmware takes, too, with the engine commands of these kernels alone"
+    sub.add_argument("--firmware", action="store_true", help=text)
 
 
 def _size(args: argparse.Namespace, load_model: Callable[[argparse.Namespace], Kernel]) -> int:
@@ -95,8 +97,27 @@ def _size(args: argparse.Namespace, load_model: Callable[[argparse.Namespace], K
     given = [manifest for manifest, _ in models.values()]
     selected = merge(map(Manifest.load, args.selected)) if args.selected else None
     merge([*given, *([selected] if selected is not None else [])])  # of one version, registry, ABI and target
-    print(kernels_size(models, selected, as_json=args.json))
+    firmware = _firmware_bytes([*kernels.values()]) if args.firmware else None
+    print(kernels_size(models, selected, firmware=firmware, as_json=args.json))
     return 0
+
+
+def _firmware_bytes(kernels: Sequence[Kernel]) -> Callable[[Iterable[str] | None], int]:
+    """Bytes of code of a firmware that serves some kernel functions. Raises InputError where the target has none."""
+    from superkernel.backends.aicore.kernel import AicoreKernel
+    from superkernel.backends.aicore.qemu import firmware_of
+
+    ours = [kernel for kernel in kernels if isinstance(kernel, AicoreKernel)]
+    if not ours:
+        raise InputError("the host has no firmware", location="--firmware", expected="--target of an accelerator")
+    target = ours[0].emulated_target
+    issued = {name: commands for kernel in ours for name, commands in kernel.commands().items()}
+
+    def firmware_bytes(functions: Iterable[str] | None) -> int:
+        held = None if functions is None else frozenset[str]().union(*(issued[name] for name in functions))
+        return firmware_of(target, held).image.code_bytes
+
+    return firmware_bytes
 
 
 def _raise_missing(paths: list[str]) -> None:

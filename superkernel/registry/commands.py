@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,10 +120,15 @@ def kernels_name(text: str, *, elements: int | None = None, channels: int | None
 
 
 def kernels_size(
-    models: Mapping[str, tuple[Manifest, Mapping[str, int]]], selected: Manifest | None = None, *, as_json: bool = False
+    models: Mapping[str, tuple[Manifest, Mapping[str, int]]],
+    selected: Manifest | None = None,
+    *,
+    firmware: Callable[[Iterable[str] | None], int] | None = None,
+    as_json: bool = False,
 ) -> str:
     """What the code of kernels takes: of all functions that models have, of those of the kernels that `selected` lists,
-    of each kernel alone. `models`: name -> manifest, and bytes by function."""
+    of each kernel alone. `models`: name -> manifest, and bytes by function. `firmware`: bytes of an emulator's firmware
+    that serves some functions, or (None) whatever there may be."""
     sizes: dict[str, int] = {}
     rows: dict[str, set[str]] = {}
     for manifest, functions in models.values():
@@ -133,7 +138,7 @@ def kernels_size(
     each = {kernel: sum(sizes[f] for f in functions) for kernel, functions in sorted(rows.items()) if functions}
     taken = sorted(each if selected is None else each.keys() & selected.kernels.keys())
     own = {kernel: rows[kernel] if selected is None else _listed(rows, selected, kernel) for kernel in taken}
-    data = {
+    data: dict[str, Any] = {
         "models": {name: sum(functions.values()) for name, (_, functions) in models.items()},
         "full": {"kernels": len(each), "functions": len(sizes), "bytes": sum(sizes.values())},
         "selected": {
@@ -143,12 +148,21 @@ def kernels_size(
         },
         "kernels": each,
     }
+    if firmware is not None:
+        taken_functions = {f for functions in own.values() for f in functions}
+        data["firmware"] = {
+            "full": firmware(None),
+            "selected": firmware(taken_functions),
+            "kernels": {kernel: firmware(rows[kernel]) for kernel in each},
+        }
     if as_json:
         return _json(data)
-    head = ("", "KERNELS", "FUNCTIONS", "BYTES OF CODE")
+    head = ("", "KERNELS", "FUNCTIONS", "BYTES OF CODE", *(["OF FIRMWARE"] if firmware is not None else []))
+    of_firmware = data.get("firmware", {})
+    more = {**of_firmware, **of_firmware.get("kernels", {})}
     table = [(name, *(str(data[name][f]) for f in ("kernels", "functions", "bytes"))) for name in ("full", "selected")]
     alone = [(kernel, "1", str(len(rows[kernel])), str(count)) for kernel, count in each.items()]
-    return _columns([head, *table, *alone])
+    return _columns([head, *((*row, str(more[row[0]])) if more else row for row in (*table, *alone))])
 
 
 def _listed(rows: Mapping[str, set[str]], selected: Manifest, kernel: str) -> set[str]:

@@ -13,6 +13,7 @@ import random
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ import superkernel as sk
 from superkernel import cli
 from superkernel.analysis.crosscheck import crosscheck, schedules
 from superkernel.backends.aicore import qemu
+from superkernel.backends.aicore.kernel import AicoreKernel
 from superkernel.backends.aicore.qemu_counts import plugin_path
 from superkernel.backends.aicore.qemu_machine import Emulator
 from superkernel.backends.aicore.qemu_process import PROGRAM, find_qemu
@@ -258,3 +260,25 @@ def test_impossible_schedules_are_refused() -> None:
     moved = load_target("mini").replaced({"map.page_address": 0x0900_0000})
     with pytest.raises(UnsupportedError, match="page_address"):
         qemu.firmware_of(moved)
+
+
+def test_under_a_manifest_the_firmware_holds_no_other_commands(tmp_path: Path) -> None:
+    """The same bits as on the simulator; what issues another command fails by it."""
+    b = sk.GraphBuilder("softmax")
+    b.output(b.softmax(b.input("x", (4, 32)), axis=-1), "y")
+    file = tmp_path / "m.json"
+    sk.compile(b.graph(), target="mini").manifest().save(file)
+    kernel = sk.compile(b.graph(), target="mini", options={"manifest": file})
+    assert isinstance(kernel, AicoreKernel)
+    x = np.random.default_rng(0).standard_normal((4, 32), dtype=np.float32)
+    outputs, run = kernel.emulate({"x": x})
+    assert sum(run.commands) > 0
+    np.testing.assert_allclose(outputs["y"], kernel.run({"x": x}).outputs["y"], rtol=2e-3)
+    emulator, io = kernel.emulation({"x": x})
+    issued = frozenset[str]().union(*kernel.commands().values())
+    small, full = (qemu.firmware_of(kernel.emulated_target, held).image.code_bytes for held in (issued, None))
+    assert emulator.firmware().image.code_bytes == small < full
+    emulator.firmware = partial(qemu.firmware_of, kernel.emulated_target, issued - {"v_sum"})
+    with pytest.raises(SimulationError, match="doorbell 0x") as caught:
+        emulator.run(io)
+    assert "command" in caught.value.kind

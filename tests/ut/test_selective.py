@@ -174,3 +174,23 @@ def test_sizes_of_all_kernels_of_those_selected_and_of_each(
         assert printed[what] == [str(found[what][name]) for name in ("kernels", "functions", "bytes")]
     assert {kernel: int(row[-1]) for kernel, row in printed.items() if kernel in found["kernels"]} == found["kernels"]
     assert main(["kernels", "size", models[0], "--selected", str(tmp_path / "gone")]) == 2
+
+
+def test_a_firmware_of_some_kernels_holds_their_commands_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Full, selected and of one kernel; there is none of the host."""
+    model = str(tmp_path / "sums.json")
+    save_json(_sums(), model)
+    words = ["kernels", "size", model, "--firmware"]
+    assert main([*words, "--target", "mini", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["firmware"]
+    assert 0 < max(found["kernels"].values()) <= found["selected"] < 0.6 * found["full"]
+    kernel = sk.compile(_sums(), target="mini")
+    issued = frozenset[str]().union(*kernel.commands().values())
+    assert {"v_exp", "v_sum", "gm_to_ub", "ub_to_gm"} <= issued
+    assert not {"mmad", "l0c_to_gm"} & issued
+    assert main([*words, "--target", "mini"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[-1] == str(found["full"])
+    assert main(words) == 2
+    assert "the host has no firmware" in capsys.readouterr().err

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from superkernel.ir.body import SubOperator
     from superkernel.runtime.result import RunResult
     from superkernel.sync.aicore.verify import AicoreCertificate
+    from superkernel.target.aicore import AicoreTarget
 
     Inputs = Mapping[str, Any] | Sequence[Any] | None
 
@@ -77,19 +78,30 @@ class AicoreKernel(Kernel):
         """Run the program once on the emulator: outputs by name, and counts. `schedule` (qemu_schedule.py) says when
         engine commands are carried out: at once, as late as legal, or at random; `log` keeps all commands, `count`
         counts instructions. Raises MachineError without an emulator, WatchdogError where the program does not end."""
-        from superkernel.backends.aicore.qemu import QemuExecutable
-
         results = self._new_outputs()
         io = [*map(self._unaliased, self._arrays(inputs).values()), *results, *self._states.values()]
-        run = QemuExecutable(self._executable).run(io, schedule or self._emulated(0), log=log, count=count)
+        run = self._emulating().run(io, schedule or self._emulated(0), log=log, count=count)
         return dict(zip(self._output_types, results, strict=False)), run
+
+    @property
+    def emulated_target(self) -> AicoreTarget:
+        """What the emulator stands for."""
+        return self._compiled.target
+
+    def commands(self) -> dict[str, frozenset[str]]:
+        """The engine commands that each kernel function issues, by its symbol."""
+        return dict(self._compiled.image.commands)
+
+    def _emulating(self) -> QemuExecutable:
+        """The executable of the emulator; with a firmware for its own kernels alone where a manifest limits them."""
+        from superkernel.backends.aicore.qemu import QemuExecutable
+
+        return QemuExecutable(self._executable, selective=bool(self._compiled.options.manifest))
 
     def emulation(self, inputs: Mapping[str, Any] | Sequence[Any] | None = None) -> tuple[QemuExecutable, list[Array]]:
         """The executable of the emulator, and a table of copies of inputs, new outputs and copies of states for it."""
-        from superkernel.backends.aicore.qemu import QemuExecutable
-
         given, states = self._arrays(inputs).values(), self._states.values()
-        return QemuExecutable(self._executable), [
+        return self._emulating(), [
             *(np.array(a) for a in given), *self._new_outputs(), *(np.array(a) for a in states)
         ]  # fmt: skip
 

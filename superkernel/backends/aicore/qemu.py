@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -48,20 +48,24 @@ class QemuRun:
 
 
 @cache
-def _firmware(target: AicoreTarget, _cache: str) -> Firmware:
-    return build_firmware(target, ObjectCache(settings.cache_directory()))
+def _firmware(target: AicoreTarget, _cache: str, commands: frozenset[str] | None) -> Firmware:
+    return build_firmware(target, ObjectCache(settings.cache_directory()), commands)
 
 
-def firmware_of(target: AicoreTarget) -> Firmware:
-    """The firmware of a target, made once per process and kept in the object cache."""
-    return _firmware(target, str(settings.cache_directory()))
+def firmware_of(target: AicoreTarget, commands: frozenset[str] | None = None) -> Firmware:
+    """The firmware of a target, made once per process and kept in the object cache; with those engine commands alone
+    that are named."""
+    return _firmware(target, str(settings.cache_directory()), commands)
 
 
 class QemuExecutable:
-    """A compiled program on the emulator. `io` tables are inputs, outputs, states, as on the host."""
+    """A compiled program on the emulator. `io` tables are inputs, outputs, states, as on the host. `selective`: its
+    firmware holds the engine commands that the program's kernels issue, and no others."""
 
-    def __init__(self, program: SimExecutable) -> None:
+    def __init__(self, program: SimExecutable, *, selective: bool = False) -> None:
         self.program = program
+        issued = frozenset[str]().union(*program.image.commands.values()) if selective else None
+        self.firmware = partial(firmware_of, program.target, issued)
 
     def run(
         self, io: Sequence[Array], schedule: EngineSchedule = AT_ONCE, *, log: bool = False, count: bool = False
@@ -73,7 +77,7 @@ class QemuExecutable:
         names = [sub.name for sub in program.schedule.subops]
         find_qemu()
         with ExitStack() as stack:
-            machine = stack.enter_context(Emulator(target, image.image, firmware_of(target), names, log))
+            machine = stack.enter_context(Emulator(target, image.image, self.firmware(), names, log))
             counting = None
             if count and (plugin := plugin_path()) is not None:
                 counting = stack.enter_context(Counting(image.image, target, machine.places.memory.harts, plugin))
