@@ -124,9 +124,8 @@ test: check emulator browser $(if $(filter 1,$(SK_REQUIRE_TORCH)),$(VENV)/.torch
 # process, the extension compiled from the sdist, verdicts of the verifiers on random plans, the largest models. And
 # whether tests notice mutants of the checkers: a sample, drawn each time.
 soak: $(VENV)/.test-tools $(VENV)/.built
-	$(BIN)/python -m pytest --soak -n $(TEST_JOBS) --dist worksteal -q -m 'not serial' tests/ut/test_kernels_*.py \
-	  tests/st/test_races.py tests/st/test_explore.py tests/st/test_endurance.py tests/ut/test_packaging.py \
-	  tests/ut/test_rates.py tests/st/test_light_models*.py $(TEST_FLAGS)
+	$(BIN)/python -m pytest --soak -n $(TEST_JOBS) --dist worksteal -q -m 'not serial' \
+	  tests/ut/test_kernels_*.py $(shell grep -l '^import soak' tests/*/test_*.py) $(TEST_FLAGS)
 	$(BIN)/python bench/mutants.py --sample 60
 
 # In a run of its own: following every line makes the tests slower, most of all where Python has no sys.monitoring

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+import soak
 from aicore_fault_injectors import (
     Faulty,
     bad_marker,
@@ -62,7 +63,8 @@ from superkernel.sync.aicore.verify import check_aicore_plan
 from superkernel.target.engines import Engine
 
 MODELS = range(10)
-SOME = [-1, *range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 10))]
+DRAWN = [-1, *soak.drawn(MODELS, 4)]
+"""Models of which every step is taken out: one of all kinds of kernels, others that the run's seed draws."""
 HARMLESS = "harmless"
 SEEDS = range(6)
 FUSED, CHAIN, PRODUCT = -1, -2, -3
@@ -183,7 +185,7 @@ def _caught(bench: Workbench, fault: Fault) -> str:
     return outcome(bench, bench.build(fault.plan))
 
 
-@pytest.mark.parametrize("seed", SOME)
+@pytest.mark.parametrize("seed", DRAWN)
 def test_every_step_is_needed(seed: int) -> None:
     """Verifier and simulator both catch every single step that is missing, and every event; but for an event whose
     work the channels of a MIX kernel between its signal and its await happen to do as well."""
@@ -225,7 +227,7 @@ def _takes(step: Step, event: int) -> bool:
     return event in awaited(step)
 
 
-@pytest.mark.parametrize("seed", SOME)
+@pytest.mark.parametrize("seed", DRAWN)
 def test_altered_steps(seed: int) -> None:
     bench = bench_of(seed)
     allowed = {

@@ -1,7 +1,8 @@
 """The node tests of the ONNX standard, every one of them, through the ONNX frontend.
 
 The suite makes its cases when its modules are imported, some in seconds: so a test is all cases of a module on an
-engine, and imports them when it runs. Each case: model -> Graph -> engine -> compared with the suite's own outputs at
+engine, and imports them when it runs. On the host, which compiles each case, a run has half of the modules, as its seed
+draws them; a soak run has all. Each case: model -> Graph -> engine -> compared with the suite's own outputs at
 the suite's own tolerances. Graph inputs that decide shapes are fixed to the case's data, exactly those that the
 frontend names.
 `onnx_backend_exclude.txt` lists the cases that do not pass, each with its engines (or "all") and a reason; a case that
@@ -22,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import soak
 
 from superkernel.core.errors import SuperKernelError
 from superkernel.frontends import load_graph
@@ -166,12 +168,14 @@ def is_excluded(name: str, engine: str) -> bool:
 
 
 def every_module() -> list[Any]:
-    """Every module on every engine. The host compiles each case, which takes minutes in all: without `slow`, every 16th
-    module runs."""
+    """Every module on every engine, on the host those that are drawn."""
+    names = modules()
+    on = dict.fromkeys(ENGINES, names) | {"host": soak.drawn(names, len(names) // 2)}
     return [
-        pytest.param(name, engine, marks=pytest.mark.slow if engine == "host" and index % 16 else ())
-        for index, name in enumerate(modules())
+        pytest.param(name, engine, marks=pytest.mark.slow if engine == "host" else ())
+        for name in names
         for engine in ENGINES
+        if name in on[engine]
     ]
 
 

@@ -1,4 +1,5 @@
-"""Quantised networks: the same integers on every tier of the host, on the simulator and on an emulator."""
+"""Quantised networks: the same integers on every tier of the host, on the simulator and on an emulator. A run draws
+half of the networks; a soak run has all."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 pytest.importorskip("onnxruntime")
 
+import soak
 from kernel_check import tiers
 from onnx_models import numpy_helper, onnx
 from quantised_nets import NETWORKS, images, save_network
@@ -22,7 +24,10 @@ from superkernel.analysis.quantising import quantise
 SAMPLES = images(3)
 
 
-@pytest.fixture(scope="module", params=[*((name, "u8") for name in NETWORKS), (NETWORKS[0], "i16")], ids="-".join)
+QUANTISED = [*((name, "u8") for name in NETWORKS), (NETWORKS[0], "i16")]
+
+
+@pytest.fixture(scope="module", params=soak.drawn(QUANTISED, 2), ids="-".join)
 def network(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
     """A quantised network, and its outputs on this machine. Outputs are codes times a scale: equal values are equal
     integers."""
