@@ -1,17 +1,18 @@
 """No optimisation changes a bit: outputs and states of small models are the same under all options, free of races, and
 those of the sub-operators launched one by one.
 
-`pytest --combinations N` runs N combinations of the options per model (default 12; 64 and more on `a3` as well as on
-`mini`, fewer there otherwise). `bench/ablation.py --combinations N` does the same for models of full size.
+A run draws half of the models and targets; a soak run has all. `pytest --combinations N` runs N combinations of the
+options per model (default 12; 64 and more on `a3` as well as on `mini`, fewer there otherwise).
+`bench/ablation.py --combinations N` does the same for models of full size.
 """
 
 from __future__ import annotations
 
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 import pytest
+import soak
 from models_aicore import branching, residual_chain
 from models_small import decoder, encoder, experts, mixed
 from option_sets import ALL_PAIRS, AXES, GRID, Variants, ordered_rows, pairs
@@ -23,7 +24,8 @@ from superkernel.backends.aicore.variants import with_other_code
 from superkernel.compilation.pipeline import compile_graph
 from superkernel.core.options import Options
 
-MODELS = (encoder, decoder, residual_chain, branching, mixed, experts)
+MODELS = {make.__name__: make for make in (encoder, decoder, residual_chain, branching, mixed, experts)}
+CASES = [(name, target) for name in MODELS for target in ("mini", "a3")]
 
 
 @pytest.mark.parametrize("count", [12, ALL_PAIRS])
@@ -39,12 +41,11 @@ def test_combinations_hold_what_is_promised(count: int) -> None:
     assert len(met) >= (len(wanted) if count >= ALL_PAIRS else 0.8 * len(wanted)), left
 
 
-@pytest.mark.parametrize("target", ["mini", "a3"])
-@pytest.mark.parametrize("make", MODELS, ids=lambda f: f.__name__)
-def test_every_option_gives_the_same_bits(make: Any, target: str, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize(("name", "target"), soak.drawn(CASES, 6))
+def test_every_option_gives_the_same_bits(name: str, target: str, request: pytest.FixtureRequest) -> None:
     count = int(request.config.getoption("--combinations"))
     rows = ordered_rows(count if target == "mini" or count >= ALL_PAIRS else count // 6)
-    bench = Variants(make(), target)
+    bench = Variants(MODELS[name](), target)
     expected = bench.results(bench.made({}), single=True)
     assert any(np.frombuffer(raw, np.uint8).any() for raw in expected.values())
     plans = set()

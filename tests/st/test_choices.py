@@ -1,5 +1,5 @@
 """No default makes a model over 1 % slower than leaving it off, on the simulator; what was predicted of each stands
-beside it."""
+beside it. A run draws half of the models and targets; a soak run has all."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import models
 import pytest
+import soak
 from models_aicore import branching, fork_and_join, residual_chain
 
 from superkernel.analysis.ablate import LOSS, Choice, ablation_target, choice_lines, choices
@@ -22,18 +23,10 @@ MODELS: dict[str, Callable[[], Graph]] = {
 }
 
 
-QUICKER = [
-    ("mlp", "a3"), ("encoder", "a3"), ("decoder", "mini"), ("fork and join", "a3"), ("residual", "a3"),
-    ("residual", "mini"), ("branches", "mini"),
-]  # fmt: skip
-CASES = [
-    pytest.param(name, target, marks=[] if (name, target) in QUICKER else [pytest.mark.slow])
-    for name in MODELS
-    for target in ("a3", "mini")
-]
+CASES = [(name, target) for name in MODELS for target in ("a3", "mini")]
 
 
-@pytest.mark.parametrize(("name", "target"), CASES)
+@pytest.mark.parametrize(("name", "target"), soak.drawn(CASES, 6))
 def test_no_default_loses(name: str, target: str) -> None:
     found = choices(MODELS[name](), ablation_target(target))
     assert {choice.option for choice in found} >= {"sync", "early_start", "preload", "streams", "locality"}
