@@ -2,7 +2,7 @@
 and of undeclared accesses, on a large target and a small one.
 
 The tolerance is `error_bound` of the lowered graph: values are f16 in memory, sums f32. It is relative to the largest
-value of an output.
+value of an output. A run draws one of the networks of images and some of the random graphs; a soak run has all.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import models
 import numpy as np
 import pytest
+import soak
 from numpy.typing import NDArray
 from option_sets import Variants
 from random_models import random_graph
@@ -69,7 +70,7 @@ def decode_on_a3() -> sk.Kernel:
 MODELS = {f.__name__: f for f in (encoder_layer, decode, squeezenet, resnet50)}
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["encoder_layer", "decode", *soak.drawn(("squeezenet", "resnet50"), 1)])
 def test_model_within_the_declared_tolerance(name: str) -> None:
     graph, inputs = MODELS[name]()
     expected = evaluate(graph, inputs, wide=True)
@@ -244,7 +245,7 @@ def test_explanations_name_events_and_witnesses() -> None:
     assert "aicore.matmul" in text
 
 
-@pytest.mark.parametrize("seed", seeds(25))
+@pytest.mark.parametrize("seed", seeds(soak.drawn(range(25), 8)))
 def test_random_graphs_agree_with_the_reference_in_f32(seed: int) -> None:
     graph = random_graph(random.Random(seed))
     inputs = random_inputs(graph.inputs, 1)
