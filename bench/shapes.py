@@ -5,7 +5,8 @@
 `new length`: time from a call with a length that was not met to its result: *cold* with an empty cache of compiled code
 and plans, which is what one length costs once per machine; *again* in another process, which finds both there; `cpu` is
 the calling thread's own time. *Late*: of the second half of the lengths that are new, which find the code of the first;
-`objects` is how many objects LLVM compiled per length there (lengths share code).
+`objects` is how many objects LLVM compiled per length there (lengths share code), `over` the calling thread's time
+beyond that of the next call with the same length, which is what the length costs for being new.
 `equal`: each result against the one of a kernel compiled for that length alone, in a third process; a result is known
 by the SHA-256 of its bytes. `latency`: of a length that was met, the object against the kernel of that length alone, in
 turns, medians of slices; the ratio is the median over lengths. `held`: bytes of the object with all its kernels,
@@ -118,7 +119,7 @@ def dynamic(model: Model, lengths: list[int], longest: int) -> dict[str, Any]:
 
     processes.run_jobs = counted
     results: dict[int, str] = {}
-    new_ms, new_cpu_ms, new_objects = [], [], []
+    new_ms, new_cpu_ms, new_over_ms, new_objects = [], [], [], []
     for tokens in lengths:
         x, met = model.given(tokens), tokens in results
         del compiled[:]
@@ -127,11 +128,14 @@ def dynamic(model: Model, lengths: list[int], longest: int) -> dict[str, Any]:
         if not met:
             new_ms.append((perf_counter_ns() - start) / 1e6)
             new_cpu_ms.append((thread_time_ns() - start_cpu) / 1e6)
+            start_cpu = thread_time_ns()
+            kernel(x)
+            new_over_ms.append(new_cpu_ms[-1] - (thread_time_ns() - start_cpu) / 1e6)
             new_objects.append(len(compiled))
         if results.setdefault(tokens, digest(y)) != digest(y):
             raise SystemExit(f"two results of length {tokens}")
     alone = sum(sum(kernel.at(tokens=tokens).held().values()) for tokens in results)
-    new = {"new_ms": new_ms, "new_cpu_ms": new_cpu_ms, "new_objects": new_objects}
+    new = {"new_ms": new_ms, "new_cpu_ms": new_cpu_ms, "new_over_ms": new_over_ms, "new_objects": new_objects}
     figures = {**new, "held": kernel.held_bytes, "held_alone": alone}
     return {"results": results, **figures}
 
@@ -218,6 +222,7 @@ def main() -> int:
         "equal": equal,
         "new_length_cold_ms": median(cold["new_ms"][1:]),
         "new_length_late_cpu_ms": median(late(cold["new_cpu_ms"])),
+        "new_length_late_over_cpu_ms": median(late(cold["new_over_ms"])),
         "new_length_late_objects": mean(late(cold["new_objects"])),
         "new_length_again_ms": median(again["new_ms"][1:]),
         "new_length_again_cpu_ms": median(again["new_cpu_ms"][1:]),
@@ -228,7 +233,7 @@ def main() -> int:
     if asked.json:
         print(json.dumps(figures))
     else:
-        print("\n".join(f"{name:24} {value:,.4g}" for name, value in figures.items()))
+        print("\n".join(f"{name:27} {value:,.4g}" for name, value in figures.items()))
     return 0 if equal == len(alone) else 1
 
 

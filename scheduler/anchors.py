@@ -5,15 +5,17 @@ can take them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from superkernel.core.errors import UnsupportedError
 from superkernel.core.tensor import TensorType, row_major_strides
 from superkernel.ir.body import Body, Operand, PointwiseProgram, ProgramInput, ProgramOutput, Role, View
 from superkernel.ir.graph import Node
+from superkernel.ops.opdef import AttrValue
 from superkernel.ops.opdef import Family as OpFamily
 from superkernel.scheduler import legality, profit
-from superkernel.scheduler.affine import Coords, Ref, dense_ref, same_strides
+from superkernel.scheduler.affine import Coords, Ref, Shape, dense_ref, same_strides
 from superkernel.scheduler.cluster import Anchor, Cluster, Load, Result, Store
 from superkernel.scheduler.group_context import BY_GRAPH, GroupContext
 from superkernel.scheduler.grouping import ValueBuffer
@@ -53,24 +55,40 @@ def add_anchor(values: Values, node: Node) -> None:
 def plain_body(context: GroupContext[Any], node: Node, is_constant: Callable[[str], bool]) -> Body:
     """The node alone, on dense operands: what kernel selection sees before anything is joined to it. On the host, where
     kernels differ by the layout of images, images have their strides."""
-    types, outputs = context.graph.input_types(node), context.graph.output_types(node)
-    constant = {v: is_constant(v) for v in node.inputs if v is not None}
-    ins = [(v, t) for v, t in zip(node.inputs, types, strict=True) if v is not None and t is not None]
-    ordered = [p for p in ins if not constant[p[0]]] + [p for p in ins if constant[p[0]]]
-    names = list(dict.fromkeys(v for v, _ in ordered))
-    kinds = dict(ordered)
-    operands = [Operand(Role.CONSTANT if constant[v] else Role.INPUT, kinds[v]) for v in names]
+    read = [(slot, value) for slot, value in enumerate(node.inputs) if value is not None]
+    first: dict[str, int] = {}
     feeds = tuple(
-        None if v is None or t is None else View(names.index(v), t.shape, _plain_strides(context, node, v, slot))
-        for slot, (v, t) in enumerate(zip(node.inputs, types, strict=True))
+        (slot, first.setdefault(value, slot), is_constant(value), _plain_strides(context, node, value, slot))
+        for slot, value in read
     )
-    stores, results = [], []
-    for k, kind in enumerate(outputs):
-        results.append(ProgramInput(-1 - k, kind.dtype))
-        stores.append(ProgramOutput(k, len(operands) + k, _plain_strides(context, node, node.outputs[k], 0)))
+    stored = tuple(_plain_strides(context, node, value, 0) for value in node.outputs)
+    types, outputs = context.graph.input_types(node), context.graph.output_types(node)
+    return _plain_body(node.op, tuple(node.attrs.items()), types, outputs, feeds, stored)
+
+
+@lru_cache(maxsize=256)
+def _plain_body(
+    op: str,
+    attrs: tuple[tuple[str, AttrValue], ...],
+    types: tuple[TensorType | None, ...],
+    outputs: tuple[TensorType, ...],
+    feeds: tuple[tuple[int, int, bool, Shape], ...],
+    stored: tuple[Shape, ...],
+) -> Body:
+    """That of all nodes that are alike, as equal layers have them. `feeds`: slot, the first slot with the same value,
+    whether it is a constant, strides."""
+    firsts = [(constant, slot) for slot, first, constant, _ in feeds if slot == first]
+    at = {slot: place for place, (_, slot) in enumerate(sorted(firsts))}
+    kinds = {slot: kind for slot, kind in enumerate(types) if kind is not None}
+    operands = [Operand(Role.CONSTANT if constant else Role.INPUT, kinds[slot]) for constant, slot in sorted(firsts)]
+    views: list[View | None] = [None] * len(types)
+    for slot, first, _, strides in feeds:
+        views[slot] = View(at[first], kinds[slot].shape, strides)
+    results = tuple(ProgramInput(-1 - k, kind.dtype) for k, kind in enumerate(outputs))
+    stores = tuple(ProgramOutput(k, len(operands) + k, strides) for k, strides in enumerate(stored))
     operands += [Operand(Role.OUTPUT, kind) for kind in outputs]
-    program = PointwiseProgram(outputs[0].shape, tuple(results), (), tuple(stores))
-    return Body(node.op, tuple(node.attrs.items()), tuple(operands), feeds, types, outputs, program)
+    program = PointwiseProgram(outputs[0].shape, results, (), stores)
+    return Body(op, attrs, tuple(operands), tuple(views), types, outputs, program)
 
 
 def _plain_strides(context: GroupContext[Any], node: Node, value: str, slot: int) -> tuple[int, ...]:
