@@ -265,3 +265,25 @@ def ragged_attention(
     mixed = heads_out.transpose(0, 2, 1, 3).reshape(batch, tokens, width)
     b.output(x + mixed @ _weight(b, rng, "o", width, width), name="y")
     return b.graph()
+
+
+def quantised_classifier() -> Graph:
+    """Bytes in, three convolutions, a pool, a product and classes: 100 KB of codes."""
+    b = GraphBuilder("quantised")
+    rng = np.random.default_rng(0)
+    step, zero = b.constant(np.array(0.02, np.float32)), b.constant(np.array(128, np.uint8))
+
+    def weights(*shape: int) -> Tensor:
+        codes = b.constant(rng.integers(-128, 128, shape, dtype=np.int8))
+        return b.dequantize(codes, b.constant(np.array(0.002, np.float32)))
+
+    def again(value: Tensor) -> Tensor:
+        return b.dequantize(b.quantize(value, step, zero), step, zero)
+
+    x = b.dequantize(b.input("x", (1, 3, 32, 32), "u8"), step, zero)
+    x = again(b.relu(b.conv(x, weights(32, 3, 3, 3), strides=(2, 2), pads=(1, 1, 1, 1))))
+    x = again(b.relu(b.conv(x, weights(64, 32, 3, 3), pads=(1, 1, 1, 1))))
+    x = again(b.relu(b.conv(x, weights(128, 64, 3, 3), strides=(2, 2), pads=(1, 1, 1, 1))))
+    x = again(b.reshape(b.global_avg_pool(x), shape=(1, 128)))
+    b.output(b.matmul(x, weights(128, 10)), "y")
+    return b.graph()

@@ -20,11 +20,12 @@ import pytest
 from grouped_on import chooser_on, grouped_on
 from kernel_cases import MAKERS, Case, blocks, bytes_of_all_kinds, pointwise, reduced_products
 from kernel_check import compare, undefined_symbols
-from models import decode_step, transformer
+from models import decode_step, quantised_classifier, transformer
 from numpy.typing import NDArray
 from op_cases import op_body
 from operator_cases import cases
 
+import superkernel as sk
 from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.host import image as host_image
 from superkernel.codegen.host.emitters import emit_ir
@@ -45,13 +46,15 @@ from superkernel.scheduler.place import place
 from superkernel.scheduler.tiling import pack_bytes
 from superkernel.sync.planner import plan_sync
 from superkernel.sync.verify import verify
-from superkernel.target.cpu import CpuTarget, cpu_target
+from superkernel.target.cpu import CpuTarget, cpu_target, profiled
+from superkernel.target.machine import load_profile
 from superkernel.transforms import simplify
 
 Array = NDArray[Any]
 GCC, GXX, QEMU = "aarch64-linux-gnu-gcc", "aarch64-linux-gnu-g++", "qemu-aarch64"
 CSRC = Path(__file__).parents[2] / "csrc"
 ABI_HEADERS = CSRC / "include"
+MICROCONTROLLER = Path(__file__).parents[1] / "machines" / "microcontroller.json"
 TIMEOUT_S = 120
 TOLERANCE = {DType.F32: 3e-5, DType.F64: 1e-6, DType.F16: 2e-3, DType.BF16: 1e-2}
 
@@ -298,32 +301,58 @@ def image_of(graph: Graph, cores: int, cpu: CpuTarget, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("name", ["transformer", "decode_step"])
 def test_fused_graphs(name: str, cores: int, cpu: CpuTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = simplify(transformer(tokens=8, width=32, heads=2) if name == "transformer" else decode_step())
-    image = image_of(graph, cores, cpu, monkeypatch)
+    agrees(graph, image_of(graph, cores, cpu, monkeypatch), tmp_path, 1e-4)
+
+
+def test_a_quantised_network_in_the_memories_of_a_microcontroller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that its program writes and holds has no more bytes than there are, with guards around."""
+    profile = load_profile(MICROCONTROLLER)
+    small = profiled(cpu_target("aarch64-unknown-linux-gnu", "plain", ("dotprod",)), profile)
+    graph = simplify(quantised_classifier(), small.computes_integers, small.signed_integers)
+    with monkeypatch.context() as foreign:
+        image = image_of(graph, 1, small, foreign)
+    assert any("bytes" in key.split("\n")[1] for key in image.objects if key.startswith("kernel "))
+    assert image.arena_bytes + image.scratch_bytes <= small.regions()["tcm"]
+    constants = image.constants.own.nbytes + sum(block.nbytes for block in image.constants.shared)
+    assert 100_000 < constants + image.code_bytes <= small.regions()["flash"]
+    agrees(graph, image, tmp_path, 0.0, sk.compile(graph, threads=1))
+
+
+def agrees(graph: Graph, image: HostImage, tmp_path: Path, tolerance: float, like: sk.Kernel | None = None) -> None:
+    """An image's program computes what the reference does, or a kernel for the CPU at hand, launch after launch."""
+    cores = image.cores
     rng = np.random.default_rng(0)
+    below = {DType.I64: 9, DType.U8: 256}
     given = {
-        n: rng.integers(0, 9, t.shape) if t.dtype is DType.I64 else rng.standard_normal(t.shape).astype(t.dtype.numpy)
+        n: (rng.integers(0, below[t.dtype], t.shape) if t.dtype in below else rng.standard_normal(t.shape)).astype(
+            t.dtype.numpy
+        )
         for n, t in graph.inputs.items()
     }
     outputs = [graph.types[v] for v in graph.outputs]
     states = {n: np.asarray(graph.states[n]) for n in graph.states}
-    sizes = [t.nbytes for t in (*graph.inputs.values(), *outputs)] + [s.nbytes for s in states.values()]
+    behind = [*states.values(), *image.constants.shared]  # large constants stand where states do, and stay as they are
+    sizes = [t.nbytes for t in (*graph.inputs.values(), *outputs)] + [a.nbytes for a in behind]
     numbers_of = {
         "IO_COUNT": len(sizes), "IO_SIZES": ", ".join(map(str, sizes)), "INPUTS": len(given),
         "STATES": len(given) + len(outputs), "CONSTANT_BYTES": image.constants.own.nbytes,
         "ARENA_BYTES": image.arena_bytes, "SCRATCH_BYTES": image.scratch_bytes, "CORES": cores, "LAUNCHES": LAUNCHES,
     }  # fmt: skip
     defines = "".join(f"#define {key} {value}\n" for key, value in numbers_of.items())
-    data = b"".join(np.ascontiguousarray(a).tobytes() for a in (*given.values(), *states.values(), image.constants.own))
+    data = b"".join(np.ascontiguousarray(a).tobytes() for a in (*given.values(), *behind, image.constants.own))
     found = execute(tmp_path, defines + COMMON + GRAPH_MAIN, list(image.objects.values()), data)
     for _ in range(LAUNCHES):
         want = evaluate(graph, given, states)
         states = dict(want.states)
-    wanted = [want[n] for n in graph.outputs] + list(want.states.values())
+    results = [want[n] for n in graph.outputs] if like is None else list(like.run(given).outputs.values())
+    wanted = results + list(want.states.values()) + list(image.constants.shared)
     at = 0
     for k, expected in enumerate(wanted):
         part = found[at : at + expected.nbytes]
         at += expected.nbytes
-        compare(np.frombuffer(part, expected.dtype).reshape(expected.shape), expected, 1e-4, f"{name}, result {k}")
+        compare(np.frombuffer(part, expected.dtype).reshape(expected.shape), expected, tolerance, f"result {k}")
     assert at == len(found)
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from models import quantised_classifier
 
 import superkernel as sk
 from superkernel.backends.host.regions import constants_bytes, tcm_bytes
-from superkernel.builder import Tensor
 from superkernel.cli import main
 from superkernel.frontends.json_form import save_json
 from superkernel.ir.graph import Graph
@@ -34,28 +34,6 @@ def _images() -> Graph:
         filters = b.constant(rng.standard_normal((32, 32, 3, 3), dtype=np.float32) / 17)
         x = b.relu(b.conv(x, filters, pads=(1, 1, 1, 1), name=f"conv{i}"))
     b.output(b.global_avg_pool(x), "y")
-    return b.graph()
-
-
-def _quantised() -> Graph:
-    """Bytes in, three convolutions, a pool, a product and classes: more than half of the microcontroller's flash."""
-    b = sk.GraphBuilder("quantised")
-    rng = np.random.default_rng(0)
-    step, zero = b.constant(np.array(0.02, np.float32)), b.constant(np.array(128, np.uint8))
-
-    def weights(*shape: int) -> Tensor:
-        codes = b.constant(rng.integers(-128, 128, shape, dtype=np.int8))
-        return b.dequantize(codes, b.constant(np.array(0.002, np.float32)))
-
-    def again(value: Tensor) -> Tensor:
-        return b.dequantize(b.quantize(value, step, zero), step, zero)
-
-    x = b.dequantize(b.input("x", (1, 3, 32, 32), "u8"), step, zero)
-    x = again(b.relu(b.conv(x, weights(32, 3, 3, 3), strides=(2, 2), pads=(1, 1, 1, 1))))
-    x = again(b.relu(b.conv(x, weights(64, 32, 3, 3), pads=(1, 1, 1, 1))))
-    x = again(b.relu(b.conv(x, weights(128, 64, 3, 3), strides=(2, 2), pads=(1, 1, 1, 1))))
-    x = again(b.reshape(b.global_avg_pool(x), shape=(1, 128)))
-    b.output(b.matmul(x, weights(128, 10)), "y")
     return b.graph()
 
 
@@ -179,7 +157,7 @@ def test_numpy_is_in_no_flash(tmp_path: Path) -> None:
 
 def test_a_quantised_network_fits_a_microcontroller(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The same integers as with all the memory there is, from the command line, proved as ever."""
-    graph = _quantised()
+    graph = quantised_classifier()
     save_json(graph, tmp_path / "m.json")
     words = ["compile", str(tmp_path / "m.json"), "--target", str(MICROCONTROLLER), "--threads", "1"]
     assert main([*words, "-o", str(tmp_path / "k"), "--json"]) == 0
