@@ -70,6 +70,8 @@ class Events:
         self.taken: dict[tuple[int, HartKind], int] = {}  # event, receiver -> sub-operator whose boundary takes it
         self.returned: dict[int, NDArray[np.int32]] = {}  # by event: up to where it propagates each hart's own stores
         self.known: Known = np.full((harts.total, harts.total), -1, np.int32)
+        self._cores = slice(harts.cores.total)
+        self.own = self.known.ravel()[:: harts.total + 1]  # what each hart knows of itself
         self._nothing = np.full(harts.total, -1, np.int32)
         self.fenced = self._nothing.copy()
         self.after: list[Known] = []
@@ -85,6 +87,8 @@ class Events:
         """A pending event of the family that tells enough, if all who need it still have it before them, or take it
         at another operand of the same kernel (`here`). `latest`: the last sub-operator that it may be set behind."""
         first, *others = receivers
+        if not self.pending[first] and not here.get(first):
+            return None
         near = [e for e in chain(self.pending[first].values(), here.get(first, ())) if e.after >= last]
         for event in sorted([e for e in near if e.family == family], key=_INDEX) if near else ():
             known = all(event.index in self.pending[kind] or event in here.get(kind, ()) for kind in others)
@@ -130,7 +134,7 @@ class Events:
         del self.pending[kind][event.index]
         self.taken[event.index, kind] = subop
         mine = self.harts.of(kind)
-        setters = slice(self.harts.cores.total) if event.setters is None else self.harts.of(event.setters)
+        setters = self._cores if event.setters is None else self.harts.of(event.setters)
         knew = self.after[event.after][setters]
         own = self.returned.get(event.index)
         if own is None:
@@ -140,10 +144,11 @@ class Events:
             learnt = of_group[self.harts.group[mine]]
             own[mine] = learnt[:, mine].diagonal()
         else:
-            learnt = knew.max(axis=0)
+            learnt = np.maximum.reduce(knew)
             own[mine] = learnt[mine]
-        np.maximum(self.known[mine], learnt, out=self.known[mine])
-        np.maximum(self.fenced[mine], own[mine], out=self.fenced[mine])  # others saw its stores: they are done
+        known, fenced = self.known[mine], self.fenced[mine]
+        np.maximum(known, learnt, out=known)
+        np.maximum(fenced, own[mine], out=fenced)  # others saw its stores: they are done
 
     def has_flags(self, more: int) -> bool:
         """Whether so many more events of any family take no count above its limit."""

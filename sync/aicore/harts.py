@@ -21,6 +21,11 @@ class Harts:
         )
         self.kinds = [self.kind(hart) for hart in range(self.total)]
         self.type = np.array([self.types.index(kind) for kind in self.kinds])
+        self._of: dict[HartKind, slice] = {
+            CoreKind.CUBE: slice(0, cores.cube),
+            CoreKind.VECTOR: slice(cores.cube, cores.total),
+            AICPU: slice(cores.total, self.total),
+        }
 
     def kind(self, core: int) -> HartKind:
         """The type of a hart."""
@@ -30,9 +35,7 @@ class Harts:
 
     def of(self, kind: HartKind) -> slice:
         """The harts of a type."""
-        if kind is AICPU:
-            return slice(self.cores.total, self.total)
-        return slice(0, self.cores.cube) if kind is CoreKind.CUBE else slice(self.cores.cube, self.cores.total)
+        return self._of[kind]
 
     def observed(self, mode: Mode, setters: HartKind | None, core: int) -> list[int]:
         """The setters that a receiver observes."""

@@ -24,7 +24,8 @@ Here is the walk over the schedule and the choice of events; `events` keeps the 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import TypeAlias
 
 from superkernel.core.collection import paused
 from superkernel.scheduler.aicore.cores import Cores
@@ -54,6 +55,9 @@ from superkernel.sync.aicore.plan import (
 from superkernel.sync.aicore.unsatisfied import FEW, Conflicts, FewConflicts, Unsatisfied
 from superkernel.sync.hazards import FoundConflicts, find_all
 from superkernel.target.aicore import AicoreTarget
+
+Families: TypeAlias = Mapping[Family, tuple[list[tuple[HartKind, HartKind]], int]]
+"""Of the events that bring what is missing: for which pairs of types, behind which sub-operator."""
 
 _WITNESSES = 4  # kept per boundary
 _AT_ONCE = 1 << 16  # conflicts
@@ -126,7 +130,7 @@ class _Planner:
                 for kind in self.kinds[sub.index]:
                     if not self.early_start:
                         self.steps[kind][-1].append(Drain())
-            self.events.known.flat[:: self.harts.total + 1] = sub.index
+            self.events.own[:] = sub.index
             self.events.after.append(self.events.known.copy())
         self._open()
         self._flush_all(len(self.schedule.subops))
@@ -178,20 +182,25 @@ class _Planner:
         here = self._conflicts(subop)
         needs, missing, implied = here.unsatisfied(self.events.known)
         witnesses = [self.found.accesses.witness(*pair) for pair in missing[:_WITNESSES].accesses]
-        for event in self._notified(needs):
+        words, families = self._notified(needs)
+        for event in words:
             before[event.receivers[0]].append(event.index)
             self.events.take(event, event.receivers[0], subop)
         if any(before.values()):  # the hart has told what it knew of others
             needs, missing, _ = here.unsatisfied(self.events.known)
+            families = {}
         fenced = self.events.fenced.copy()  # what events at operands bring counts for these operands only
         waits: dict[HartKind, dict[int, list[int]]] = {kind: {} for kind in self.harts.types}
         for part in self._rounds(needs, missing):
-            self._add_events(subop, part, waits, max(row.last for row in needs.values()))
+            known = families if part is needs else {}
+            latest = max([row.last for row in needs.values()])
+            self._add_events(subop, part, known or self._families(part), waits, latest)
         fences = self._fences(subop, here, waits, fenced)
         for kind in self.harts.types:
             row = self.steps[kind][subop]
-            taking = {self.events.made[e].family for es in (before[kind], *waits[kind].values()) for e in es}
             drained = self._drain_pending(subop, kind)
+            taken = (e for es in (before[kind], *waits[kind].values()) for e in es) if drained else ()
+            taking = {self.events.made[e].family for e in taken}
             row += [Await(e.index, subop) for e in drained if e.family not in taking]
             row += [Await(e, subop) for e in before[kind]]
             if kind in self.kinds[subop]:
@@ -244,12 +253,17 @@ class _Planner:
         return [missing.unsatisfied(self.events.known, uses)[0] for uses in rounds]
 
     def _add_events(
-        self, subop: int, needs: Unsatisfied, waits: dict[HartKind, dict[int, list[int]]], latest: int
+        self,
+        subop: int,
+        needs: Unsatisfied,
+        families: Families,
+        waits: dict[HartKind, dict[int, list[int]]],
+        latest: int,
     ) -> None:
         """Events that bring what is missing, to the operands that need it. What other operands of the kernel wait for
         may serve; what of it has the same flags is taken first, whichever operand the kernel comes to first. `latest`:
         what some operand of the kernel needs, so that an event of all cores behind no more comes early enough."""
-        for family, (keys, last) in self._families(needs).items():
+        for family, (keys, last) in families.items():
             here = {kind: {self.events.made[e] for es in row.values() for e in es} for kind, row in waits.items()}
             receivers = {receiver for _, receiver in keys}
             event = (
@@ -269,7 +283,7 @@ class _Planner:
                     if earlier not in here[receiver]:
                         self.events.take(earlier, receiver, subop)
 
-    def _families(self, needs: Unsatisfied) -> dict[Family, tuple[list[tuple[HartKind, HartKind]], int]]:
+    def _families(self, needs: Unsatisfied) -> Families:
         """The families of events that bring what is missing: for which pairs of types, behind which sub-operator."""
         families: dict[Family, list[tuple[HartKind, HartKind]]] = {}
         if not needs:
@@ -291,25 +305,18 @@ class _Planner:
         chosen = self._fewest(families, needs)
         return {f: (keys, widest if f[1] is None else lasts[f]) for f, keys in chosen.items()}
 
-    def _without_flag(self, needs: Unsatisfied) -> list[tuple[HartKind, HartKind]]:
-        """The pairs of types that no flag can serve: an aicpu hart has none, or none is free."""
-        if not needs:
-            return []
+    def _notified(self, needs: Unsatisfied) -> tuple[list[Event], Families]:
+        """Words for what no flag can bring: an aicpu hart has none, or none is free. What they bring is taken out of
+        `needs`. Waits stand ahead of the kernel: what it does before its first access is no work where all depends on a
+        tiling. And the families of events for all that needs no aicpu hart."""
         pairs = [pair for pair in needs if AICPU in pair]
-        cores = {pair: row for pair, row in needs.items() if AICPU not in pair}
-        for family, (keys, last) in self._families(cores).items():
+        families = self._families({pair: row for pair, row in needs.items() if AICPU not in pair})
+        for family, (keys, last) in families.items():
             found = self.events.find(family, last, {receiver for _, receiver in keys})
             if found is None and not self.events.is_free(family, last):
                 pairs += keys
-        return pairs
-
-    def _notified(self, needs: Unsatisfied) -> list[Event]:
-        """Words for what no flag can bring. What they bring is taken out of `needs`. Waits stand ahead of the kernel:
-        what it does before its first access is no work where all depends on a tiling."""
-        found = []
-        for setter, receiver in sorted(self._without_flag(needs), key=lambda k: (k[0].value, k[1].value)):
-            found.append(self.events.make_word(setter, receiver, needs.pop((setter, receiver)).last))
-        return found
+        pairs.sort(key=lambda pair: (pair[0].value, pair[1].value))
+        return [self.events.make_word(*pair, needs.pop(pair).last) for pair in pairs], families
 
     def _fewest(
         self,

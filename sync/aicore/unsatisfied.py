@@ -139,12 +139,14 @@ class FewConflicts:
 
     def unfenced(self, fenced: NDArray[np.int32]) -> Iterator[tuple[int, int, int]]:
         """Hart, sub-operator and operand where a hart reads what it wrote itself and is not known to have fenced."""
-        return ((row[3], row[6], row[7]) for row in self.rows if fenced.item(row[3]) < row[6])
+        return ((row[3], row[6], row[7]) for row in self.rows if row[6] >= 0 and fenced.item(row[3]) < row[6])
 
     def unsatisfied(self, known: Known, uses: NDArray[np.int64] | None = None) -> tuple[Unsatisfied, FewConflicts, int]:
         """What is missing at some uses, or at all; the conflicts that show it; the number of those implied."""
-        missing = [row for row in self.rows if known.item(row[9]) < row[5]]
-        implied = len([row for row in self.rows if row[5] >= 0]) - len(missing)
+        needed = [row for row in self.rows if row[5] >= 0]
+        at = known.item
+        missing = [row for row in needed if at(row[9]) < row[5]]
+        implied = len(needed) - len(missing)
         if uses is not None:
             some = uses.tolist()
             missing = [row for row in missing if row[8] in some]
