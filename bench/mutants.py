@@ -265,11 +265,11 @@ def tests_of(root: Path, file: str) -> list[str]:
     if file in CHECKERS:
         return [f"tests/ut/{name}.py" for name in CHECKERS[file]]
     module = "superkernel." + file.removesuffix(".py").replace("/", ".")
-    words = {*Path(file).stem.split("_")}
+    words = {*_words(Path(file).stem)}
     found = []
     for test, (away, texts) in _tests(root).items():
         if module in away:
-            named = {*test.split("_")}
+            named = {*_words(test)}
             often = sum(texts.get(word, 0) for word in words)
             far = away[module] + 2 * (("aicore" in module) != ("aicore" in named)) - 2 * len(words & named)
             found.append((far - (often >= OFTEN), -often / texts.total(), test))
@@ -308,11 +308,15 @@ def _tests(root: Path) -> dict[str, tuple[dict[str, int], Counter[str]]]:
                             away[other] = away[name] + (other not in helpers)
                             (near if other in helpers else further).append(other)
                 near = further
-            found[test] = away, Counter(_WORD.findall(paths[test].read_text()))
+            found[test] = away, Counter(_words(paths[test].read_text()))
     return found
 
 
-_WORD = re.compile("[a-z]+")
+def _words(text: str) -> list[str]:
+    """In the singular."""
+    return [word.removesuffix("s") for word in re.findall("[a-z]+", text)]
+
+
 _IMPORT = re.compile(r"^\s*(?:from ([\w.]+) )?import (\([^)]*\)|.*)", re.MULTILINE)
 _BY_NAME = re.compile(r"(?:import_module|KernelTable)\((?:f?\"([\w.]+)|__name__)")
 

@@ -196,6 +196,11 @@ def test_reductions(op: str, axes: tuple[int, ...], ub_bytes: int) -> None:
     check("aicore.reduce", f"reduce_{op}", [x], {"axes": axes, "keepdims": False}, target=small(ub_bytes), tol=1e-4)
 
 
+@pytest.mark.parametrize("op", ["sum", "max"])
+def test_reductions_over_three_dimensions_that_lie_apart(op: str) -> None:
+    check("aicore.reduce", f"reduce_{op}", [numbers(3, 2, 4, 2, 9, dtype=np.float32)], {"axes": (0, 2, 4)}, tol=1e-4)
+
+
 @pytest.mark.parametrize("op", REDUCTIONS)
 def test_reductions_of_f16(op: str) -> None:
     x = numbers(50, 33) * (0.2 if op == "prod" else 1) + (1 if op in ("prod", "log_sum") else 0)

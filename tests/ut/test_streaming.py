@@ -36,6 +36,14 @@ def product(rows: int, depth: int, columns: int) -> Body:
     return anchor_case("matmul", {}, [((rows, depth), DType.F32), ((depth, columns), DType.F32)], constants=[1]).body
 
 
+def test_the_depth_is_walked_in_pieces_where_weights_are_packed() -> None:
+    """The panels of a computed factor are copied whole."""
+    computed = anchor_case("matmul", {}, [((64, 3072), DType.F32), ((3072, 96), DType.F32)]).body
+    for kernel, body in ((PACKED, product(64, 3072, 96)), ("host.matmul.dynamic", computed)):
+        found = [t for t in family_of(kernel).tilings(kernel, body, TARGET) if isinstance(t, MatmulTiling)]
+        assert {t.piece > 0 for t in found} == {kernel == PACKED}
+
+
 def prefetches(kernel: str, body: Body) -> int:
     """How many prefetches stand in the code of its first tiling."""
     tiling = family_of(kernel).tilings(kernel, body, TARGET)[0]
