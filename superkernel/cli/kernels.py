@@ -103,19 +103,12 @@ def _size(args: argparse.Namespace, load_model: Callable[[argparse.Namespace], K
 
 
 def _firmware_bytes(kernels: Sequence[Kernel]) -> Callable[[Iterable[str] | None], int]:
-    """Bytes of code of a firmware that serves some kernel functions. Raises InputError where the target has none."""
-    from superkernel.backends.aicore.kernel import AicoreKernel
-    from superkernel.backends.aicore.qemu import firmware_of
-
-    ours = [kernel for kernel in kernels if isinstance(kernel, AicoreKernel)]
-    if not ours:
-        raise InputError("the host has no firmware", location="--firmware", expected="--target of an accelerator")
-    target = ours[0].emulated_target
-    issued = {name: commands for kernel in ours for name, commands in kernel.commands().items()}
+    """Bytes of code of a firmware that serves some kernel functions. Raises UnsupportedError where there is none."""
+    issued = {name: commands for kernel in kernels for name, commands in kernel.commands().items()}
 
     def firmware_bytes(functions: Iterable[str] | None) -> int:
         held = None if functions is None else frozenset[str]().union(*(issued[name] for name in functions))
-        return firmware_of(target, held).image.code_bytes
+        return kernels[0].firmware_bytes(held)
 
     return firmware_bytes
 

@@ -359,6 +359,15 @@ class Kernel(_core.DirectCall):
         """Bytes of code of each kernel function, by symbol."""
         return dict(self._compiled.function_bytes)
 
+    def commands(self) -> dict[str, frozenset[str]]:
+        """The engine commands that each kernel function issues, by its symbol; of an accelerator. Raises
+        UnsupportedError."""
+        raise self._unsupported("engine commands")
+
+    def firmware_bytes(self, commands: frozenset[str] | None = None) -> int:
+        """Bytes of code of the emulator's firmware with some engine commands (None: all). Raises UnsupportedError."""
+        raise self._unsupported("firmware")
+
     def save(self, path: str | PathLike[str]) -> None:
         """Write graph, options and object code to one file that `superkernel.load` reads. Replaces the file
         atomically."""

@@ -276,9 +276,9 @@ def test_under_a_manifest_the_firmware_holds_no_other_commands(tmp_path: Path) -
     np.testing.assert_allclose(outputs["y"], kernel.run({"x": x}).outputs["y"], rtol=2e-3)
     emulator, io = kernel.emulation({"x": x})
     issued = frozenset[str]().union(*kernel.commands().values())
-    small, full = (qemu.firmware_of(kernel.emulated_target, held).image.code_bytes for held in (issued, None))
+    small, full = (qemu.firmware_of(load_target("mini"), held).image.code_bytes for held in (issued, None))
     assert emulator.firmware().image.code_bytes == small < full
-    emulator.firmware = partial(qemu.firmware_of, kernel.emulated_target, issued - {"v_sum"})
+    emulator.firmware = partial(qemu.firmware_of, load_target("mini"), issued - {"v_sum"})
     with pytest.raises(SimulationError, match="doorbell 0x") as caught:
         emulator.run(io)
     assert "command" in caught.value.kind

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from superkernel.ir.body import SubOperator
     from superkernel.runtime.result import RunResult
     from superkernel.sync.aicore.verify import AicoreCertificate
-    from superkernel.target.aicore import AicoreTarget
 
     Inputs = Mapping[str, Any] | Sequence[Any] | None
 
@@ -83,14 +82,13 @@ class AicoreKernel(Kernel):
         run = self._emulating().run(io, schedule or self._emulated(0), log=log, count=count)
         return dict(zip(self._output_types, results, strict=False)), run
 
-    @property
-    def emulated_target(self) -> AicoreTarget:
-        """What the emulator stands for."""
-        return self._compiled.target
-
     def commands(self) -> dict[str, frozenset[str]]:
-        """The engine commands that each kernel function issues, by its symbol."""
         return dict(self._compiled.image.commands)
+
+    def firmware_bytes(self, commands: frozenset[str] | None = None) -> int:
+        from superkernel.backends.aicore.qemu import firmware_of
+
+        return firmware_of(self._compiled.target, commands).image.code_bytes
 
     def _emulating(self) -> QemuExecutable:
         """The executable of the emulator; with a firmware for its own kernels alone where a manifest limits them."""
