@@ -45,12 +45,14 @@ void set_option(const std::string& name, std::int64_t value) {
     sk::Pool::instance().apply_pinning();
   } else if (name == "pin_caller") {
     options.pin_caller = value != 0;
+  } else if (name == "stepwise" && value >= 0 && value <= 2) {
+    options.stepwise = static_cast<sk::Stepwise>(value);
   } else if (name == "check_counters") {
     sk::check_counters_option() = value != 0;
   } else {
-    raise("InputError",
-          {"no such option or value", "set_option", "spin_ns >= 0, spin_ns_max >= 0, pin, pin_caller, check_counters",
-           name + " = " + std::to_string(value), ""});
+    raise("InputError", {"no such option or value", "set_option",
+                         "spin_ns >= 0, spin_ns_max >= 0, pin, pin_caller, stepwise 0 to 2, check_counters",
+                         name + " = " + std::to_string(value), ""});
   }
 }
 
@@ -68,10 +70,10 @@ py::dict pool_info() {
   };
   return py::dict("threads"_a = info.threads, "parked"_a = info.parked, "cpus"_a = list_of(info.cpus),
                   "worker_cpus"_a = list_of(info.worker_cpus), "launches"_a = info.launches, "wakes"_a = info.wakes,
-                  "moves"_a = info.moves, "taken"_a = info.taken, "spin_ns"_a = info.spin_ns,
-                  "spin_ns_max"_a = info.spin_ns_max, "spin_ns_now"_a = info.spin_ns_now, "pin"_a = info.pin,
-                  "pin_caller"_a = info.pin_caller, "asymmetric_barrier"_a = info.asymmetric_barrier,
-                  "cores_max"_a = sk::kMaxCores);
+                  "moves"_a = info.moves, "taken"_a = info.taken, "stepwise"_a = info.stepwise,
+                  "disturbed"_a = info.disturbed, "spin_ns"_a = info.spin_ns, "spin_ns_max"_a = info.spin_ns_max,
+                  "spin_ns_now"_a = info.spin_ns_now, "pin"_a = info.pin, "pin_caller"_a = info.pin_caller,
+                  "asymmetric_barrier"_a = info.asymmetric_barrier, "cores_max"_a = sk::kMaxCores);
 }
 
 py::dict abi_layout() {

@@ -99,7 +99,7 @@ class KernelObject {
   KernelObject(std::uintptr_t entry, std::uintptr_t single, std::uintptr_t profiled, int cores, std::size_t arena_bytes,
                std::size_t scratch_bytes, const py::object& constants, std::size_t io_count,
                std::vector<std::uint64_t> sets, int subops, std::size_t events_words, py::object host_call,
-               const py::sequence& shared, py::object keepalive)
+               const py::sequence& shared, bool stepwise, py::object keepalive)
       : host_call_(std::move(host_call)), keepalive_(std::move(keepalive)) {
     if (cores < 1 || cores > sk::kMaxCores) {
       raise("InputError", {"impossible number of cores", "argument cores", "1 to " + std::to_string(sk::kMaxCores),
@@ -127,6 +127,7 @@ class KernelObject {
         .sets = std::move(sets),
         .subops = subops,
         .events_words = events_words,
+        .stepwise = stepwise && host_call_.is_none(),
     };
     take_constants(constants, config);
     take_shared(shared, config);
@@ -431,12 +432,12 @@ py::custom_type_setup kernel_gc([](PyHeapTypeObject* heap_type) {
 void register_kernel(py::module_& m) {
   py::class_<KernelObject>(m, "Kernel", kernel_gc)
       .def(py::init<std::uintptr_t, std::uintptr_t, std::uintptr_t, int, std::size_t, std::size_t, const py::object&,
-                    std::size_t, std::vector<std::uint64_t>, int, std::size_t, py::object, const py::sequence&,
+                    std::size_t, std::vector<std::uint64_t>, int, std::size_t, py::object, const py::sequence&, bool,
                     py::object>(),
            py::arg("entry"), py::arg("single"), py::arg("profiled"), py::arg("cores"), py::arg("arena_bytes"),
            py::arg("scratch_bytes"), py::arg("constants"), py::arg("io_count"), py::arg("sets"), py::arg("subops"),
            py::arg("events_words"), py::arg("host_call") = py::none(), py::kw_only(), py::arg("shared") = py::tuple(),
-           py::arg("keepalive") = py::none())
+           py::arg("stepwise") = false, py::arg("keepalive") = py::none())
       .def("run", &KernelObject::run, py::arg("io"), py::arg("watchdog_ns") = 0)
       .def("profile", &KernelObject::profile, py::arg("io"), py::arg("rounds"), py::arg("warmup") = 10,
            py::arg("settle") = true, py::arg("single") = false, py::arg("watchdog_ns") = 0)

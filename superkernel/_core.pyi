@@ -70,6 +70,8 @@ class PoolInfo(TypedDict):
     moves: int
     """Workers moved because the caller stood on their CPU."""
     taken: int
+    stepwise: int  # launches of steps
+    disturbed: bool  # others have taken CPUs of threads inside launches, lately
     """Parts of workers that the caller did: of kernels whose cores do not wait for one another."""
     spin_ns: int
     spin_ns_max: int
@@ -114,7 +116,8 @@ class Kernel:
     core. `constants` is any contiguous buffer; it is used in place where it is 64-byte aligned, else copied. `shared`:
     arrays without gaps, 64-byte aligned, whose addresses the entry finds behind those of the io table. `sets` holds
     per core how many times the entry raises its counter per launch ([] to leave it unchecked). `host_call(subop)`
-    computes a sub-operator on the host.
+    computes a sub-operator on the host. `stepwise`: any thread may do any core's part of `single`, in any order within
+    a sub-operator; launches beside busy neighbours are made so where that is faster.
 
     `io` of a run is a sequence of `io_count` base pointers: contiguous arrays, objects with the buffer protocol, or
     addresses. Sizes are not checked here. Runs of one kernel exclude one another; the GIL is released meanwhile.
@@ -144,6 +147,7 @@ class Kernel:
         host_call: Callable[[int], object] | None = None,
         *,
         shared: Sequence[npt.NDArray[Any]] = (),
+        stepwise: bool = False,
         keepalive: object = None,
     ) -> None: ...
     def run(self, io: Sequence[Any], watchdog_ns: int = 0) -> None:
@@ -340,8 +344,9 @@ def set_option(name: str, value: int) -> None:
     spin_ns: how long workers spin after a launch at least before they sleep (50000). spin_ns_max: at most (5000000); in
     between lies what they have learned: twice what waking them took, twice a gap between launches that is shorter than
     this. With spin_ns_max = 0 nothing is learned, with both 0 nobody spins. pin: workers keep to one CPU each (1).
-    pin_caller: so does the calling thread, from its next launch on (0). check_counters: every run compares the
-    counters with the plan afterwards, as profiled runs always do (0).
+    pin_caller: so does the calling thread, from its next launch on (0). stepwise: launches whose parts whoever has time
+    does, of kernels for which that is proved: 0 never, 1 beside busy neighbours, 2 always (1). check_counters: every
+    run compares the counters with the plan afterwards, as profiled runs always do (0).
     """
 
 def pool_info() -> PoolInfo: ...

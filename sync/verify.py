@@ -77,6 +77,7 @@ class Certificate:
     sets: int
     conflicting_pairs: int  # pairs of accesses, one a write, whose address ranges meet
     cross_core_pairs: int
+    stepwise: bool  # also proved: with all of a sub-operator before any of the next, its tasks need no order
     emitted: Emitted | None = None
 
     def __str__(self) -> str:
@@ -120,7 +121,24 @@ def check(plan: Plan, units: Mapping[int, int] | None = None) -> tuple[list[Viol
     within_task = accesses.count_overlaps(accesses.task)
     pairs = accesses.count_overlaps() - within_task
     within_core = accesses.count_overlaps(accesses.core) - within_task
-    return [], Certificate(len(plan.tasks), plan.cores, waits, sum(plan.sets), pairs, pairs - within_core)
+    sizes = len(plan.tasks), plan.cores, waits, sum(plan.sets)
+    return [], Certificate(*sizes, pairs, pairs - within_core, _is_stepwise(plan, accesses))
+
+
+def _is_stepwise(plan: Plan, accesses: Accesses) -> bool:
+    """Whether tasks of one sub-operator on different cores share no byte that one of them writes. Then they may run at
+    any time between the sub-operator before and the next, on any thread."""
+    if any(after.subop < task.subop for task, after in pairwise(plan.tasks)):
+        return False
+    subop, core = accesses.subop, accesses.core
+    if accesses.count_overlaps(subop) == accesses.count_overlaps(subop, core):
+        return True  # not even their ranges meet
+
+    def beside(one: Numbers, other: Numbers) -> NDArray[np.bool_]:
+        found: NDArray[np.bool_] = (subop[one] == subop[other]) & (core[one] != core[other])
+        return found
+
+    return next(accesses.racing(beside), None) is None
 
 
 class _Program:

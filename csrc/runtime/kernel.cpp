@@ -18,6 +18,7 @@ constexpr std::uint32_t kSpinLimit = 4000;              // of pause: a few cache
 constexpr std::uint32_t kSpinLimitOversubscribed = 32;  // who waits holds the CPU that the awaited one needs
 constexpr std::int64_t kPollPeriodNs = 50'000'000;
 constexpr int kProducerBits = 8;
+constexpr int kTries = 4;
 constexpr std::size_t kPlain = 0, kProfiled = 1, kSingle = 2, kStampedSingle = 3;
 static_assert(kStampedSingle + 1 == kLaunchKinds);
 static_assert(kMaxCores <= 1 << kProducerBits);
@@ -200,7 +201,7 @@ Kernel::~Kernel() {
 AbortReason Kernel::run(std::span<std::uint8_t* const> io, const RunOptions& options) {
   const Running running(*this, io, options);
   if (!running.entered()) return running.refusal();
-  return launch_fused(config_.entry, check_counters_option().load(std::memory_order_relaxed));
+  return launch_either(check_counters_option().load(std::memory_order_relaxed));
 }
 
 AbortReason Kernel::profile(std::span<std::uint8_t* const> io, const RunOptions& options, int warmup, bool settle,
@@ -341,7 +342,7 @@ AbortReason Kernel::time(std::span<std::uint8_t* const> io, const RunOptions& op
   const auto rounds = static_cast<std::ptrdiff_t>(fused.size());
   for (std::ptrdiff_t i = -warmup; i < rounds; ++i) {
     const std::uint64_t begin = ticks();
-    if (const AbortReason reason = launch_fused(config_.entry, false); reason != AbortReason::kNone) return reason;
+    if (const AbortReason reason = launch_either(false); reason != AbortReason::kNone) return reason;
     const std::uint64_t end = ticks();
     if (i >= 0) fused[static_cast<std::size_t>(i)] = ticks_to_ns(end - begin);
     if (const AbortReason reason = poll_between_rounds(); reason != AbortReason::kNone) return reason;
@@ -362,6 +363,26 @@ std::vector<BlockedWait> Kernel::last_waits() {
 }
 
 bool Kernel::running_here() const noexcept { return owner_.load(std::memory_order_relaxed) == this_thread(); }
+
+// Fused, or by steps where others take CPUs in the middle of launches and steps are not slower by much: a few launches
+// of either kind tell, by the one that was disturbed least.
+AbortReason Kernel::launch_either(bool check) {
+  const Stepwise option = pool_options().stepwise.load(std::memory_order_relaxed);
+  const bool may = config_.stepwise && config_.cores > 1 && !apart_ && config_.subops != 0 && config_.single != nullptr;
+  if (!may || option == Stepwise::kNever || (option != Stepwise::kAlways && !Pool::instance().disturbed())) [[likely]]
+    return launch_fused(config_.entry, check);
+  auto& [fused, steps] = tried_;
+  const bool by_steps = option == Stepwise::kAlways || steps.launches < kTries ||
+                        (fused.launches >= kTries && steps.least_ns <= fused.least_ns + fused.least_ns / 4);
+  Tried& tried = by_steps ? steps : fused;
+  const std::int64_t start_ns = now_ns();
+  const Job job{.single = config_.single, .ctx = &frame_->ctx, .steps = config_.subops};
+  const AbortReason reason = by_steps ? launch(job) : launch_fused(config_.entry, check);
+  const std::int64_t took_ns = now_ns() - start_ns;
+  tried.least_ns = tried.launches == 0 ? took_ns : std::min(tried.least_ns, took_ns);
+  tried.launches = std::min(tried.launches + 1, kTries);
+  return reason;
+}
 
 AbortReason Kernel::launch_fused(SkEntry entry, bool check) {
   if (entry == nullptr) return stop(AbortReason::kMissingEntry);
@@ -548,6 +569,7 @@ std::int32_t Kernel::wait_slow(std::int32_t core, std::int32_t producer, std::ui
   }
   const std::int64_t now = now_ns();
   const std::int64_t waited_ns = now - since_ns;
+  if (waited_ns >= kLateNs && config_.cores > 1) Pool::instance().note_late();
   if (waited_ns < kNapAfterNs) {
     yield();
   } else {

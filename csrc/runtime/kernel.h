@@ -14,6 +14,7 @@
 
 #include <superkernel_abi.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -39,6 +40,7 @@ struct KernelConfig {
   std::vector<std::uint64_t> sets;  // per core: counter steps of one launch; empty: not checked
   int subops = 0;
   std::size_t events_words = 0;  // per core
+  bool stepwise = false;         // any thread may do any core's part of `single`, and nothing calls the host
 };
 
 enum class AbortReason {
@@ -169,6 +171,12 @@ class Kernel {
     Atomic<std::uint64_t> awaits{0};  // the same for others: threshold << 8 | producer; 0: none
   };
 
+  // Launches of a kind beside others who want the CPUs.
+  struct Tried {
+    int launches = 0;
+    std::int64_t least_ns = 0;
+  };
+
   struct alignas(kApartBytes) CoreConditions {
     Plain<std::int64_t> preemptions = 0;  // of its thread so far
     Plain<std::int64_t> chain_ticks = 0;  // now
@@ -179,6 +187,7 @@ class Kernel {
   void enlist();
   AbortReason launch(const Job& job);
   AbortReason launch_fused(SkEntry entry, bool check_counters);
+  AbortReason launch_either(bool check_counters);
   AbortReason single_round(SkSingleEntry entry, std::int64_t* each_ns);  // null: not wanted
   void copy_stamps(std::size_t kind, std::size_t row, const ProfileRows& rows) const;
   AbortReason check_counters();
@@ -216,7 +225,8 @@ class Kernel {
   RunOptions options_;
   Plain<std::uint64_t> launch_ = 0;  // number of the latest
   Plain<std::int64_t> started_ns_ = 0;
-  std::int64_t part_ns_ = 0;  // see Job
+  std::int64_t part_ns_ = 0;    // see Job
+  std::array<Tried, 2> tried_;  // of fused launches, of launches of steps
   std::int64_t next_poll_ns_ = 0;
   Plain<AbortInfo> abort_;
   Atomic<bool> abort_taken_{false};

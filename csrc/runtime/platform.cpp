@@ -88,8 +88,11 @@ void yield() noexcept { sched_yield(); }
 
 void nap(std::int64_t waited_ns) noexcept {
   constexpr std::int64_t kLongestNs = 100'000;
-  const timespec time{.tv_sec = 0,
-                      .tv_nsec = static_cast<long>(std::clamp(waited_ns / 16, std::int64_t{1}, kLongestNs))};
+  doze(std::clamp(waited_ns / 16, std::int64_t{1}, kLongestNs));
+}
+
+void doze(std::int64_t ns) noexcept {
+  const timespec time{.tv_sec = 0, .tv_nsec = static_cast<long>(ns)};
   const int slack_ns = prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0);  // by which the system may prolong it
   prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);
   nanosleep(&time, nullptr);

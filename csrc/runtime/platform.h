@@ -18,6 +18,7 @@
 
 #include "runtime/clock.h"
 #include "runtime/cpu.h"
+#include "runtime/hardware_counters.h"
 
 namespace sk {
 
@@ -51,6 +52,8 @@ void yield() noexcept;
 // likely, and gets further if others leave theirs for a while. Sleeps for a sixteenth of that time, some 100 us at
 // most: unlike one that yields, a thread that slept is soon run again, and the somebody may go where it was.
 void nap(std::int64_t waited_ns) noexcept;
+// Sleeps for about so long.
+void doze(std::int64_t ns) noexcept;
 
 // A worker's wait for its next launch, as far as it spins: `go_on` lets some time pass and is false once `limit_ns`
 // have passed.
@@ -124,6 +127,80 @@ class Patience {
   std::int64_t lost_ns_ = 0;
 };
 
+// How a thread shares its CPU with others who want it: it gives it to them where nobody waits for what it does, before
+// the system takes it in the middle of something.
+class Courtesy {
+ public:
+  // In a loop that waits: lets some time pass; true where it is time to think of others.
+  bool rest() noexcept {
+    cpu_relax();
+    return ++rests_ % kRestsPerClock == 0;
+  }
+
+  // Once in a while lets others have the CPU. True where somebody had a turn of some length: what the system itself has
+  // to do takes less.
+  bool give_way() noexcept {
+    const std::int64_t now = now_ns();
+    if (now - since_ns_ < kShareNs) return false;
+    doze(kDozeNs);
+    since_ns_ = now_ns();
+    return since_ns_ - now > kTurnNs;
+  }
+
+  // Whether somebody has had the CPU since the last time this was asked.
+  bool was_preempted() noexcept {
+    const std::int64_t before = std::exchange(preemptions_, thread_preemptions());
+    return preemptions_ != before;
+  }
+
+ private:
+  static constexpr int kRestsPerClock = 64;
+  // Well under a time slice, some 3 ms on common systems; yielding would not do, since the system only lets others have
+  // what is due to them already.
+  static constexpr std::int64_t kShareNs = 500'000, kDozeNs = 40'000, kTurnNs = 1'000'000;
+  std::int64_t since_ns_ = 0;
+  std::int64_t preemptions_ = 0;
+  int rests_ = 0;
+};
+
+// Whether others take CPUs of the pool's threads in the middle of launches: learned where somebody is waited for
+// unusually long and a thread finds that it was preempted meanwhile. Once may be anything; twice within a short time is
+// somebody who stays, until nobody has been seen for a while. A guess, as Patience's.
+class Neighbours {
+ public:
+  bool disturb() noexcept {
+    const std::int64_t until = until_ns_.load(kAny);
+    if (until == 0) [[likely]]
+      return false;
+    if (now_ns() < until) return true;
+    until_ns_.store(0, kAny);
+    return false;
+  }
+
+  // By who waits long in a launch.
+  void note_late(std::uint64_t ticket) noexcept {
+    if (late_.load(kAny) != ticket) late_.store(ticket, kAny);
+  }
+
+  // By each thread behind its part of a launch. Only where somebody waited: asking the system takes some 200 ns.
+  void look_round(std::uint64_t ticket, Courtesy& own) noexcept {
+    if (late_.load(kAny) == ticket && own.was_preempted()) [[unlikely]]
+      took_cpu();
+  }
+
+  void took_cpu() noexcept {
+    const std::int64_t now = now_ns();
+    if (now - last_ns_.exchange(now, kAny) < kStaysNs / 2) until_ns_.store(now + kStaysNs, kAny);
+  }
+
+ private:
+  static constexpr std::memory_order kAny = std::memory_order_relaxed;
+  static constexpr std::int64_t kStaysNs = 100'000'000;
+  std::atomic<std::uint64_t> late_{0};     // ticket of the last launch in which somebody waited long
+  std::atomic<std::int64_t> last_ns_{0};   // when a thread was last seen to have lost its CPU
+  std::atomic<std::int64_t> until_ns_{0};  // 0: nobody disturbs
+};
+
 using ThreadHandle = pthread_t;
 
 // Starts a thread that nobody joins and that blocks all asynchronous signals. False where the system gives none.
@@ -144,6 +221,7 @@ void have_signal_stack() noexcept;
 struct ThreadState {
   bool inside_launch = false;
   bool has_signal_stack = false;
+  Courtesy courtesy;
   std::vector<int>* own_affinity = nullptr;  // had before option pin_caller narrowed it; null where it did not
 };
 

@@ -20,10 +20,11 @@ Atomic<Pool*> current_pool{nullptr};
 Atomic<std::uint32_t> generation_count{0};
 
 constexpr int kSequenceShift = 16;
-constexpr std::uint64_t kClaims = 1u << 15;
-static_assert(kMaxCores < kClaims);
+constexpr std::uint64_t kClaims = 1u << 15, kSteps = 1u << 14, kOver = 1u << 13;
+constexpr std::uint64_t kNext = std::uint64_t{1} << kSequenceShift;
+static_assert(kMaxCores < kOver);
 
-int cores_of(std::uint64_t ticket) noexcept { return static_cast<int>(ticket & (kClaims - 1)); }
+int cores_of(std::uint64_t ticket) noexcept { return static_cast<int>(ticket & (kOver - 1)); }
 
 // Workers are woken by bit, so that a launch on few cores leaves the others asleep; from the 32nd on they share a bit.
 std::uint32_t wake_bit(int index) noexcept { return 1u << (index < 32 ? index - 1 : 31); }
@@ -76,6 +77,14 @@ LaunchStatus Pool::launch(const Job& job, int cores, const WaitHook& hook, bool 
   const std::uint32_t generation = fork_generation();
   thread_state().inside_launch = true;
   const int asleep = publish(job, cores);
+  if (job.steps != 0) {
+    step(0, hook, generation);
+    thread_state().inside_launch = false;
+    if (fork_generation() != generation) return LaunchStatus::kForked;
+    ticket_ += static_cast<std::uint64_t>(job.steps - 1) << kSequenceShift;
+    ++stepwise_;
+    return failed_.load(std::memory_order_relaxed) == 0 ? LaunchStatus::kDone : LaunchStatus::kEntryCode;
+  }
   const bool timed = asleep != 0 && job.part_ns != nullptr;
   const std::int64_t start_ns = timed ? now_ns() : 0;
   std::int32_t result = job.run(0);
@@ -83,6 +92,7 @@ LaunchStatus Pool::launch(const Job& job, int cores, const WaitHook& hook, bool 
   lines_[0].done.store(ticket_, std::memory_order_release);
   if (job.part_ns != nullptr) take_over(job, cores);
   join(cores, hook, generation);
+  neighbours_.look_round(ticket_, thread_state().courtesy);
   thread_state().inside_launch = false;
   if (fork_generation() != generation) return LaunchStatus::kForked;
   for (int i = 1; i < cores; ++i) result |= lines_[static_cast<std::size_t>(i)].result;
@@ -93,8 +103,14 @@ LaunchStatus Pool::launch(const Job& job, int cores, const WaitHook& hook, bool 
 int Pool::publish(const Job& job, int cores) noexcept {
   mailbox_.job = job;
   mailbox_.fp_control = fp_control();
-  const std::uint64_t claims = job.part_ns != nullptr ? kClaims : 0;
-  ticket_ = ((ticket_ >> kSequenceShift) + 1) << kSequenceShift | claims | static_cast<std::uint64_t>(cores);
+  const std::uint64_t kind = job.steps != 0 ? kSteps : job.part_ns != nullptr ? kClaims : 0;
+  ticket_ = ((ticket_ >> kSequenceShift) + 1) << kSequenceShift | kind | static_cast<std::uint64_t>(cores);
+  if (job.steps != 0) {
+    mailbox_.first = ticket_;
+    failed_.store(0, std::memory_order_relaxed);
+    left_.store(static_cast<std::uint32_t>(cores), std::memory_order_relaxed);
+    step_.store(ticket_, std::memory_order_release);  // also for who is still on its way out of the last one
+  }
   mailbox_.ticket.store(ticket_, std::memory_order_release);
   if (asymmetric_) {
     barrier_by_others();  // by the parking worker
@@ -139,6 +155,56 @@ void Pool::take_over(const Job& job, int cores) noexcept {
   }
 }
 
+// ---- steps
+// ---------------------------------------------------------------------------------------------------------------
+
+// What every thread of the launch does. Returns when the last step is done, or for a fork in the hook.
+void Pool::step(int index, const WaitHook& hook, std::uint32_t generation) noexcept {
+  std::uint64_t fp = fp_control();
+  Courtesy& courtesy = thread_state().courtesy;
+  std::int64_t next_hook_ns = 0;
+  for (std::uint64_t at = step_.load(std::memory_order_acquire); (at & kOver) == 0;) {
+    do_parts(index, at, fp);
+    std::uint64_t next = step_.load(std::memory_order_acquire);
+    for (; next == at; next = step_.load(std::memory_order_acquire)) {
+      if (!courtesy.rest()) continue;
+      if (courtesy.give_way()) neighbours_.took_cpu();
+      if (index != 0) continue;
+      if (fork_generation() != generation) return;
+      if (hook.call == nullptr) continue;
+      const std::int64_t now = now_ns();
+      if (next_hook_ns == 0) next_hook_ns = now + kHookPeriodNs;
+      if (now < next_hook_ns) continue;
+      hook.call(hook.user);
+      next_hook_ns = now_ns() + kHookPeriodNs;
+    }
+    at = next;
+  }
+}
+
+// Those of a step that nobody has begun, its own first: who comes too late for the step finds them all claimed.
+void Pool::do_parts(int index, std::uint64_t at, std::uint64_t& fp) noexcept {
+  const int cores = cores_of(at);
+  for (int i = 0; i < cores; ++i) {
+    const int part = (index + i) % cores;
+    if (thread_state().courtesy.give_way()) neighbours_.took_cpu();
+    if (!claim(part, at)) continue;
+    if (const std::uint64_t callers = mailbox_.fp_control; callers != fp) {
+      fp = callers;
+      set_fp_control(fp);
+    }
+    const Job job = mailbox_.job;
+    const std::uint64_t first = mailbox_.first;
+    const auto nth = static_cast<std::int32_t>((at - first) >> kSequenceShift);
+    if (job.single(job.ctx, part, job.subop + nth) != 0) failed_.store(1, std::memory_order_relaxed);
+    if (left_.fetch_sub(1, std::memory_order_acq_rel) != 1) continue;
+    left_.store(static_cast<std::uint32_t>(cores), std::memory_order_relaxed);
+    const bool over = nth + 1 == job.steps || failed_.load(std::memory_order_relaxed) != 0;
+    step_.store((at + kNext) | (over ? kOver : 0), std::memory_order_release);
+    return;
+  }
+}
+
 void Pool::join(int cores, const WaitHook& hook, std::uint32_t generation) noexcept {
   int spins = static_cast<std::size_t>(cores) > cpus_.size() ? kSpinsBeforeYield : 0;
   std::int64_t next_hook_ns = 0, slow_since_ns = 0;
@@ -152,6 +218,7 @@ void Pool::join(int cores, const WaitHook& hook, std::uint32_t generation) noexc
       spins = kSpinsBeforeYield;
       const std::int64_t now = now_ns();
       if (slow_since_ns == 0) slow_since_ns = now;
+      if (now - slow_since_ns >= kLateNs) neighbours_.note_late(ticket_);
       if (now - slow_since_ns < kNapAfterNs) {
         yield();
       } else {
@@ -202,6 +269,10 @@ void Pool::work(int index, std::uint64_t seen) noexcept {
   std::uint64_t fp = fp_control();
   for (;;) {
     seen = await_ticket(index, seen);
+    if ((seen & kSteps) != 0) {
+      step(index, {}, 0);
+      continue;
+    }
     if ((seen & kClaims) != 0 && !claim(index, seen)) continue;
     if (const std::uint64_t callers = mailbox_.fp_control; callers != fp) {
       fp = callers;
@@ -210,6 +281,7 @@ void Pool::work(int index, std::uint64_t seen) noexcept {
     const Job job = mailbox_.job;
     line.result = job.run(index);
     line.done.store(seen, std::memory_order_release);
+    neighbours_.look_round(seen, thread_state().courtesy);
   }
 }
 
@@ -315,6 +387,8 @@ PoolInfo Pool::info() {
   info.wakes = wakes_;
   info.moves = moves_;
   info.taken = taken_;
+  info.stepwise = stepwise_;
+  info.disturbed = neighbours_.disturb();
   info.spin_ns = pool_options().spin_ns.load(std::memory_order_relaxed);
   info.spin_ns_max = pool_options().spin_ns_max.load(std::memory_order_relaxed);
   info.spin_ns_now = patience_.limit_ns(info.spin_ns, info.spin_ns_max);

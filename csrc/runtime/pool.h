@@ -7,6 +7,9 @@
 // Where the cores of a job do not wait for one another, who comes first to a core's part does it: its worker or, when
 // done with its own, the caller. So nobody waits for a worker that sleeps or has lost its CPU, and workers that sleep
 // are not woken for what the caller has done before they would be there.
+// A job of steps is one that others disturb: all parts of a step before any of the next, each by whoever comes first,
+// so that a thread that has lost its CPU is missed for what it was doing at most, and by nobody where it was doing
+// nothing: threads give their CPU to those who want it between two parts, before the system takes it within one.
 //
 // Invariants:
 //  - One launch at a time (`launch_mutex_`); a job is not replaced before all its workers have left it.
@@ -36,7 +39,9 @@ namespace sk {
 
 inline constexpr int kMaxCores = 256;
 inline constexpr std::int64_t kNapAfterNs = 200'000;  // of a wait that spinning did not end; a time slice is longer
-inline constexpr std::size_t kApartBytes = 128;       // two lines: the adjacent-line prefetcher couples pairs
+inline constexpr std::int64_t kLateNs =
+    1'000'000;                                   // of a wait: part of a time slice, more than the system itself takes
+inline constexpr std::size_t kApartBytes = 128;  // two lines: the adjacent-line prefetcher couples pairs
 
 enum class LaunchStatus {
   kDone,       // every worker returned 0
@@ -56,6 +61,8 @@ struct Job {
   // Set where no core waits for another and any thread may do any part: what one of the kernel's parts took last, 0 for
   // not known. The pool keeps it.
   std::int64_t* part_ns = nullptr;
+  // Not 0: `single` of so many sub-operators from `subop` on, one behind the other; any thread may do any part of one.
+  std::int32_t steps = 0;
 
   std::int32_t run(std::int32_t core) const noexcept {
     return single != nullptr ? single(ctx, core, subop) : entry(ctx, core);
@@ -77,6 +84,8 @@ struct PoolInfo {
   std::uint64_t wakes = 0;       // launches that had to wake somebody
   std::uint64_t moves = 0;       // workers moved because the caller stood on their CPU
   std::uint64_t taken = 0;       // parts of workers that the caller did
+  std::uint64_t stepwise = 0;    // launches of steps
+  bool disturbed = false;        // whether others take the workers' CPUs
   std::int64_t spin_ns = 0;
   std::int64_t spin_ns_max = 0;
   std::int64_t spin_ns_now = 0;  // what workers have learned
@@ -85,12 +94,15 @@ struct PoolInfo {
   bool asymmetric_barrier = false;
 };
 
+enum class Stepwise { kNever, kBesideOthers, kAlways };
+
 struct PoolOptions {
   // Workers spin at least so long, and at most so long where they have learned that it pays.
   Atomic<std::int64_t> spin_ns{50'000};
   Atomic<std::int64_t> spin_ns_max{5'000'000};
   Atomic<bool> pin{true};
   Atomic<bool> pin_caller{false};
+  Atomic<Stepwise> stepwise{Stepwise::kBesideOthers};
 };
 
 // Options of the process; they outlive the pool of any one process generation.
@@ -108,6 +120,11 @@ class Pool {
   // `patient`: waits while another thread launches.
   LaunchStatus launch(const Job& job, int cores, const WaitHook& hook = {}, bool patient = true);
 
+  bool disturbed() noexcept { return neighbours_.disturb(); }
+
+  // By any thread inside a launch that has waited for another for `kLateNs`.
+  void note_late() noexcept { neighbours_.note_late(mailbox_.ticket.load(std::memory_order_relaxed)); }
+
   // Whether a core has left the present launch, with all that it stored there. Of who is inside that launch.
   bool has_left(int core) const noexcept;
 
@@ -118,8 +135,9 @@ class Pool {
 
  private:
   struct alignas(kApartBytes) Mailbox {
-    Atomic<std::uint64_t> ticket{0};  // sequence << 16 | whether parts are claimed << 15 | cores
+    Atomic<std::uint64_t> ticket{0};  // sequence << 16 | whether parts are claimed << 15 | has steps << 14 | cores
     Plain<Job> job;
+    Plain<std::uint64_t> first = 0;  // ticket of the first step
     Plain<std::uint64_t> fp_control = 0;
   };
 
@@ -146,6 +164,8 @@ class Pool {
   int publish(const Job& job, int cores) noexcept;
   bool claim(int index, std::uint64_t ticket) noexcept;
   void take_over(const Job& job, int cores) noexcept;
+  void step(int index, const WaitHook& hook, std::uint32_t generation) noexcept;
+  void do_parts(int index, std::uint64_t at, std::uint64_t& fp) noexcept;
   void join(int cores, const WaitHook& hook, std::uint32_t generation) noexcept;
   void assign_cpus();
   void pin_worker(int index) noexcept;
@@ -155,6 +175,11 @@ class Pool {
   Mailbox mailbox_;
   alignas(kApartBytes) Atomic<std::uint32_t> wake_count_{0};  // the futex word: counts wake-ups, not launches
   Atomic<std::size_t> cpu_count_{1};                          // cpus_.size() for the workers
+  // Of launches of steps. A step has a ticket of its own; behind the last one comes one that says so.
+  alignas(kApartBytes) Atomic<std::uint64_t> step_{0};
+  alignas(kApartBytes) Atomic<std::uint32_t> left_{0};  // parts of the step that are not done
+  Atomic<std::int32_t> failed_{0};
+  alignas(kApartBytes) Neighbours neighbours_;
   std::array<Line, kMaxCores> lines_;
   Patience patience_;
   Mutex launch_mutex_;
@@ -168,6 +193,7 @@ class Pool {
   std::uint64_t wakes_ = 0;
   std::uint64_t moves_ = 0;
   std::uint64_t taken_ = 0;
+  std::uint64_t stepwise_ = 0;
   Plain<bool> asymmetric_ = false;
 };
 

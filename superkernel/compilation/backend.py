@@ -102,8 +102,8 @@ class Backend(ABC, Generic[TargetT, PlannedT, CertificateT, ImageT, CompiledT]):
         return proved
 
     @abstractmethod
-    def bind(self, job: Job[TargetT], planned: PlannedT, image: ImageT) -> Executable:
-        """The image where it will run."""
+    def bind(self, job: Job[TargetT], planned: PlannedT, image: ImageT, proved: CertificateT) -> Executable:
+        """The image where it will run. `proved`: its certificate."""
 
 
 AnyBackend: TypeAlias = Backend[Any, Any, Any, Any, Any]

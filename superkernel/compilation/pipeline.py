@@ -83,7 +83,7 @@ def complete(
         run.dump("ir", f"; {name}\n{text}")
     report_fallbacks(job.options, planned.schedule, image.host_calls, backend.fallbacks_run)
     with run.stage("bind"):
-        executable = backend.bind(job, planned, image)
+        executable = backend.bind(job, planned, image, certificate)
     run.finish()
     return backend.compiled(
         **vars(job), **vars(planned), certificate=certificate, image=image, executable=executable,

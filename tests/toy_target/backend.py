@@ -63,7 +63,7 @@ class ToyBackend(Backend[ToyTarget, Planned[Plan], Certificate, ToyImage, ToyCom
         inputs, outputs = len(graph.inputs), len(graph.outputs)
         return ToyImage(blob, {Space.INPUT: 0, Space.OUTPUT: inputs, Space.STATE: inputs + outputs})
 
-    def bind(self, job: Job[ToyTarget], planned: Planned[Plan], image: ToyImage) -> ToyMachine:
+    def bind(self, job: Job[ToyTarget], planned: Planned[Plan], image: ToyImage, proved: Certificate) -> ToyMachine:
         return ToyMachine(image, planned.schedule, planned.plan, job.target)
 
 

@@ -25,7 +25,13 @@ FLAGS = (
 WALKS = 4000
 
 # What small programs cover of all sites; their executions are few enough to be had for each site.
-WEAKENED = (("one_launch_fence", 0), ("parts_apart", 0), ("kernel_run", 0), ("two_callers", WALKS))
+WEAKENED = (
+    ("one_launch_fence", 0),
+    ("parts_apart", 0),
+    ("kernel_run", 0),
+    ("two_callers", WALKS),
+    ("steps_twice", WALKS),
+)
 
 pytestmark = pytest.mark.skipif(
     platform.machine() != "x86_64" or shutil.which(os.environ.get("CXX", "g++")) is None,

@@ -251,6 +251,28 @@ def test_the_certificate_counts() -> None:
     )
 
 
+def test_a_certificate_tells_whether_tasks_of_one_sub_operator_need_an_order() -> None:
+    """They do where one reads what another writes, be it behind a wait; not where columns only interleave."""
+    columns = [Task(c, 0, c, c, c + 1, (write(4 * c, 4, 8, 16),)) for c in range(2)]
+    assert verify(minimal(schedule_of(2, [*columns, Task(2, 1, 0, 0, 1, (read(0, 128),))]))).stepwise
+    ordered = [Task(0, 0, 0, 0, 1, (write(0, 8),)), Task(1, 0, 1, 1, 2, (write(4, 8),))]
+    steps = ((TaskStep(0), Set(1)), (WAIT, TaskStep(1)))
+    assert not verify(with_programs(Plan(tuple(ordered), (), (1, 0), (), ()), *steps)).stepwise
+    assert verify(
+        with_programs(Plan((ordered[0], replace(ordered[1], accesses=(write(8, 8),))), (), (1, 0), (), ()), *steps)
+    ).stepwise
+    assert verify(pair()).stepwise
+
+
+def test_sub_operators_that_come_twice_are_not_stepwise() -> None:
+    tasks = [
+        Task(0, 0, 0, 0, 1, (write(0, 8),)),
+        Task(1, 1, 0, 0, 1, (read(0, 8), write(8, 8))),
+        Task(2, 0, 0, 1, 2, (read(8, 8),)),
+    ]
+    assert not verify(minimal(schedule_of(1, tasks))).stepwise
+
+
 def test_the_certificate_says_which_code_it_covers() -> None:
     digests = ["".join(letter * 2 for letter in f"{name}0123456789abcdef") for name in "wxyz"]
     certificate = replace(verify(pair()), emitted=Emitted(*digests))

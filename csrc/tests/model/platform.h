@@ -74,6 +74,10 @@ class Atomic : Located {
     const auto add = [&](std::uint64_t old) { return word(static_cast<T>(value(old) + step)); };
     return value(model::update(at(), add, model_order(order), where));
   }
+  T fetch_sub(T step, std::memory_order order, Where where = Where::current()) {
+    const auto subtract = [&](std::uint64_t old) { return word(static_cast<T>(value(old) - step)); };
+    return value(model::update(at(), subtract, model_order(order), where));
+  }
   bool compare_exchange_strong(T& expected, T desired, std::memory_order order, Where where = Where::current()) {
     std::uint64_t old = word(expected);
     const bool done = model::exchange_if(at(), old, word(desired), model_order(order), where);
@@ -193,6 +197,25 @@ inline void futex_wake(Atomic<std::uint32_t>& word, std::uint32_t bits, Where wh
   model::futex_wake(word.at(), bits, where);
 }
 
+// No execution depends on who gives way, but for the time it takes.
+class Courtesy {
+ public:
+  bool rest(Where where = Where::current()) {
+    model::pause(where);
+    return true;
+  }
+  bool give_way() noexcept { return false; }
+  bool was_preempted() noexcept { return false; }
+};
+
+class Neighbours {
+ public:
+  bool disturb() const noexcept { return false; }
+  void note_late(std::uint64_t) noexcept {}
+  void look_round(std::uint64_t, Courtesy&) noexcept {}
+  void took_cpu() noexcept {}
+};
+
 using ThreadHandle = int;
 
 inline bool start_thread(ThreadHandle& handle, const char*, void (*body)(void*) noexcept, void* argument) {
@@ -237,6 +260,7 @@ inline void have_signal_stack() noexcept {}
 struct ThreadState {
   bool inside_launch = false;
   bool has_signal_stack = true;
+  Courtesy courtesy;
   std::vector<int>* own_affinity = nullptr;
 };
 

@@ -43,8 +43,9 @@ constexpr int kCores = 3;
 struct World {
   std::array<sk::Plain<int>, kCores> input;
   std::array<sk::Plain<int>, kCores> output;
-  bool hang = false;   // core 1 does not set its counter
-  bool forks = false;  // core 0 forks in the middle of a launch
+  std::array<sk::Plain<int>, kCores> after;  // times that the second step's part was done
+  bool hang = false;                         // core 1 does not set its counter
+  bool forks = false;                        // core 0 forks in the middle of a launch
   bool child = false;
   std::vector<std::unique_ptr<sk::Kernel>> kernels;
 };
@@ -130,6 +131,54 @@ void parts_apart_mixed() {
   launch(2, 5);
   launch_apart(2, 1, 7);
   launch(3, 2);
+}
+
+// Steps: every part of one is done once, by somebody who sees all parts of the step before.
+std::int32_t step_entry(SkContext*, std::int32_t core, std::int32_t subop) {
+  const auto slot = static_cast<std::size_t>(core);
+  if (subop == 0) {
+    world->output[slot] = world->output[slot] + world->input[slot];
+  } else {
+    model::expect(world->output[1 - slot] == world->input[1 - slot], "the step before is done");
+    world->after[slot] = world->after[slot] + 1;
+  }
+  return 0;
+}
+
+void launch_steps(int value) {
+  for (std::size_t core = 0; core < 2; ++core) {
+    world->input[core] = value;
+    world->output[core] = world->after[core] = 0;
+  }
+  const sk::LaunchStatus status = sk::Pool::instance().launch(sk::Job{.single = step_entry, .steps = 2}, 2);
+  model::expect(status == sk::LaunchStatus::kDone, "the launch is done");
+  for (std::size_t core = 0; core < 2; ++core) {
+    model::expect(world->output[core] == value && world->after[core] == 1, "every part has been done once");
+  }
+}
+
+// The last launch is one that waits for the worker, as in `parts_apart`.
+void steps() {
+  launch_steps(3);
+  launch(2, 5);
+}
+
+// Whoever comes late to the first launch finds the second one.
+void steps_twice() {
+  launch_steps(1);
+  launch_steps(2);
+  launch(2, 5);
+}
+
+std::int32_t fail_step(SkContext*, std::int32_t core, std::int32_t subop) {
+  model::expect(subop == 0, "nothing comes behind a step that failed");
+  return core;
+}
+
+void steps_fail() {
+  const sk::LaunchStatus status = sk::Pool::instance().launch(sk::Job{.single = fail_step, .steps = 2}, 2);
+  model::expect(status == sk::LaunchStatus::kEntryCode, "the code of a part arrives");
+  launch(2, 3);
 }
 
 std::int32_t nothing(SkContext*, std::int32_t) { return 0; }
@@ -318,6 +367,9 @@ constexpr Program kPrograms[] = {
     {.name = "kernel_closed", .body = kernel_closed},
     {.name = "parts_apart", .body = parts_apart, .small = false},
     {.name = "parts_apart_mixed", .body = parts_apart_mixed, .small = false},
+    {.name = "steps", .body = steps, .small = false},
+    {.name = "steps_twice", .body = steps_twice, .small = false},
+    {.name = "steps_fail", .body = steps_fail, .small = false},
     {.name = "impatient_caller", .body = impatient_caller, .small = false},
     {.name = "fewer_cores", .body = fewer_cores, .small = false},
     {.name = "two_callers", .body = two_callers, .small = false},

@@ -90,7 +90,9 @@ class AicoreBackend(Backend[AicoreTarget, AicorePlanned, AicoreCertificate, Aico
     ) -> AicoreCertificate:
         return attest(planned, image, job.target)
 
-    def bind(self, job: Job[AicoreTarget], planned: AicorePlanned, image: AicoreImage) -> SimExecutable:
+    def bind(
+        self, job: Job[AicoreTarget], planned: AicorePlanned, image: AicoreImage, proved: AicoreCertificate
+    ) -> SimExecutable:
         inputs, outputs = len(planned.graph.inputs), len(planned.graph.outputs)
         limit_s = job.options.watchdog_ms / 1000 or SIMULATION_LIMIT_S
         return SimExecutable(image, planned.schedule, job.target, inputs, outputs, limit_s, job.options.simulation)

@@ -34,7 +34,7 @@ def unverified_program(compiled: AicoreCompiled, plan: AicorePlan) -> SimExecuta
     """The program of another plan, which nobody has verified: for experiments in timing, never for results."""
     other, backend = replace(compiled, plan=plan), AicoreBackend()
     image = backend.emit(Stages(frozenset()), other, other, _cache(compiled.options))
-    return backend.bind(other, other, image)
+    return backend.bind(other, other, image, compiled.certificate)
 
 
 def compile_again(source: Graph, target: AicoreTarget, options: Options) -> AicoreCompiled:

@@ -100,13 +100,15 @@ class HostBackend(Backend[CpuTarget, Planned[Plan], Certificate, HostImage, Host
     def attest(self, job: Job[CpuTarget], planned: Planned[Plan], image: HostImage, proved: Certificate) -> Certificate:
         return attest(planned, image, proved)
 
-    def bind(self, job: Job[CpuTarget], planned: Planned[Plan], image: HostImage) -> HostExecutable:
+    def bind(
+        self, job: Job[CpuTarget], planned: Planned[Plan], image: HostImage, proved: Certificate
+    ) -> HostExecutable:
         watchdog_ms = job.options.watchdog_ms
         if job.options.debug == "races":
             from superkernel.backends.host.races import RaceExecutable
 
             return RaceExecutable(image, planned.schedule, planned.plan, job.target, watchdog_ms)
-        return HostExecutable(image, planned.schedule, planned.plan, watchdog_ms)
+        return HostExecutable(image, planned.schedule, planned.plan, watchdog_ms, stepwise=proved.stepwise)
 
 
 BACKEND = HostBackend()

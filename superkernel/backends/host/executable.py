@@ -34,9 +34,12 @@ T = TypeVar("T")
 
 class HostExecutable:
     """One compiled program on this machine. Thread-safe: launches take turns. Also in a forked child, whatever other
-    threads were doing."""
+    threads were doing. `stepwise`: as proved (`Certificate`); the runtime may then launch it so beside busy
+    neighbours."""
 
-    def __init__(self, image: HostImage, schedule: Schedule, plan: Plan, watchdog_ms: float = 0.0) -> None:
+    def __init__(
+        self, image: HostImage, schedule: Schedule, plan: Plan, watchdog_ms: float = 0.0, *, stepwise: bool = False
+    ) -> None:
         self.image, self.schedule, self.plan = image, schedule, plan
         self.watchdog_ns = round(watchdog_ms * 1e6)
         calls = bool(image.host_calls or image.checked)
@@ -62,6 +65,7 @@ class HostExecutable:
             subops=image.spec.subops,
             events_words=image.spec.events_words,
             host_call=self._host_call if calls else None,
+            stepwise=stepwise,
         )
 
     def _names(self) -> list[tuple[int, int, str, bool]]:
