@@ -16,8 +16,7 @@ workspace in f32.
 Invariant: the order of additions behind a sum is that of the depth, whatever the cut.
 
 Cost: the engines of a core run side by side; a range takes as long as the busiest of them, after the loads that must
-come first and before the store that must come last. Each figure follows the cycle formula of its command. The image is
-in L2, where others have just written it; weights come from HBM once, and whoever reads a block of them first waits.
+come first and before the store that must come last. Each figure follows the cycle formula of its command.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise, product
-from math import gcd, prod
+from math import prod
 
 from superkernel.core.dtypes import DType
 from superkernel.core.tensor import Box, Region
@@ -36,7 +35,6 @@ from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES, Aico
 from superkernel.scheduler.families.aicore.conv_fix import FixForm, fix_form, slot_bias
 from superkernel.scheduler.families.aicore.conv_form import CubeConv, ImageLoad, cube_conv
 from superkernel.scheduler.families.aicore.conv_mix import lane_form
-from superkernel.scheduler.families.aicore.cube import FirstReads
 from superkernel.scheduler.families.aicore.packs import PackCubeFilters, PackVector
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.boxes import AccessSet
@@ -284,7 +282,7 @@ def is_empty(body: Body) -> bool:
 @dataclass(frozen=True)
 class UnitCycles:
     """Engine by engine, for a unit of full size: loading an image, weights ahead of it, weights behind it, MTE1, M,
-    FIX. Weights come from L2, or from HBM."""
+    FIX."""
 
     image: float
     head: float
@@ -294,10 +292,8 @@ class UnitCycles:
     fix: float
 
 
-def unit_cycles(
-    tiling: ConvTiling, conv: CubeConv, target: AicoreTarget, first: FirstReads | None = None
-) -> UnitCycles:
-    """See UnitCycles. `first`: how weights that nobody read before are; None: L2 has them."""
+def unit_cycles(tiling: ConvTiling, conv: CubeConv, target: AicoreTarget) -> UnitCycles:
+    """See UnitCycles."""
     item, cube, dma = conv.item, target.cube, target.dma
     m, n = ceil_to(tiling.positions, cube.m), ceil_to(min(tiling.channels, conv.out_channels), cube.n)
     wide = min(tiling.channels, conv.out_channels)
@@ -310,11 +306,7 @@ def unit_cycles(
     def weights(length: int) -> float:
         if not length:
             return 0.0
-        size = wide * length * item
-        beats = target.global_transfer_cycles("rates.gm_to_l1_gb_per_s", size, 32)
-        if first is not None:
-            beats = target.missed_cycles(beats, size, first.sharers, first.at_once)
-        return dma.startup_cycles + beats
+        return dma.startup_cycles + target.global_transfer_cycles("rates.gm_to_l1_gb_per_s", wide * length * item, 32)
 
     streamed = tiling.depth - tiling.head
     whole, tail = divmod(streamed, tiling.chunk)
@@ -367,39 +359,21 @@ def _first_unit(tiling: ConvTiling, one: UnitCycles, target: AicoreTarget) -> fl
     return done
 
 
-def _first_reads(tiling: ConvTiling, units: int, target: AicoreTarget) -> tuple[int, FirstReads]:
-    """How many of a range's loads of weights nobody did before, where all cores have such ranges and begin at the same
-    time; and of these loads."""
-    cores = min(target.device.cube_cores, tiling.units)
-    blocks = tiling.groups * tiling.channel_blocks
-    if tiling.hold == WEIGHTS:
-        loads, own = -(-units // tiling.places), max(1, units // tiling.places)
-        sharers = max(1.0, min(cores, tiling.places / units))
-        return own, FirstReads(own / loads, sharers, cores / sharers)
-    begun = min(cores, blocks // gcd(blocks, units))  # different blocks
-    own = min(units, -(-blocks // begun))
-    return own, FirstReads(own / units, cores / begun, begun)
-
-
 def range_cycles(tiling: ConvTiling, conv: CubeConv, units: int, target: AicoreTarget) -> float:
     """Cycles of one core (MIX: group) for a range of that many units."""
     if units <= 0:
         return 0.0
     one = unit_cycles(tiling, conv, target)
-    own, first = _first_reads(tiling, units, target)
-    missed = unit_cycles(tiling, conv, target, first)
     held = -(-units // max(1, tiling.inner))
     images = held if tiling.hold == "image" else units
     heads = held if tiling.hold == "weights" else units
     compute = max(one.mte1, one.cube)
-    later_heads = (heads - 1) * one.head + (own - 1) * (missed.head - one.head)
-    later_rests = (units - 1) * one.rest + (own - 1) * (missed.rest - one.rest)
-    later = (images - 1) * one.image + later_heads + later_rests
+    later = (images - 1) * one.image + (heads - 1) * one.head + (units - 1) * one.rest
     serial = one.fix if tiling.slots[3] == 1 else 0.0  # sums are stored before the next ones begin
     inside = max(later, (units - 1) * (compute + serial), (units - 1) * one.fix)
     if tiling.slots[0] == 1 and tiling.hold != "image":  # the next image waits for this one's last use
         inside = max(inside, (units - 1) * (one.image + compute))
     if tiling.head and tiling.slots[1] == 1:  # and so does the next head
-        inside = max(inside, later_heads + (heads - 1) * compute)
+        inside = max(inside, (heads - 1) * (one.head + compute))
     last = one.fix + (0.0 if tiling.fix else _MIX_CYCLES)
-    return _CALL_CYCLES + _DRAIN_CYCLES + _first_unit(tiling, missed, target) + inside + last
+    return _CALL_CYCLES + _DRAIN_CYCLES + _first_unit(tiling, one, target) + inside + last

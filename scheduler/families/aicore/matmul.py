@@ -67,8 +67,7 @@ def candidates(body: Body, target: AicoreTarget) -> tuple[MatmulTiling, ...]:
             found=", ".join(str(target.value(field)) for field in fields),
             hint="a target with larger memories",
         )
-    # Of equals, a kept constant: its load stands ahead of all else in the kernel.
-    best = sorted(found, key=lambda t: (found[t], not (product.left if t.kept == LEFT else product.right).constant))
+    best = sorted(found, key=lambda t: found[t])
     distinct = {(t.kept, t.rows, t.columns): t for t in reversed(best)}
     chosen = [t for t in best if distinct[t.kept, t.rows, t.columns] is t][:RETURNED]
     split = _split(body, target, cores, found[best[0]])
