@@ -1,17 +1,19 @@
 """Tests run on mutants of Python files, thousands of them: nothing is imported twice.
 
-Model: one process collects the tests. A fork of it runs each once on the code as it is, but for a call ahead of each
-statement that some mutant changes, and so notes which mutants each test comes by, and how long it takes. Then each
-mutant has a fork of its own, in which the code of the changed functions is exchanged; it runs the tests that come by
-the change, those first that killed the most mutants per second so far, until one fails. A test that takes ten times as
-long as before and some seconds more, in CPU time, fails; so does one that needs several GB more memory.
+Model: one process collects the tests and imports the files that mutants change. For each file of tests a fork runs
+each test once on the code as it is, but for a call ahead of each statement that some mutant changes, and so notes which
+mutants the test comes by, and how long it takes. Then each mutant has a fork of its own, in which the code of the
+changed functions is exchanged; it runs the tests that come by the change, those first that killed the most mutants per
+second so far, until one fails. A test that takes ten times as long as before and some seconds more, in CPU time, fails;
+so does one that needs several GB more memory.
 
 Where few mutants are looked at, most of the time is the first run of the tests. With a limit for it, a test runs on the
-mutants that it comes by as soon as it has passed, and when all of them are killed no other one is run.
+mutants that it comes by as soon as it has passed, files that are nearest to some mutant first, of each file one test of
+every function, then the second ones; files none of whose mutants are left are not run.
 
 What is changed outside of functions, or cannot be exchanged, is run by a fork that imports and collects anew, with the
-changed file in the place of the original. So is a mutant that stayed alive: what was computed at import may have hidden
-it.
+changed file in the place of the original; tests come by it that call some function of the file. So is a mutant that
+stayed alive: what was computed at import may have hidden it.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import ast
 import builtins
 import contextlib
 import gc
+import importlib
 import importlib.abc
 import importlib.machinery
 import os
@@ -29,8 +32,8 @@ import signal
 import sys
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -50,12 +53,16 @@ _KNOWN, _FAILED = -1, -2  # in the place of a mutant's number: what is known of 
 
 
 class Mutant(Protocol):
-    """A changed file: `tree()` is its code. The change lies in the statement of the original that begins in `line`."""
+    """A changed file, a module of that name: `tree()` is its code. The change lies in the statement of the original
+    that begins in `line`."""
 
     line: int
 
     @property
     def path(self) -> Path: ...
+
+    @property
+    def module(self) -> str: ...
 
     def tree(self) -> Any: ...
 
@@ -94,10 +101,10 @@ def run(
     first_s: float = float("inf"),
     sure: bool = True,
 ) -> Iterator[tuple[Any, Result]]:
-    """Run each mutant's tests (paths below `root`, as pytest takes them), `budget_s` seconds of CPU time long, and tell
-    how it went. `first_s`: CPU time for all tests on the code as it is; those that it is not enough for are left out.
-    `sure`: run what stays alive anew. Raises RuntimeError where tests cannot be collected, or one fails on the code as
-    it is."""
+    """Run each mutant's tests (paths of files below `root`, the nearest first), `budget_s` seconds of CPU time long,
+    and tell how it went. `first_s`: CPU time of a mutant's tests on the code as it is; those that it is not enough for
+    are left out. `sure`: run what stays alive anew. Raises RuntimeError where tests cannot be collected, or one fails
+    on the code as it is."""
     paths = list(dict.fromkeys(test for mine in tests.values() for test in mine))
     sys.setswitchinterval(0.005)
     with tempfile.TemporaryDirectory() as folder:
@@ -163,6 +170,7 @@ class _Work:
     mutants: list[Any] = field(init=False)
     known: dict[str, _Baseline] = field(default_factory=dict)
     _spent: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))  # seconds, by mutant
+    _first: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))  # the same, without any mutant
 
     def __post_init__(self) -> None:
         self.mutants = list(self.tests)
@@ -199,47 +207,81 @@ class _Work:
             raise ran[0]
 
     def _run_all(self, items: Sequence[pytest.Item], send: Callable[[object], None]) -> None:
+        for module in dict.fromkeys(mutant.module for mutant in self.mutants):
+            importlib.import_module(module)
         files = {os.path.realpath(mutant.path): mutant.path for mutant in self.mutants}
         functions = _functions(files)
         marked, everywhere = _marked(self.mutants, functions)
         exchanged = [_exchanged(mutant, functions) for mutant in self.mutants]
         left = {number: Result("", 0, 0, ran=code is not None) for number, code in enumerate(exchanged)}
+        of_file: dict[str, list[pytest.Item]] = {}
+        for item in items:
+            of_file.setdefault(_file(item), []).append(item)
+        limited = self.first_s < float("inf")
+        for file in sorted(of_file, key=self._nearness):
+            if not self._wanted(file, left):
+                continue
+            mine = _one_of_each(of_file[file]) if limited else of_file[file]
+            for item in self._run_first(mine, marked, everywhere, left):
+                if limited:
+                    for number in self._kill(item, left, exchanged):
+                        send((number, left.pop(number)))
+        send((_KNOWN, self.known))
+        for number, result in left.items():
+            code = exchanged[number]
+            if code is None or limited:
+                send((number, result))
+                continue
+            mine = [i for i in items if i.nodeid in self.known and number in self.known[i.nodeid].mutants]
+            mine = [item for item in mine if _file(item) in self.tests[self.mutants[number]]]
+            send((number, self._run(mine, code)))
+
+    def _nearness(self, file: str) -> int:
+        """The least place that a file of tests has among those of some mutant."""
+        return min(list(mine).index(file) for mine in self.tests.values() if file in mine)
+
+    def _wanted(self, file: str, left: Iterable[int]) -> list[int]:
+        """The mutants left that a file's tests are near to, and have time for."""
+        return [n for n in left if file in self.tests[self.mutants[n]] and self._first[n] <= self.first_s]
+
+    def _run_first(
+        self,
+        items: Sequence[pytest.Item],
+        marked: Mapping[FunctionType, CodeType],
+        everywhere: set[int],
+        left: Mapping[int, Result],
+    ) -> Iterator[pytest.Item]:
+        """Run the tests of a file in a fork, on the code as it is, as long as some mutant is left for them: each test
+        when it has passed."""
+        file = _file(items[0])
         of_name = {item.nodeid: item for item in items}
         ready, go_on = os.pipe()
 
         def run_once(send: Callable[[object], None]) -> None:
             os.close(go_on)
-            _run_once(items, marked, everywhere, self.first_s, ready, send)
+            _run_once(items, marked, everywhere, ready, send)
 
         child, results = self._forked(run_once)
         os.close(ready)
         with results, os.fdopen(go_on, "wb", buffering=0) as going:
-            while True:
+            for _ in items:
+                wanted = self._wanted(file, left)
+                if not wanted:
+                    break
+                going.write(b".")
                 try:
                     name, baseline = pickle.load(results)
-                except EOFError:
-                    break
+                except EOFError as error:
+                    raise RuntimeError(f"the process that runs {file} has died") from error
                 if isinstance(baseline, Exception):
                     raise baseline
                 if not baseline.passed:
                     raise RuntimeError(f"{name} fails without any mutant")
+                for number in wanted:
+                    self._first[number] += baseline.seconds
                 self.known[name] = baseline
-                if self.first_s < float("inf"):
-                    for number in self._kill(of_name[name], left, exchanged):
-                        send((number, left.pop(number)))
-                if not left:
-                    break
-                going.write(b".")
+                yield of_name[name]
         os.waitpid(child, 0)
-        send((_KNOWN, self.known))
-        for number, result in left.items():
-            code = exchanged[number]
-            if code is None or self.first_s < float("inf"):
-                send((number, result))
-                continue
-            mine = [i for i in items if i.nodeid in self.known and number in self.known[i.nodeid].mutants]
-            mine = [item for item in mine if item.nodeid.split("::")[0] in self.tests[self.mutants[number]]]
-            send((number, self._run(mine, code)))
 
     def _kill(
         self, item: pytest.Item, left: dict[int, Result], exchanged: Sequence[Mapping[FunctionType, CodeType] | None]
@@ -248,7 +290,7 @@ class _Work:
         known, killed = self.known[item.nodeid], []
         for number in sorted(known.mutants & left.keys()):
             code, before = exchanged[number], left[number]
-            mine = item.nodeid.split("::")[0] in self.tests[self.mutants[number]]
+            mine = _file(item) in self.tests[self.mutants[number]]
             if code is None or not mine or self._spent[number] > self.budget_s:
                 continue
             self._spent[number] += known.seconds
@@ -354,30 +396,41 @@ def _passes(item: pytest.Item, following: pytest.Item | None) -> bool:
     return not any(report.failed for report in runtestprotocol(item, log=False, nextitem=following))
 
 
+def _file(item: pytest.Item) -> str:
+    return item.nodeid.split("::")[0]
+
+
+def _one_of_each(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """The first test of each function, then the second ones, and so on."""
+    count: Counter[str] = Counter()
+    turns = []
+    for item in items:
+        function = item.nodeid.split("[")[0]
+        turns.append(count[function])
+        count[function] += 1
+    return [items[n] for n in sorted(range(len(items)), key=turns.__getitem__)]
+
+
 def _run_once(
     items: Sequence[pytest.Item],
     marked: Mapping[FunctionType, CodeType],
     everywhere: set[int],
-    first_s: float,
     ready: int,
     send: Callable[[object], None],
 ) -> None:
-    """In a fork: each test on the code as it is, but for marks; those of `everywhere` count as come by. Each but
-    the first waits for a byte from `ready`; behind its end none is run."""
+    """In a fork: each test on the code as it is, but for marks; those of `everywhere` count as come by. Each waits for
+    a byte from `ready`; behind its end none is run."""
     seen: set[int] = set()
-    setattr(builtins, _MARK, lambda number: seen.add(number))
+    setattr(builtins, _MARK, lambda *numbers: seen.update(numbers))
     for function, code in marked.items():
         function.__code__ = code
-    spent = time.process_time()
     for item, following in _pairs(items):
-        if time.process_time() - spent > first_s:
+        if not os.read(ready, 1):
             break
         seen.clear()
         start = time.process_time()
         passed = _passes(item, following)
         send((item.nodeid, _Baseline(time.process_time() - start, passed, seen | everywhere)))
-        if not os.read(ready, 1):
-            break
 
 
 # Exchange of code -----------------------------------------------------------------------------------------------------
@@ -401,8 +454,8 @@ def _functions(files: Mapping[str, Path]) -> dict[tuple[str, str, int], list[Fun
 def _marked(
     mutants: Sequence[Mutant], functions: Mapping[tuple[str, str, int], Sequence[FunctionType]]
 ) -> tuple[dict[FunctionType, CodeType], set[int]]:
-    """The functions with the code that calls `_MARK` with a mutant's number ahead of the statement that it changes; the
-    numbers of mutants for which there is none."""
+    """The functions with the code that calls `_MARK` with a mutant's number ahead of the statement that it changes, or
+    in all functions of the file where that stands outside of them; the numbers of mutants for which there is none."""
     found: dict[FunctionType, CodeType] = {}
     unmarked: set[int] = set()
     of_file: dict[Path, dict[int, list[int]]] = {}
@@ -410,24 +463,28 @@ def _marked(
         of_file.setdefault(mutant.path, {}).setdefault(mutant.line, []).append(number)
     for path, numbers in of_file.items():
         source = path.read_text()
-        marks = _Marks(numbers)
-        tree = marks.visit(ast.parse(source))
-        codes = [compile(one, str(path), "exec", dont_inherit=True) for one in (source, tree)]
+        outside = numbers.keys() - _lines_inside(ast.parse(source))
+        marks = _Marks(numbers, [number for line in outside for number in numbers[line]])
+        codes = [compile(one, str(path), "exec", dont_inherit=True) for one in (source, marks.visit(ast.parse(source)))]
         exchanged = _of_pairs(os.path.realpath(path), _changed_functions(*codes), functions)
+        found.update(exchanged or {})
         if exchanged is None:
             unmarked.update(*numbers.values())
-        else:
-            found.update(exchanged)
-            unmarked.update(*(mine for line, mine in numbers.items() if line not in marks.set))
     return found, unmarked
 
 
-class _Marks(ast.NodeTransformer):
-    """Sets them in functions; what stands outside is run when nobody looks."""
+def _lines_inside(tree: ast.Module) -> set[int]:
+    """Where statements of functions begin."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    inside = (one for function in functions for statement in function.body for one in ast.walk(statement))
+    return {node.lineno for node in inside if isinstance(node, ast.stmt)}
 
-    def __init__(self, numbers: Mapping[int, Sequence[int]]) -> None:
-        self.numbers, self.inside = numbers, False
-        self.set: set[int] = set()  # lines
+
+class _Marks(ast.NodeTransformer):
+    """Sets them in functions; what stands outside is run when nobody looks. `outside`: the numbers for all of them."""
+
+    def __init__(self, numbers: Mapping[int, Sequence[int]], outside: Sequence[int]) -> None:
+        self.numbers, self.outside, self.inside = numbers, outside, False
 
     def visit(self, node: ast.AST) -> Any:
         before = self.inside
@@ -435,15 +492,20 @@ class _Marks(ast.NodeTransformer):
         self.inside = before or isinstance(node, ast.FunctionDef)
         made = self.generic_visit(node)
         self.inside = before
+        if isinstance(node, ast.FunctionDef) and not before and self.outside:
+            first = ast.get_docstring(node) is not None
+            node.body.insert(first, _mark(self.outside, node))
         if not mark:
             return made
         assert isinstance(node, ast.stmt)
-        self.set.add(node.lineno)
-        calls = [f"{_MARK}({number})" for number in self.numbers[node.lineno]]
-        marks = ast.parse("\n".join(calls)).body
-        for one in (inner for call in marks for inner in ast.walk(call)):
-            ast.copy_location(one, node)
-        return [*marks, made]
+        return [_mark(self.numbers[node.lineno], node), made]
+
+
+def _mark(numbers: Sequence[int], at: ast.stmt) -> ast.stmt:
+    (call,) = ast.parse(f"{_MARK}({', '.join(map(str, numbers))})").body
+    for one in ast.walk(call):
+        ast.copy_location(one, at)
+    return call
 
 
 def _exchanged(

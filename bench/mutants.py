@@ -69,7 +69,7 @@ CHECKERS: dict[str, tuple[str, ...]] = {
 }
 """The tests beside each checker, in tests/ut."""
 REST_SCORE = 0.85
-NEAREST = 4  # test files of one file of the rest
+NEAREST = 8  # test files of one file of the rest
 OFTEN = 3  # words of its name in a test's text
 SECONDS, REST_SECONDS = 120, 30  # CPU time of the tests of one mutant
 FIRST_S = 90  # CPU time of a file's tests without a mutant, of the rest
@@ -122,6 +122,12 @@ class Mutant:
     def path(self) -> Path:
         """Of the changed file."""
         return self.root / self.file
+
+    @property
+    def module(self) -> str:
+        """Its name where it is imported."""
+        name = self.file.removesuffix(".py").replace("/", ".")
+        return f"superkernel.{name}" if (self.root / "superkernel").is_dir() else name
 
     def tree(self) -> ast.Module:
         """The file's code with the change."""
@@ -348,19 +354,22 @@ def _draw(made: Sequence[Mutant], number: int | None, seed: int) -> list[Mutant]
 
 
 def _run(drawn: Sequence[Mutant], jobs: int, **limits: Any) -> Iterator[tuple[Mutant, mutant_runs.Result | str]]:
-    """How it went with each mutant, as results come; of a file whose tests cannot be run, why. `limits`: as of
+    """How it went with each mutant, as results come; of a file whose tests cannot be run, why. With a limit for the
+    first run of the tests, several files share it: as many as can be without fewer jobs. `limits`: as of
     `mutant_runs.run`."""
     of_file: dict[str, list[Mutant]] = {}
     for mutant in drawn:
         of_file.setdefault(mutant.file, []).append(mutant)
     waiting = list(of_file.values())
+    if "first_s" in limits:
+        waiting = [[m for mine in waiting[n::jobs] for m in mine] for n in range(min(jobs, len(waiting)))]
     running: dict[Connection, tuple[Any, list[Mutant]]] = {}
     context = multiprocessing.get_context("fork")
     while waiting or running:
         while waiting and len(running) < jobs:
             mine = waiting.pop(0)
             reader, writer = context.Pipe(duplex=False)
-            child = context.Process(target=_run_file, args=(mine, writer, limits))
+            child = context.Process(target=_run_together, args=(mine, writer, limits))
             child.start()
             writer.close()
             running[reader] = child, list(mine)
@@ -379,8 +388,8 @@ def _run(drawn: Sequence[Mutant], jobs: int, **limits: Any) -> Iterator[tuple[Mu
             yield from ((mutant, found) for mutant in told)
 
 
-def _run_file(mine: Sequence[Mutant], told: Connection, limits: Mapping[str, Any]) -> None:
-    """In a process of its own: the mutants of one file, by key."""
+def _run_together(mine: Sequence[Mutant], told: Connection, limits: Mapping[str, Any]) -> None:
+    """In a process of its own: results by key."""
     try:
         for mutant, result in mutant_runs.run(ROOT, {m: tests_of(ROOT, m.file) for m in mine}, **limits):
             told.send((mutant.key, result))

@@ -168,6 +168,7 @@ class _Core:
         if name in ("set_flag", "wait_flag"):
             peer, flag = str(command.operand("peer")), int(command.operand("flag"))
             pair = (engine.title, peer, flag) if name == "set_flag" else (peer, engine.title, flag)
+            assert flag < self.kernel.target.queue.flag_ids, f"no such flag: {command}"
             self.flags[pair] += 1 if name == "set_flag" else -1
             assert 0 <= self.flags[pair] <= 1, f"flag {pair} is {self.flags[pair]} after {command}"
         elif name == "cross_set":

@@ -119,6 +119,15 @@ def test_instructions_read_back() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("word", [-1, 1 << 32, (1 << 32) + 3, 0x10, 0x4501, 0x8082])
+def test_what_is_no_instruction_of_four_bytes_is_refused(word: int) -> None:
+    """Too large, or with the lowest bits of a compressed one."""
+    with pytest.raises(AssertionError):
+        Encoder().word(word)
+    for right in (0x00000003, 0xFFFFFFFF):
+        Encoder().word(right)
+
+
 def test_jumps_find_their_labels() -> None:
     e = Encoder()
     e.branch(1, T0, T1, "end")
