@@ -20,7 +20,7 @@ from superkernel.core.version import __version__
 
 if TYPE_CHECKING:
     from superkernel._core import OversubscriptionWarning
-    from superkernel.api import compile, compile_dynamic, from_pretrained, load
+    from superkernel.api import compile, compile_dynamic, export, from_pretrained, load
     from superkernel.backends.aicore.kernel import AicoreKernel
     from superkernel.backends.aicore.report import SimReport
     from superkernel.backends.host.bound import get_include
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from superkernel.backends.host.report import Report
     from superkernel.builder import GraphBuilder
     from superkernel.codegen.cache import CacheWarning
+    from superkernel.compilation.library import Library
     from superkernel.compilation.scoping import ScopeWarning
     from superkernel.compilation.stages import FallbackWarning
     from superkernel.core.dtypes import DType
@@ -69,6 +70,7 @@ _MODULES = {
     "OversubscriptionWarning": "_core",
     "compile": "api",
     "compile_dynamic": "api",
+    "export": "api",
     "from_pretrained": "api",
     "load": "api",
     "get_include": "backends.host.bound",
@@ -105,6 +107,7 @@ _MODULES = {
     "HostKernel": "backends.host.kernel",
     "Options": "core.options",
     "FallbackWarning": "compilation.stages",
+    "Library": "compilation.library",
     "MachineWarning": "machine",
     "Report": "backends.host.report",
     "ScopeWarning": "compilation.scoping",
@@ -133,6 +136,7 @@ __all__ = [
     "InternalError",
     "Kernel",
     "KernelType",
+    "Library",
     "MachineError",
     "MachineWarning",
     "ManifestError",
@@ -159,6 +163,7 @@ __all__ = [
     "__version__",
     "compile",
     "compile_dynamic",
+    "export",
     "from_pretrained",
     "get_include",
     "load",

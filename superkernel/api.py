@@ -1,8 +1,8 @@
-"""The entry points of the package: `compile`, `compile_dynamic`, `from_pretrained` and `load`."""
+"""The entry points of the package: `compile`, `compile_dynamic`, `from_pretrained`, `load` and `export`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import index
 from os import PathLike, fspath
 from pathlib import Path
@@ -12,6 +12,7 @@ from superkernel.backends import all_backends, backend_of, kernel_of
 from superkernel.core.collection import paused
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InputError, UnsupportedError, Violation, raise_all
+from superkernel.core.files import file_name
 from superkernel.core.option import HOST, did_you_mean
 from superkernel.core.options import Options
 from superkernel.core.tensor import InputShape
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from superkernel.backends.aicore.kernel import AicoreKernel
     from superkernel.backends.host.kernel import HostKernel
+    from superkernel.compilation.library import Library
     from superkernel.compilation.stages import Later
     from superkernel.ir.graph import Graph
     from superkernel.runtime.causal import CausalLM
@@ -227,6 +229,46 @@ def load(path: str | PathLike[str], *, threads: int | None = None) -> Kernel:
         from superkernel.backends.saved import load_saved
 
         return kernel_of(load_saved(path, thread_count(threads)))
+
+
+def export(
+    kernels: Kernel | Sequence[Kernel] | Mapping[str, Kernel | Sequence[Kernel]],
+    path: str | PathLike[str],
+    *,
+    manifest: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
+    compiler: str | None = None,
+) -> Library:
+    """Kernels of the host as a library that programs in C and C++ call, without Python and LLVM (docs/libraries.md).
+
+    kernels: one, several, or by the names that their models have in the library (default: those of their graphs). A
+        model may have a kernel for each of several numbers of threads.
+    path: `libNAME.so`, a shared library, or `libNAME.a`, a static one. Its header, `NAME.h`, is written beside it.
+    manifest: files of `superkernel kernels dump` or `merge`: the library holds no kernels but those listed.
+    compiler: the C++ compiler that builds the runtime and links; default: $CXX, c++, g++ or clang++.
+
+    Raises InputError; UnsupportedError where NumPy computes a part of a model, and on an accelerator; ManifestError
+    where a model needs a kernel that is not listed; MachineError without a compiler."""
+    from superkernel.runtime.kernel import Kernel
+
+    file, models = file_name(path), dict[str, list[Any]]()
+    for name, kernel in _by_name(kernels):
+        if not isinstance(kernel, Kernel):
+            raise InputError("not a kernel", location="argument 'kernels'", found=f"a {type(kernel).__name__}")
+        models.setdefault(kernel.name if name is None else name, []).append(kernel._compiled)
+    if not models:
+        raise InputError("a library of no models", location="argument 'kernels'", expected="at least one kernel")
+    targets = [made.target for plans in models.values() for made in plans]
+    if len({target.kind for target in targets}) > 1:
+        raise InputError("kernels of two kinds of targets", found=", ".join(sorted({str(t.kind) for t in targets})))
+    listed = [manifest] if isinstance(manifest, (str, PathLike)) else manifest
+    return backend_of(targets[0]).export(models, file, [str(file_name(one)) for one in listed], compiler)
+
+
+def _by_name(kernels: Any) -> Iterator[tuple[str | None, Any]]:
+    """All kernels, with the names that they are given."""
+    given = kernels.items() if isinstance(kernels, Mapping) else [(None, kernels)]
+    for name, some in given:
+        yield from ((name, kernel) for kernel in (some if isinstance(some, (list, tuple)) else [some]))
 
 
 def thread_count(threads: int | None) -> int | None:

@@ -30,6 +30,7 @@ from superkernel.cli import analysis as cli_analysis
 from superkernel.cli import canary as cli_canary
 from superkernel.cli import completion as cli_completion
 from superkernel.cli import diff as cli_diff
+from superkernel.cli import export as cli_export
 from superkernel.cli import kernels as cli_kernels
 from superkernel.cli import machine as cli_machine
 from superkernel.cli import quantise as cli_quantise
@@ -148,6 +149,8 @@ def _parser() -> argparse.ArgumentParser:
     sub = add("compile", _compile, "Compile a model and save the kernel.")
     sub.add_argument("-o", "--output", required=True, metavar="FILE", help="file to write")
     cli_kernels.add_dump_argument(sub)
+    text = "Make a library for programs in C and C++, with its header, of one or several models."
+    cli_export.add_arguments(add("export", _export, text))
     sub = add("run", _run, "Run a model on inputs from a file.")
     _input_arguments(sub)
     sub.add_argument("--outputs", metavar="FILE.npz", help="write the outputs here, output names as array names")
@@ -333,6 +336,12 @@ def _compile(args: argparse.Namespace) -> int:
     if args.dump_kernels is not None:
         summary["kernels"] = cli_kernels.write_manifests(kernel, Path(args.dump_kernels))
     _print(args, summary, lambda: _lines(summary))
+    return 0
+
+
+def _export(args: argparse.Namespace) -> int:
+    library = cli_export.run(args, load_model)
+    _print(args, library.to_json(), library.__str__)
     return 0
 
 

@@ -10,14 +10,17 @@ Invariants: a backend holds nothing that belongs to one compilation; `verify` sh
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from superkernel.compilation.compiled import Compilation, CompiledImage, Executable, Job, Planned, Proof
+from superkernel.core.errors import UnsupportedError
 from superkernel.target.base import Target
 
 if TYPE_CHECKING:
     from superkernel.codegen.cache import ObjectCache
+    from superkernel.compilation.library import Library
     from superkernel.compilation.planner import AnyPlanner
     from superkernel.compilation.stages import Stages
     from superkernel.core.errors import Violation
@@ -104,6 +107,16 @@ class Backend(ABC, Generic[TargetT, PlannedT, CertificateT, ImageT, CompiledT]):
     @abstractmethod
     def bind(self, job: Job[TargetT], planned: PlannedT, image: ImageT, proved: CertificateT) -> Executable:
         """The image where it will run. `proved`: its certificate."""
+
+    # What becomes of it -----------------------------------------------------------------------------------------------
+
+    def export(
+        self, models: Mapping[str, Sequence[CompiledT]], path: Path, manifest: Sequence[str], compiler: str | None
+    ) -> Library:
+        """Compilations, by the names of their models, as a library for programs that are not Python; see
+        `superkernel.export`. Raises UnsupportedError on targets that have none."""
+        hint = "save an accelerator's kernel as an .elf file, which its own tools load"
+        raise UnsupportedError("libraries are of kernels for the host", location=f"file {str(path)!r}", hint=hint)
 
 
 AnyBackend: TypeAlias = Backend[Any, Any, Any, Any, Any]

@@ -48,12 +48,16 @@ class KernelChooser:
 
     def _listed(self) -> Manifest:
         """The manifest that the options name. Raises InputError, UserError, FileFormatError."""
-        from superkernel.registry.manifest import Manifest, merge
-
         missing = [Violation("no such file", f"option 'manifest', file {f!r}") for f in self._files if not isfile(f)]
         raise_all(InputError, missing)
-        found = merge(Manifest.load(Path(file)) for file in self._files)
-        found.check_fits(self.registry, self.target, ABI_VERSION, f"option 'manifest', {', '.join(self._files)}")
+        return self._fitting(self._files, "option 'manifest'")
+
+    def _fitting(self, files: Sequence[str], place: str) -> Manifest:
+        """What manifests list together, for this registry and target. Raises UserError, FileFormatError."""
+        from superkernel.registry.manifest import Manifest, merge
+
+        found = merge(Manifest.load(Path(file)) for file in files)
+        found.check_fits(self.registry, self.target, ABI_VERSION, f"{place}, {', '.join(files)}")
         return found
 
     def _check_patterns(self, options: Options) -> None:
@@ -151,7 +155,8 @@ class KernelChooser:
             selection = self.selection_of(sub)
             if self.manifest.holds(selection.row, selection.requirement.op, self._rows):
                 continue
-            error = self._unlisted.setdefault(problem, self._miss(sub, selection))
+            miss = ManifestError(violations=[_miss(sub, selection, self.manifest, self._files)])
+            error = self._unlisted.setdefault(problem, miss)
             if self._is_table(sub.body):
                 raise error
             policy = self._refused.get(problem, self.policy)
@@ -163,17 +168,18 @@ class KernelChooser:
                 raise error from None
         return bool(refused)
 
-    def _miss(self, sub: SubOperator, selection: Selection) -> ManifestError:
-        """What is not listed, by its key, and how it gets there."""
-        assert self.manifest is not None
-        files = ", ".join(self._files)
-        return ManifestError(
-            "the manifest does not list the kernel that it needs",
-            location=f"sub-operator {sub.name!r}",
-            expected=f"one of the {len(self.manifest.kernels)} kernels of {files}",
-            found=f"{selection.row.id} for {selection.requirement}, key {selection.requirement.key}",
-            hint=f"superkernel kernels dump MODEL -o NEW, then superkernel kernels merge {' '.join(self._files)} NEW "
-            "-o MERGED",
+    def require_listed(self, subops: Sequence[SubOperator], files: Sequence[str]) -> None:
+        """That sub-operators have kernels which manifests hold. Raises ManifestError with all that have not, and what
+        `_fitting` raises."""
+        listed = self._fitting(files, "argument 'manifest'")
+        chosen = [(sub, self.selection_of(sub)) for sub in subops]
+        raise_all(
+            ManifestError,
+            [
+                _miss(sub, selection, listed, files)
+                for sub, selection in chosen
+                if not listed.holds(selection.row, selection.requirement.op, self._rows)
+            ],
         )
 
     def manifest_of(self, model: str, subops: Sequence[SubOperator], symbols: Sequence[Sequence[str]]) -> Manifest:
@@ -181,6 +187,17 @@ class KernelChooser:
         from superkernel.registry.manifest import dump
 
         return dump(model, [self.selection_of(sub) for sub in subops], self.registry, ABI_VERSION, symbols)
+
+
+def _miss(sub: SubOperator, selection: Selection, listed: Manifest, files: Sequence[str]) -> Violation:
+    """What is not listed, by its key, and how it gets there."""
+    return Violation(
+        "the manifest does not list the kernel that it needs",
+        f"sub-operator {sub.name!r}",
+        f"one of the {len(listed.kernels)} kernels of {', '.join(files)}",
+        f"{selection.row.id} for {selection.requirement}, key {selection.requirement.key}",
+        f"superkernel kernels dump MODEL -o NEW, then superkernel kernels merge {' '.join(files)} NEW -o MERGED",
+    )
 
 
 class ChoiceOfAll:

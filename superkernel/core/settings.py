@@ -8,6 +8,7 @@ SK_MACHINE    a profile file (docs/machine.md) to go by in place of the measured
 SK_CRASH_REPORTS  "off": a process that a kernel ends says nothing of it (by default a line on stderr)
 SK_CPU        avx512 | avx2 | plain: generate code for at most this tier; with +emulated-tiles behind it, AMX emulated
               (read by codegen.host.features)
+CXX, OBJCOPY, AR  the tools that libraries are built with, possibly with arguments (docs/libraries.md)
 """
 
 from __future__ import annotations
@@ -49,6 +50,11 @@ def trace_file() -> Path | None:
 def machine_file() -> str | None:
     """The profile that SK_MACHINE names: a file, or "default"; None where it names none."""
     return os.environ.get("SK_MACHINE") or None
+
+
+def tool(variable: str) -> str | None:
+    """The command of a tool that libraries are built with: CXX, OBJCOPY or AR."""
+    return os.environ.get(variable) or None
 
 
 def data_directory() -> Path | None:

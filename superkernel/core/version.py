@@ -65,6 +65,6 @@ def _core_paths(folder: str) -> Iterator[str]:
     """Folders and files of the core: in a folder's time stamp one sees what went."""
     for place, folders, files in os.walk(folder):
         if place == folder:
-            folders[:] = [name for name in folders if name not in ("tests", "qemu")]
+            folders[:] = [name for name in folders if name not in ("tests", "qemu", "library")]
         yield place
         yield from (os.path.join(place, name) for name in files)

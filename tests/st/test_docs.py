@@ -250,6 +250,22 @@ def test_commands_end_well(name: str, tmp_path: Path, monkeypatch: pytest.Monkey
             (tmp_path / file).write_text(printed)
 
 
+def test_the_program_of_the_guide_to_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It links the library that the guide's commands make, and prints what the kernel computes."""
+    monkeypatch.chdir(tmp_path)
+    write_model(tmp_path)
+    for words in own_commands("docs/libraries.md")[:2]:
+        assert run(words)[0] == 0, words
+    (program,) = blocks("docs/libraries.md", "c")
+    (tmp_path / "main.c").write_text(program)
+    command = ["gcc", "-Wall", "-Wextra", "-Werror", "main.c", "-L.", "-lvision", "-Wl,-rpath,$ORIGIN", "-o", "main"]
+    subprocess.run(command, check=True)
+    printed = subprocess.run(["./main"], capture_output=True, text=True, check=True).stdout
+    expected = sk.compile("classifier.onnx", threads=2)(np.ones((1, 3, 8, 8), np.float32))
+    assert [float.fromhex(line) for line in printed.split()] == expected.reshape(-1).tolist()
+    assert np.any(expected)
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_plain_blocks_hold_commands(name: str) -> None:
     """And what those that are not run here name is there: targets of make, extras of the package, scripts, tests."""

@@ -22,6 +22,8 @@ from superkernel import _core
 
 ROOT = Path(__file__).parents[2]
 LINKED = ("scheduler", "sync", "codegen")
+NATIVE = ("include", "runtime", "library")
+"""Folders of C++ that exported libraries are built from."""
 DISTRIBUTION = "superkernel-compiler"  # the module's own name belongs to another project on PyPI
 
 
@@ -107,7 +109,8 @@ def test_sdist_and_wheel_are_complete_and_work(tmp_path: Path) -> None:
     source = tmp_path / sdist.name.removesuffix(".tar.gz")
     shipped = {str(path.relative_to(source)) for path in source.rglob("*") if path.is_file()}
     cpp = {str(path.relative_to(ROOT)) for path in (ROOT / "csrc").rglob("*") if path.is_file()}
-    wanted = {"pyproject.toml", "CMakeLists.txt", "LICENSE"} | cpp | python
+    native = {f"superkernel/native/{name}/{path.name}" for name in NATIVE for path in (ROOT / "csrc" / name).iterdir()}
+    wanted = {"pyproject.toml", "CMakeLists.txt", "LICENSE"} | cpp | python | native
     assert {"csrc/bindings.cpp", "csrc/include/superkernel_abi.h", "csrc/include/superkernel_call.h"} <= cpp
     assert wanted <= shipped
     assert not [name for name in wanted if (source / name).read_bytes() != (ROOT / name).read_bytes()]
@@ -127,12 +130,16 @@ def test_sdist_and_wheel_are_complete_and_work(tmp_path: Path) -> None:
         "superkernel",
         f"{DISTRIBUTION.replace('-', '_')}-{importlib.metadata.version(DISTRIBUTION)}.dist-info",
     }
-    assert python <= set(names)
+    assert python | native <= set(names)
     code = "import superkernel._core as c, superkernel.codegen.host.abi as a; print(c.__file__); assert c.abi_layout()"
     assert in_wheel(tmp_path, code).startswith(str(tmp_path / "site"))
     (tmp_path / "program.c").write_text("#include <superkernel_call.h>\n" + C_PROGRAM)
     (tmp_path / "call.py").write_text(CALLER)
-    assert in_wheel(tmp_path, "import call").splitlines() == [str(tmp_path / "site/superkernel/include"), "3.0"]
+    assert in_wheel(tmp_path, "import call").splitlines() == [
+        str(tmp_path / "site/superkernel/include"),
+        "3.0",
+        "['g']",
+    ]
 
 
 def build(kind: str, source: Path, out: Path, *settings: str) -> None:
@@ -159,6 +166,7 @@ x, y = bound.inputs["x"], bound.outputs["y"]
 arguments = (bound.function_address, bound.self_address, x.ctypes.data, y.ctypes.data)
 assert ctypes.CDLL("./program.so").run(*map(ctypes.c_void_p, arguments)) == 1
 print(y[0])
+print([*sk.export(sk.compile(b.graph(), threads=1), "libcall.so").models])
 """
 
 
@@ -177,3 +185,8 @@ def test_the_header_is_the_one_of_the_sources() -> None:
     assert header.is_symlink()
     assert not os.readlink(header).startswith("/")  # relative: the checkout may move
     assert header.resolve() == (ROOT / "csrc/include/superkernel_call.h").resolve()
+
+
+def test_libraries_are_built_from_the_sources() -> None:
+    for name in NATIVE:
+        assert os.readlink(ROOT / "superkernel/native" / name) == f"../../csrc/{name}"

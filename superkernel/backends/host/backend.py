@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from superkernel.backends.host.attest import attest
@@ -27,6 +28,7 @@ from superkernel.target.machine import load_profile
 
 if TYPE_CHECKING:
     from superkernel.backends.host.planner import HostPlanner
+    from superkernel.compilation.library import Library
     from superkernel.scheduler.kernel_table import KernelTable
 
 
@@ -109,6 +111,13 @@ class HostBackend(Backend[CpuTarget, Planned[Plan], Certificate, HostImage, Host
 
             return RaceExecutable(image, planned.schedule, planned.plan, job.target, watchdog_ms)
         return HostExecutable(image, planned.schedule, planned.plan, watchdog_ms, stepwise=proved.stepwise)
+
+    def export(
+        self, models: Mapping[str, Sequence[HostCompiled]], path: Path, manifest: Sequence[str], compiler: str | None
+    ) -> Library:
+        from superkernel.backends.host.library.export import export
+
+        return export(models, path, manifest, compiler)
 
 
 BACKEND = HostBackend()

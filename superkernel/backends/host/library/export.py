@@ -1,0 +1,66 @@
+"""From compilations to a library and its header on disk; see the package's docstring."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from superkernel.backends.host.compiled import HostCompiled
+from superkernel.backends.host.library.contents import CONSTANTS_BYTES_MAX, contents
+from superkernel.backends.host.library.header import header
+from superkernel.backends.host.library.symbols import hidden
+from superkernel.backends.host.library.tables import CONSTANTS_FILE, Tables
+from superkernel.backends.host.library.toolchain import SOURCES, find_toolchain
+from superkernel.codegen.cache import ObjectCache
+from superkernel.codegen.host.loader import memory_bytes
+from superkernel.compilation.library import Library
+from superkernel.core import settings
+from superkernel.core.errors import InputError, UnsupportedError
+from superkernel.core.files import replacing
+
+
+def export(
+    models: Mapping[str, Sequence[HostCompiled]], path: Path, manifest: Sequence[str], compiler: str | None
+) -> Library:
+    """Write `libNAME.so` or `libNAME.a`, and `NAME.h` beside it. `manifest`: files that list the kernels it may hold;
+    none: all. Raises InputError, UnsupportedError, ManifestError, MachineError."""
+    found = re.fullmatch(r"lib(.+)\.(so|a)", path.name)
+    if found is None:
+        raise InputError("not the name of a library", expected="libNAME.so or libNAME.a", found=repr(path.name))
+    name, kind = found.groups()
+    library = contents(name, models)
+    if manifest:
+        for _, plan in library.plans:
+            plan.chooser.require_listed(plan.schedule.subops, manifest)
+    tables, text = Tables(library), header(library, SOURCES / "include")
+    if len(tables.constants.data) > CONSTANTS_BYTES_MAX:
+        expected, size = f"at most {CONSTANTS_BYTES_MAX} bytes", f"{len(tables.constants.data)} bytes"
+        hint = "make several libraries of the models"
+        raise UnsupportedError("a library with too many constants", expected=expected, found=size, hint=hint)
+    toolchain, objects = find_toolchain(compiler), library.objects()
+    with tempfile.TemporaryDirectory(prefix="superkernel-") as place:
+        folder = Path(place)
+        (folder / CONSTANTS_FILE).write_bytes(tables.constants.data)
+        (folder / "tables.cpp").write_text(tables.source(), encoding="utf-8")
+        runtime = [hidden(data, {}) for data in toolchain.runtime(folder, ObjectCache(settings.cache_directory()))]
+        names: list[str] = []
+        for data in (*objects, *runtime, toolchain.compiled(folder / "tables.cpp", folder)):
+            names.append(f"part{len(names)}.o")
+            (folder / names[-1]).write_bytes(data)
+        (toolchain.shared if kind == "so" else toolchain.static)(names, path.name, folder)
+        made = (folder / path.name).read_bytes()
+    beside = path.with_name(f"{name}.h")
+    for file, data in ((path, made), (beside, text.encode())):
+        with replacing(file, "the library") as writer:
+            writer.write(data)
+    return Library(
+        str(path),
+        str(beside),
+        {model.name: tuple(plan.cores for plan in model.plans) for model in library.models},
+        library.manifest(),
+        sum(map(memory_bytes, objects)),
+        len(tables.constants.data),
+        len(made),
+    )

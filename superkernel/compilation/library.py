@@ -1,0 +1,44 @@
+"""What `superkernel.export` made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from superkernel.registry.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library on disk. `models`: the numbers of threads that each has plans for. `code_bytes`: of kernels and
+    entries, with the constants in their code; `constant_bytes`: packed; `file_bytes`: all of it, with the runtime."""
+
+    path: str
+    header: str
+    models: Mapping[str, tuple[int, ...]]
+    manifest: Manifest
+    code_bytes: int
+    constant_bytes: int
+    file_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "path": self.path,
+            "header": self.header,
+            "models": {name: list(threads) for name, threads in self.models.items()},
+            "kernels": sorted(self.manifest.kernels),
+            "code_bytes": self.code_bytes,
+            "constant_bytes": self.constant_bytes,
+            "file_bytes": self.file_bytes,
+        }
+
+    def __str__(self) -> str:
+        models = "; ".join(f"{n!r} for {', '.join(map(str, t))} threads" for n, t in self.models.items())
+        return (
+            f"{self.path} and {self.header}: models {models}\n"
+            f"kernels: {len(self.manifest.kernels)}; {self.code_bytes:,} bytes of code, {self.constant_bytes:,} of "
+            f"constants, {self.file_bytes:,} in all"
+        )
