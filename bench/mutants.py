@@ -68,6 +68,8 @@ CHECKERS: dict[str, tuple[str, ...]] = {
     "scheduler/memory_check.py": ("test_memory_check",),
 }
 """The tests beside each checker, in tests/ut."""
+ESTIMATES = "test_estimates_scale"
+"""Of the times of all kernels: near to each of their families, beside its own tests."""
 REST_SCORE = 0.85
 NEAREST = 8  # test files of one file of the rest
 OFTEN = 3  # words of its name in a test's text
@@ -279,7 +281,9 @@ def tests_of(root: Path, file: str) -> list[str]:
             often = sum(texts.get(word, 0) for word in words)
             far = away[module] + 2 * (("aicore" in module) != ("aicore" in named)) - 2 * len(words & named)
             found.append((far - (often >= OFTEN), -often / texts.total(), test))
-    return [f"tests/ut/{test}.py" for *_, test in sorted(found)[:NEAREST]]
+    nearest = [test for *_, test in sorted(found)]
+    more = [ESTIMATES] if file.startswith("scheduler/families/") and ESTIMATES in nearest[NEAREST:] else []
+    return [f"tests/ut/{test}.py" for test in (*nearest[:NEAREST], *more)]
 
 
 @cache

@@ -18,6 +18,7 @@ from superkernel.core.tensor import Region
 from superkernel.ir.body import Body, Role
 from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
+from superkernel.scheduler import place as place_module
 from superkernel.scheduler.dependences import dependences
 from superkernel.scheduler.families import family_of
 from superkernel.scheduler.families.kernel import HostTiling
@@ -216,6 +217,45 @@ def test_placement_is_deterministic_and_its_tasks_parse_back() -> None:
         texts.append(str(schedule))
         assert parse_tasks(str(schedule).splitlines()) == schedule.tasks
     assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("cores", [2, 3, 4])
+def test_predicted_times_are_those_of_a_replay(cores: int) -> None:
+    """A range begins when its core is free and what it reads is written, a handover later where that was another core;
+    each cache line from there costs a trip. Sub-operators read rows of one input and the whole of another."""
+    rng = np.random.default_rng(cores)
+    g = GraphMaker()
+    values = [g.input("x", 24, 64), g.input("y", 24, 64)]
+    for n in range(9):
+        a, b = (values[int(k)] for k in rng.integers(max(0, len(values) - 3), len(values), 2))
+        values.append(g.op("softmax", a, axis=-1) if n % 3 == 0 else g.op("add", a, b))
+    graph, family = g.graph(values[-1], values[-2]), Rows(200.0)
+    grouping = host_group(graph, family, fuse=False)
+    placer, order = place_module._placed(grouping, TARGET, cores, Options(fuse=False), lambda _: family, None)
+    handover = place_module.HANDOVER_FACTOR * TARGET.handover_ns
+    free = [0.0] + [2 * handover] * (cores - 1)
+    written: dict[str, list[tuple[int, float, int, int]]] = {}  # core, when, bytes [low, high)
+    crossed = 0
+    for i in order:
+        sub, placement = grouping.subops[i], placer.placed[i]
+        done = []
+        for core, (begin, end) in zip(placement.cores, placement.partition.ranges, strict=True):
+            start, trip = free[core], 0.0
+            accesses = placement.partition.tiling.accesses(sub.body, begin, end)
+            for access in accesses:
+                for other, finish, low, high in written.get(sub.values[access.operand], ()) if not access.write else ():
+                    (region,) = access.regions
+                    shared = min(region.stop, high) - max(region.start, low)
+                    if other != core and shared > 0:
+                        start, trip = max(start, finish + handover), trip + shared / 64 * TARGET.line_ns
+                        crossed += 1
+            free[core] = start + 20.0 + (end - begin) * 200.0 + trip
+            done += [(sub.values[a.operand], core, free[core], a.regions[0]) for a in accesses if a.write]
+        for name, core, finish, region in done:
+            written.setdefault(name, []).append((core, finish, region.start, region.stop))
+        assert placement.finish_ns == pytest.approx(max(free[core] for core in placement.cores))
+    assert crossed
+    assert placer.makespan_ns() == pytest.approx(max(free) + handover)
 
 
 def test_a_host_call_runs_on_core_0() -> None:
