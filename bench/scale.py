@@ -11,7 +11,7 @@
     gaps        a relu on all threads, called after random gaps: median, 99th percentile, and the CPU time that is used
                 once nobody calls any more
     plans       by the profiles in tests/machines, for numbers of cores: how often plans read each byte of weights,
-                waits, predicted times (`reads.py`); nothing is run
+                waits, predicted times, and what reading less would cost (`reads.py`); nothing is run
 
 Processes, slices, checks against float64 and rivals are those of `run.py`. What takes turns is compared: runners within
 a round, and beside neighbours each number of them within a round as well.
@@ -197,11 +197,11 @@ def plans(args: argparse.Namespace) -> dict[str, dict[str, dict[int, dict[str, f
         counts = [cores for cores in args.cores if cores <= len(target.profile.core_of)]
         for workload in args.workloads if counts else ():
             graph = workload.graph()
-            rows = {cores: reads.plan_reads(graph, target, cores).to_json() for cores in counts}
-            found.setdefault(path.stem, {})[workload.name] = rows
-            for cores, row in rows.items():
-                text = f"weights read {row['times']:.2f} times, {row['waits']:6} waits, {row['predicted_us']:10.1f} us"
-                print(f"{path.stem:14} {workload.name:20} {cores:3} cores  {text}", flush=True)
+            rows = found.setdefault(path.stem, {}).setdefault(workload.name, {})
+            for cores in counts:
+                row = reads.plan_reads(graph, target, cores)
+                rows[cores] = row.to_json()
+                print(f"{path.stem:14} {workload.name:20} {cores:3} cores  weights read {row}", flush=True)
     return found
 
 

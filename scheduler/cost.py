@@ -111,6 +111,12 @@ class CostBook:
         self.target = replace(self.target, cores=len(self.apart))
         self._crowded = frozenset(i for i, core in enumerate(known) if known.count(core) > 1)
 
+    @property
+    def counts(self) -> list[int]:
+        """Numbers of cores that are looked at beside one: 2, 4, 8, ..., all physical cores and all cores."""
+        apart = len(self.apart)
+        return sorted({*(1 << i for i in range(1, apart.bit_length()) if 1 << i < apart), apart, self.cores} - {1})
+
     def tilings(self, sub: SubOperator) -> tuple[CostedTiling[CpuTarget], ...]:
         """Candidate tilings, at least one. Raises CannotCut where none keeps to the limit of working memory."""
         key = (sub.kernel, id(sub.body))
@@ -142,7 +148,7 @@ class CostBook:
         tilings = self.tilings(sub)
         best = min((self.partition(sub, t, 1) for t in tilings), key=lambda p: p.longest_ns)
         found, shortest = [best], best.longest_ns
-        for cores in _core_counts(len(self.apart), self.cores):
+        for cores in self.counts:
             wide = [self.partition(sub, t, min(cores, t.units)) for t in tilings if t.units > 1]
             wide = [p for p in wide if len(p.ranges) <= len(self.apart) or len(p.ranges) == self.cores]
             gains = sorted((p for p in wide if p.longest_ns < MIN_GAIN * shortest), key=lambda p: p.longest_ns)
@@ -155,9 +161,9 @@ class CostBook:
         """Equal contiguous parts of the units, boundaries where the tiling wants them."""
         cuts = {0, tiling.units}
         cuts |= {min(max(tiling.align(sub.body, tiling.units * i // parts), 0), tiling.units) for i in range(1, parts)}
-        return self._cut(sub, tiling, sorted(cuts))
+        return self.cut(sub, tiling, sorted(cuts))
 
-    def _cut(self, sub: SubOperator, tiling: CostedTiling[CpuTarget], cuts: Sequence[int]) -> Partition:
+    def cut(self, sub: SubOperator, tiling: CostedTiling[CpuTarget], cuts: Sequence[int]) -> Partition:
         """The partition with the given boundaries."""
         ranges = tuple((a, b) for a, b in pairwise(cuts) if a < b)
         target = self._reading.get(len(ranges))
@@ -225,12 +231,3 @@ class CostBook:
             varying = [a for a in accesses if body.operands[a.operand].role is not Role.CONSTANT]
             found = self._reads[key] = tuple(map(OperandBytes.of, varying))
         return found
-
-
-def _core_counts(apart: int, cores: int) -> list[int]:
-    """2, 4, 8, ..., all physical cores and all cores."""
-    counts, n = [], 2
-    while n < apart:
-        counts.append(n)
-        n *= 2
-    return sorted({*counts, apart, cores} - {1})

@@ -26,11 +26,11 @@ import math
 import platform
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from fcntl import LOCK_EX, LOCK_NB, flock
-from functools import cache
+from functools import cache, partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, TextIO
@@ -46,6 +46,8 @@ from superkernel.target.cpu import THREADS_MAX
 from superkernel.target.machine import DEFAULT, SCHEMA, MachineProfile, load_profile, rounded
 from superkernel.target.timings import NO_TIMINGS, Timings, load_timings, timings_text
 
+GROWTH_MIN = 1.3  # of the rate of more readers together, below which it is measured again...
+READ_AGAIN = 3  # ...so often
 BUDGET_S = 1.5  # of measuring; what is left then is measured with fewer numbers of cores
 ONE_BYTES_MAX = 256 << 20  # that one core reads to find the end of the caches
 ALL_BYTES_MAX = 1 << 30  # that all cores read
@@ -347,6 +349,17 @@ def knee(sizes: Sequence[int], rates: Sequence[float], reported: int) -> int:
     return sizes[min(last, len(sizes) - 1)]
 
 
+def grown(read: Callable[[], float], fewer: Sequence[float]) -> float:
+    """A rate of more readers together than of the `fewer`; the best of some readings where it is hardly more than
+    theirs: a level in full use, or a disturbance."""
+    found, least = read(), GROWTH_MIN * max(fewer, default=0.0)
+    for _ in range(READ_AGAIN):
+        if found >= least:
+            break
+        found = max(found, read())
+    return found
+
+
 def no_less(totals: Sequence[float], behind: Sequence[float] | None = None) -> list[float]:
     """Rates of more and more readers together, and of a level and what lies behind it: less than of fewer, or of that,
     is what a disturbance left."""
@@ -404,10 +417,14 @@ def measure(*, patient: bool = True) -> MachineProfile:
         readers.append(cores)
         part = max(l2 + l2 // 2, min(near_bytes, shown // cores))
         far_part = min(max(2 * shown // cores, 4 * l2), all_max // cores)
-        own.append(probe.read(part, cores))
-        same.append(probe.read(near_bytes, cores, True))
-        own_far.append(probe.read(far_part, cores))
-        same_far.append(probe.read(min(2 * shown, all_max), cores, True))
+        all_far = min(2 * shown, all_max)
+        for totals, nbytes, alike in (
+            (own, part, False),
+            (same, near_bytes, True),
+            (own_far, far_part, False),
+            (same_far, all_far, True),
+        ):
+            totals.append(grown(partial(probe.read, nbytes, cores, alike), totals))
     woken = _counts(max(1, count - 1))
     wakes = [probe.wake_ns(n) if count > 1 else DEFAULT.waking_ns(n) for n in woken]
     code = [probe.code_line_ns(size) for size in (16 << 10, l2 // 2, 4 * l2)]

@@ -224,7 +224,7 @@ class BlockTiling(MatmulTiling):
         tiles = self.batch * self.row_tiles * self.panels * (8.0 + 4.0 * self.tile_rows)
         elements = form.batch * form.rows * self.depth * (share if self.axis == ROWS or self.batch > 1 else 1.0)
         copy = elements / self.format.copied_per_ns if self.left == COPY or self.offsets else 0.0
-        stream = self._stream_ns(form, target)
+        stream = self._stream_ns(form, target, self._passes(share))
         both = self._beside_stream(share * work, share, stream) + _BESIDE * share * min(work, stream)
         return CALL_NS + both + share * tiles + copy
 

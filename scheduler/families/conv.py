@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from types import MappingProxyType
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from superkernel.registry.requirement import ROW_MAJOR
 from superkernel.registry.rounding import PRODUCT_SUMS
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.conv_form import ConvForm, Patch, conv_form, patch_of
+from superkernel.scheduler.families.costing import constants_ns
 from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, PLANE, FormatFamily, HostKernelDef, HostTiling
 from superkernel.scheduler.families.matmul import GEMM_TILES
 from superkernel.scheduler.tiling import Access, Pack
@@ -228,6 +230,24 @@ class ConvTiling(HostTiling):
             view.operand: PackFilters(form.groups, form.out_channels, depth, view.strides, view.offset, self.tile_rows)
         }
 
+    def weights_ns(
+        self,
+        nbytes: float,
+        passes: float,
+        share: float,
+        images: int,
+        target: CpuTarget,
+        speeds: Mapping[str, float] = MappingProxyType({}),
+    ) -> float:
+        """Time of a core with a share of the units to bring weights near, by all of which all units pass so often;
+        `speeds`: see `constants_ns`."""
+        if self.axis == PIXELS:
+            first, passed, sharers = nbytes, nbytes * max(1.0, passes * share), target.readers
+        else:
+            sharers = images * self.bands
+            first, passed = nbytes * min(1.0, sharers * share), nbytes * max(1.0, passes) * share
+        return constants_ns(first, max(0.0, passed - first), nbytes, sharers, target, speeds)
+
     def cost_ns(self, body: Body, begin: int, end: int, target: CpuTarget) -> float:
         form = conv_form(body)
         share = (end - begin) / max(1, self.units)
@@ -236,11 +256,7 @@ class ConvTiling(HostTiling):
         fill = min(1.0, self.tile_rows * self.vectors / 8)
         compute = 2.0 * positions * channels * form.channels * form.taps / (target.flops_per_ns * 0.93 * fill)
         weights = 4.0 * channels * form.channels * form.taps
-        far = target.l3_same_bytes_per_ns if self.axis == PIXELS else target.l3_bytes_per_ns
-        speed = target.l2_bytes_per_ns if weights < target.l2_bytes // 2 else far
-        passes = form.images * self.blocks
-        per_core = share if self.axis == CHANNELS else 1.0
-        stream = weights * max(1.0, passes * (share if self.axis == PIXELS else 1.0)) * per_core / speed
+        stream = self.weights_ns(weights, form.images * self.blocks, share, 1, target)
         patches = self.patch_elements * form.images * self.blocks * (1 if self.axis == CHANNELS else form.groups) / 8.0
         stores = form.images * self.groups * form.out_channels * form.pixels / 8.0
         if self.tile_rows == 1:  # little arithmetic: copying in and out is what takes the time

@@ -6,8 +6,9 @@ tell work that is worth sharing between cores from work that is not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
+from types import MappingProxyType
 from typing import TypeVar
 
 from superkernel.core.dtypes import DType
@@ -22,6 +23,8 @@ MANY_CORES = 4
 """From more cores on cuts are looked for that these share well, whatever they cost one core."""
 CALL_NS = 20.0  # entering a kernel function, setting up loops
 BF16_WEIGHT = 8.0  # rounding a vector to bf16 by integer arithmetic
+L2, L3, MEMORY = "l2", "l3", "memory"
+KEPT_SHARE = 0.75  # of a cache that a program's constants may fill and still all be there at the next launch
 
 
 def program_weight(program: PointwiseProgram) -> float:
@@ -83,3 +86,40 @@ def memory_ns(nbytes: float, footprint: float, target: CpuTarget) -> float:
     if footprint <= target.l3_bytes:
         return nbytes / target.l3_bytes_per_ns
     return nbytes / target.dram_bytes_per_ns
+
+
+def constants_ns(
+    first: float,
+    again: float,
+    size: float,
+    sharers: float,
+    target: CpuTarget,
+    speeds: Mapping[str, float] = MappingProxyType({}),
+) -> float:
+    """Time of a core to read `first` bytes of constants of `size` bytes in all where a launch finds them, and `again`
+    bytes a second time. `sharers`: how many of the cores that read them read each byte; `speeds`: of this reading, per
+    level, of plain reads."""
+    sharers = min(sharers, target.readers)
+    level = _constants_level(size, sharers, target)
+    rate = _constants_rate(level, sharers, target) * speeds.get(level, 1.0)
+    return first / rate + again / (target.l2_bytes_per_ns if size < target.l2_bytes // 2 else rate)
+
+
+def _constants_level(size: float, sharers: float, target: CpuTarget) -> str:
+    """Where constants are found: in the nearest caches that keep every constant of the program from launch to launch.
+    A second-level cache keeps those of its core, as many as if all constants were shared out so."""
+    part, streamed = sharers / target.readers, max(size, target.constants_bytes)
+    if size * part < target.l2_bytes // 2 and streamed * part <= KEPT_SHARE * target.l2_bytes:
+        return L2
+    return L3 if size < target.l3_bytes // 2 and streamed <= KEPT_SHARE * target.l3_bytes else MEMORY
+
+
+def _constants_rate(level: str, sharers: float, target: CpuTarget) -> float:
+    """Bytes per ns of a core that reads constants found there. What several read alike comes once for all of them: at
+    most as fast as where all cores read the same."""
+    if level == L2:
+        return target.l2_bytes_per_ns
+    own, same = target.l3_bytes_per_ns, target.l3_same_bytes_per_ns
+    if level == MEMORY:
+        own, same = target.dram_bytes_per_ns, target.dram_same_bytes_per_ns
+    return own if sharers <= 1 else min(same, sharers * own)

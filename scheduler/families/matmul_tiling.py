@@ -40,6 +40,7 @@ from superkernel.core.tensor import Box, regions_of_box
 from superkernel.ir.body import Body, View
 from superkernel.ir.collapse import runs_of_range
 from superkernel.scheduler.families.boxes import AccessSet
+from superkernel.scheduler.families.costing import L3, MEMORY, constants_ns, memory_ns
 from superkernel.scheduler.families.kernel import (
     HostTiling,
 )
@@ -68,8 +69,7 @@ LINE_BYTES = 64
 _STREAMED_TILES = 4  # row tiles up to which streamed panels are fetched a fixed time ahead
 GEMV_ROWS = 6  # up to here the weights are streamed, not reused
 _CALL_NS = 30.0
-_STREAM_GAIN = 1.2
-_KEPT_SHARE = 0.75  # of the last-level cache that constants may fill and still all be there at the next launch
+_STREAM_SPEEDS: tuple[Mapping[str, float], ...] = ({}, {L3: 1.2, MEMORY: 1.2})  # of packed panels; of few rows
 _NEAR_SHARE = 0.25  # of it: so many constants the second-level caches keep, more or less
 _GONE_SHARE = 3  # times the last-level cache: of so many constants none is there any more
 _NEAR_ROWS = 0.4  # of the second-level cache that a block of rows may fill
@@ -337,7 +337,9 @@ class MatmulTiling(HostTiling):
         streamed = share
         if self.axis == TILES and self.units:
             streamed = (-(-end // self.row_tiles) - begin // self.row_tiles) / self.panels
-        work = self._beside_stream(share * compute, streamed, self._stream_ns(form, target), ahead=ahead)
+        work = self._beside_stream(
+            share * compute, streamed, self._stream_ns(form, target, self._passes(streamed)), ahead=ahead
+        )
         return _CALL_NS + work + share * tiles + self._copy_ns(form, share, target)
 
     @property
@@ -368,30 +370,37 @@ class MatmulTiling(HostTiling):
     def _beside_stream(self, work: float, share: float, stream: float, *, ahead: bool = False) -> float:
         """Time of arithmetic with the right factor coming near beside it: under all row tiles of a block, which fetch
         the next panel, or, where none does and of the first panel, under the first one alone: the others find it near.
-        Ranges of rows need every panel, whatever their share."""
-        whole = self.axis == ROWS and self.batch == 1
+        Ranges of rows need every panel, whatever their share. `stream`: of all passes."""
         if self.right != PACKED:
             return max(work, share * stream)
-        tiles = max(1.0, self.band_tiles * (share if whole else 1.0))
-        passes = max(1.0, tiles / self.block)
-        first, stream = work * passes / tiles, passes * stream * (1.0 if whole else self.bands * share)
+        passes, whole = self._passes(share), self._reads_all
+        first, stream = work * passes / self._tiles(share), stream * (1.0 if whole else self.bands * share)
         waiting = work - first + max(first, stream)
         panels = max(1.0, self.panels * (1.0 if whole else self.bands * share))
         beside = max(work, stream) + _BESIDE * min(work, stream)
         return min(waiting, waiting / panels + beside * (1.0 - 1.0 / panels)) if ahead else waiting
 
-    def _stream_ns(self, form: MatmulForm, target: CpuTarget) -> float:
-        """Time to bring the right factor near once; packed panels are one long stream, faster than plain reads. Where a
-        program's constants are more than the caches keep, even a small factor comes from memory."""
-        gain = _STREAM_GAIN if self.right == PACKED and self.band_tiles == 1 else 1.0
-        alike = self.axis == ROWS or self.bands > 1  # other cores read the same
+    @property
+    def _reads_all(self) -> bool:
+        """Whether each range needs every panel."""
+        return self.axis == ROWS and self.batch == 1
+
+    def _tiles(self, share: float) -> float:
+        """Row tiles that a share of the work walks a panel with."""
+        return max(1.0, self.band_tiles * (share if self._reads_all else 1.0))
+
+    def _passes(self, share: float) -> float:
+        """How often the packed panels of a share of the work pass by."""
+        return max(1.0, self._tiles(share) / self.block) if self.right == PACKED else 1.0
+
+    def _stream_ns(self, form: MatmulForm, target: CpuTarget, passes: float) -> float:
+        """Time to bring the right factor near so often; packed panels are one long stream, faster than plain reads.
+        Constants come from where the program's are kept, however small the factor."""
         size = self.panel_bytes(form) * self.panels * self.batch
-        if size < target.l2_bytes // 2:
-            return size / target.l2_bytes_per_ns
-        kept = self.right != PACKED or target.constants_bytes <= _KEPT_SHARE * target.l3_bytes
-        if size < target.l3_bytes // 2 and kept:
-            return size / gain / (target.l3_same_bytes_per_ns if alike else target.l3_bytes_per_ns)
-        return size / gain / (target.dram_same_bytes_per_ns if alike else target.dram_bytes_per_ns)
+        if self.right != PACKED:
+            return memory_ns(size, 2 * size, target)
+        sharers = target.readers if self.axis == ROWS else self.bands
+        return constants_ns(size, (passes - 1.0) * size, size, sharers, target, _STREAM_SPEEDS[self.band_tiles == 1])
 
     def _copy_ns(self, form: MatmulForm, share: float, target: CpuTarget) -> float:
         """Copies that a core makes for its range: what lies across the unit axis is copied by every core."""

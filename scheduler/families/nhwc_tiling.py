@@ -219,11 +219,8 @@ class NhwcTiling(ConvTiling):
         outputs = float(form.planes * self.groups * form.out_channels * form.pixels)
         finish = elements_ns(outputs, program_weight(form.epilogue) + 1.0, target) + rows * 4.0
         weights = 4.0 * self.groups * self.channel_tiles * self.filter_elements(form)
-        alike = self.axis == PIXELS or self.bands > 1  # other cores read the same
-        far = target.l3_same_bytes_per_ns if alike else target.l3_bytes_per_ns
-        speed = target.l2_bytes_per_ns if weights < target.l2_bytes // 2 else far
         passes = form.planes * self.bands * self.band_blocks / max(1, self.lines)
-        stream = weights * (max(1.0, passes * share) if self.axis == PIXELS else max(1.0, passes) * unit_share) / speed
+        stream = self.weights_ns(weights, passes, share if self.axis == PIXELS else unit_share, form.planes, target)
         per_ns = _QUANTISED_PER_NS if self.format.scales_rows else _COPIED_PER_NS
         copies = self.patch_elements * self.groups * passes / per_ns
         copies *= share if self.axis == PIXELS else self.bands_of(begin, end)

@@ -45,7 +45,14 @@ from superkernel.scheduler.families.conv import (
     ConvTiling,
 )
 from superkernel.scheduler.families.conv_form import ConvForm, conv_form
-from superkernel.scheduler.families.costing import band_counts, best_whole_and_shared, elements_ns, program_weight
+from superkernel.scheduler.families.costing import (
+    L3,
+    MEMORY,
+    band_counts,
+    best_whole_and_shared,
+    elements_ns,
+    program_weight,
+)
 from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, HostTiling, ReducedKernelDef
 from superkernel.scheduler.families.nhwc_tiling import HIDDEN, register_tiles, sharers_of
 from superkernel.scheduler.families.packing import encoded
@@ -60,7 +67,7 @@ OUTPUT_INSTRUCTIONS = {2: 50.0, 4: 170.0}
 _CALL_NS = 60.0
 _RATE = 0.9
 _WEIGHT_LOADS = 3, 12  # a vector of weights costs so many broadcasts: from the first-level cache, from others
-_L3_SHARE, _DRAM_SHARE = 2 / 3, 5 / 6  # of a core's reads: transformed inputs and products are written beside them
+_SPEEDS = {L3: 2 / 3, MEMORY: 5 / 6}  # of a core's reads: transformed inputs and products are written beside them
 _LOST = 0.2  # share of loads that computing does not hide
 _STEP = 0.5  # cycles of a step of depth beside its multiply-adds and loads
 _PAD = 16  # elements between planes, so that they do not share sets of the first-level cache
@@ -213,7 +220,7 @@ class WinogradTiling(ConvTiling):
         inputs *= share if pixels else self.bands_of(begin, end)
         groups = max(1.0, form.images * self.bands * -(-self.band_blocks // max(1, self.lines)))
         passes = max(1.0, groups * share) if pixels else groups * unit_share
-        stream = passes * self._filters_ns(form, target)
+        stream = self._filters_ns(form, groups, share if pixels else unit_share, target)
         longer, shorter = max(share * compute, stream), min(share * compute, stream)
         rereads = passes * self._reread_ns(target)
         return _CALL_NS + inputs + longer + _LOST * shorter + rereads + share * outputs
@@ -227,15 +234,10 @@ class WinogradTiling(ConvTiling):
                 tiles += (min(first + self.band_blocks, self.blocks) - first) * (panels[1] - panels[0])
         return tiles / max(1, self.images * self.blocks * self.channel_tiles)
 
-    def _filters_ns(self, form: ConvForm, target: CpuTarget) -> float:
-        """Of all panels' filters coming by."""
+    def _filters_ns(self, form: ConvForm, passes: float, share: float, target: CpuTarget) -> float:
+        """Of a share's filters coming by."""
         nbytes = 4.0 * self.channel_tiles * self.filter_elements(form)
-        if nbytes < target.l2_bytes // 2:
-            return nbytes / target.l2_bytes_per_ns
-        same = self.axis == PIXELS or self.bands > 1
-        if nbytes < target.l3_bytes // 2:
-            return nbytes / (_L3_SHARE * (target.l3_same_bytes_per_ns if same else target.l3_bytes_per_ns))
-        return nbytes / (_DRAM_SHARE * (target.dram_same_bytes_per_ns if same else target.dram_bytes_per_ns))
+        return self.weights_ns(nbytes, passes, share, form.images, target, _SPEEDS)
 
     def _reread_ns(self, target: CpuTarget) -> float:
         """Of reading transformed inputs for each panel and products once: what is too much to stay near comes from
@@ -244,7 +246,7 @@ class WinogradTiling(ConvTiling):
         inputs, products = self.item_bytes * planes * self.input_plane, 4 * planes * self.output_plane
         far = min(inputs, max(0, inputs + products - near)) + 3 * max(0, products - near)
         return self.channel_tiles * (
-            far / (_L3_SHARE * target.l3_bytes_per_ns) + _LOST * inputs / target.l2_bytes_per_ns
+            far / (_SPEEDS[L3] * target.l3_bytes_per_ns) + _LOST * inputs / target.l2_bytes_per_ns
         )
 
 

@@ -58,6 +58,7 @@ class CpuTarget(Target):
     dram_same_bytes_per_ns: float = DEFAULT.memory_same[0]
     constants_bytes: int = 0  # while tilings are chosen: constants that a launch of the program reads...
     cores: int = 1  # ...and the cores that may share its work
+    readers: int = 1  # cores that read at once
     handover_ns: float = 100.0  # one flag from one core to another, producer's store to consumer's exit from the wait
     line_ns: float = DEFAULT.line_ns  # one cache line of data from another core's cache, one of many
     profile: MachineProfile = DEFAULT
@@ -70,6 +71,7 @@ class CpuTarget(Target):
         of = self.profile.reading
         return replace(
             self,
+            readers=cores,
             l3_bytes_per_ns=of("l3_own", cores),
             dram_bytes_per_ns=of("memory_own", cores),
             l3_same_bytes_per_ns=of("l3_same", cores),

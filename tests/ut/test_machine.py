@@ -25,6 +25,7 @@ from superkernel.core.errors import FileFormatError, MachineError
 from superkernel.ir.body import SubOperator
 from superkernel.scheduler.cost import CostBook
 from superkernel.scheduler.families import family_of
+from superkernel.scheduler.families.costing import MEMORY, constants_ns
 from superkernel.scheduler.families.matmul_tiling import COLUMNS, ROWS, TILES, MatmulTiling
 from superkernel.target.cpu import AVX2, AVX512, CpuTarget, cpu_target, profiled
 from superkernel.target.machine import DEFAULT, MachineProfile, between, from_json, load_profile, rounded
@@ -111,6 +112,18 @@ def test_more_readers_do_not_read_less_nor_from_a_nearer_level() -> None:
     assert machine.no_less([31, 60, 97, 208, 117], [21, 41, 66, 107, 208]) == [31, 60, 97, 208, 208]
     assert machine.no_less([21, 41, 37, 80, 208]) == [21, 41, 41, 80, 208]
     assert machine.no_less([20.0], [30.0]) == [30.0]
+
+
+def test_a_rate_that_does_not_grow_with_readers_is_measured_again() -> None:
+    def best(*readings: float) -> tuple[float, int]:
+        left = list(readings)
+        found = machine.grown(lambda: left.pop(0), [30.0, 50.0])
+        return found, len(readings) - len(left)
+
+    assert best(100.0, 200.0) == (100.0, 1)
+    assert best(40.0, 45.0, 66.0, 200.0) == (66.0, 3)
+    assert best(40.0, 61.0, 44.0, 45.0, 200.0) == (61.0, 4), "a level in full use is what it is"
+    assert machine.grown(lambda: 7.0, []) == 7.0
 
 
 def test_a_pair_that_shares_a_core_unsaid_is_found_by_time_and_one_of_it_placed_on() -> None:
@@ -375,6 +388,49 @@ def test_a_product_on_many_cores_does_not_read_its_weights_on_each() -> None:
     shared = profiled(shared, replace(shared.profile, core_of=tuple(range(16))))
     own = profiled(shared, replace(shared.profile, l2_bytes=64 << 20))
     assert gain(shared) > 1.5 * gain(own)
+
+
+def test_constants_come_from_where_all_of_the_program_are_kept() -> None:
+    cpu = replace(on("xeon-16-pair.json"), constants_bytes=0)  # L2 2 MB, L3 96 MB
+    size, far = 512 << 10, replace(cpu, constants_bytes=50 << 20)
+    gone = replace(cpu, constants_bytes=200 << 20)
+    assert constants_ns(size, 0, size, 1, cpu) == size / cpu.l2_bytes_per_ns
+    assert constants_ns(size, 0, size, 1, far) == size / cpu.l3_bytes_per_ns
+    assert constants_ns(size, 0, size, 1, gone) == size / cpu.dram_bytes_per_ns
+    again = constants_ns(size, size, size, 1, gone) - constants_ns(size, 0, size, 1, gone)
+    assert again == pytest.approx(size / cpu.l2_bytes_per_ns), "what was just read is near"
+    assert constants_ns(size, 0, size, 1, gone, {MEMORY: 2.0}) == size / (2.0 * cpu.dram_bytes_per_ns)
+
+
+def test_constants_shared_out_are_kept_by_all_cores_together() -> None:
+    """16 MB on 16 cores are 1 MB of the 2 of each; where all cores read them they are not."""
+    size, cpu = 1 << 20, replace(on("xeon-16-pair.json"), constants_bytes=16 << 20).reading(16)
+    assert constants_ns(size / 16, 0, size, 1, cpu) == size / 16 / cpu.l2_bytes_per_ns
+    assert constants_ns(size, 0, size, 16, cpu) == size / cpu.l3_same_bytes_per_ns
+    own, same = cpu.l3_bytes_per_ns, cpu.l3_same_bytes_per_ns
+    assert own < same < 4 * own
+    assert constants_ns(size, 0, size, 4, cpu) == size / same, "four read alike"
+    slow = replace(cpu, l3_bytes_per_ns=same / 8)
+    assert constants_ns(size, 0, size, 4, slow) == size / (same / 2), "a byte comes once for all four"
+
+
+def test_an_image_on_many_cores_does_not_take_all_weights_to_each() -> None:
+    """A late 1 x 1 convolution with 1 MB of weights: in a program of few constants each core keeps its own, in one of
+    many they come by from memory, and cores share channels as well."""
+    kernel, cpu = "host.conv.nhwc", on("xeon-16-pair.json")
+    images = [((1, 256, 14, 14), DType.F32), ((1024, 256, 1, 1), DType.F32)]
+    body = anchor_case("conv", {}, images, constants=[1]).body
+    sub = SubOperator(0, "pixels", body, ("x", "w", "y"), (), kernel)
+
+    def times(constants_bytes: int) -> float:
+        """How often the fastest partition reads the weights."""
+        book = CostBook(replace(cpu, constants_bytes=constants_bytes), 16, family_of)
+        best = min(book.partitions(sub), key=lambda p: p.longest_ns)
+        read = [a for r in best.ranges for a in book.accesses(body, best.tiling, r) if a.operand == 1]
+        return sum(region.nbytes for a in read for region in a.regions) / body.operands[1].type.nbytes
+
+    assert times(0) > 8
+    assert times(150 << 20) < 5
 
 
 def test_more_cores_than_panels_share_a_product_in_two_dimensions() -> None:
