@@ -29,7 +29,8 @@ namespace sk::library {
 namespace {
 
 constexpr std::size_t kMessageBytes = 512;
-constexpr std::size_t kFewPointers = 64;  // a run with no more needs no memory
+constexpr std::int64_t kLeastSpinNs = 50'000;  // as far as the most allows
+constexpr std::size_t kFewPointers = 64;       // a run with no more needs no memory
 
 thread_local char last_message[kMessageBytes];
 
@@ -227,6 +228,15 @@ void reset(SkModel* model) noexcept {
     const Block& initial = model->model->states[i];
     if (initial.bytes != 0) std::memcpy(model->states[i].data(), initial.data, initial.bytes);
   }
+}
+
+void workers(std::int64_t spin_ns, bool pinned) noexcept {
+  PoolOptions& options = pool_options();
+  const std::int64_t most = std::max<std::int64_t>(spin_ns, 0);
+  options.spin_ns.store(std::min(most, kLeastSpinNs), std::memory_order_relaxed);
+  options.spin_ns_max.store(most, std::memory_order_relaxed);
+  options.pin.store(pinned, std::memory_order_relaxed);
+  Pool::instance().apply_pinning();
 }
 
 }  // namespace sk::library

@@ -71,6 +71,9 @@ std::int32_t threads(const SkModel* model) noexcept;
 void* state(SkModel* model, std::size_t index) noexcept;  // null where there is none
 void reset(SkModel* model) noexcept;
 
+// Of all threads of the library: how long they spin at most ahead of sleep, and whether each keeps to one CPU.
+void workers(std::int64_t spin_ns, bool pinned) noexcept;
+
 // The first of the features, in LLVM's words, that this CPU or its system lacks, or that nobody here knows; null: none.
 const char* missing_feature(std::span<const char* const> features) noexcept;
 

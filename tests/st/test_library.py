@@ -8,11 +8,13 @@ compiled as C and as C++ with all warnings.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,8 @@ import pytest
 from numpy.typing import NDArray
 
 import superkernel as sk
+from superkernel.backends.host.library.contents import contents
+from superkernel.backends.host.library.tables import Tables
 from superkernel.backends.host.library.toolchain import SOURCES
 from superkernel.cli import main
 from superkernel.frontends.json_form import save_json
@@ -321,6 +325,82 @@ def test_static_libraries_stand_side_by_side(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     subprocess.run([tmp_path / "program"], check=True, timeout=120)
+
+
+DLOPEN = r"""
+import ctypes, os, sys
+library, bytes_in, bytes_out, pinned = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+zoo = ctypes.CDLL(library)
+zoo.zoo_workers.argtypes = ctypes.c_int64, ctypes.c_int32
+zoo.zoo_open.argtypes = ctypes.c_char_p, ctypes.c_int32, ctypes.c_uint64, ctypes.POINTER(ctypes.c_void_p)
+zoo.zoo_workers(0, pinned)
+model, y = ctypes.c_void_p(), ctypes.create_string_buffer(bytes_out)
+x = ctypes.create_string_buffer(sys.stdin.buffer.read(bytes_in), bytes_in)
+assert zoo.zoo_open(b"mlp", 2, 0, ctypes.byref(model)) == 0
+table = lambda at: (ctypes.c_void_p * 1)(ctypes.addressof(at))
+assert zoo.zoo_run(model, table(x), table(y)) == 0
+worker = ""
+while "sk-worker-1" not in worker:  # a thread takes its name when it begins, which may be after the run
+    others = {*os.listdir("/proc/self/task")} - {str(os.getpid())}
+    worker = "".join(open(f"/proc/self/task/{task}/status").read() for task in others)
+allowed = [line.split()[1] for line in worker.splitlines() if line.startswith("Cpus_allowed_list:")]
+zoo.zoo_close.argtypes = (ctypes.c_void_p,)
+zoo.zoo_close(model)
+ctypes.CDLL(None).dlclose(ctypes.c_void_p(zoo._handle))
+sys.stderr.write(allowed[0])
+sys.stdout.buffer.write(y.raw)
+"""
+
+
+@pytest.mark.parametrize("pinned", [0, 1])
+def test_a_library_that_is_opened_at_run_time(zoo: Zoo, pinned: int) -> None:
+    """Without its header, closed again; with threads that keep to a CPU of their own, or do not."""
+    kernel = zoo.kernels["mlp"][0]
+    (x,), (kind,) = inputs_of(kernel, 0).values(), kernel.outputs.values()
+    command = [sys.executable, "-S", "-c", DLOPEN, zoo.shared.path, str(x.nbytes), str(kind.nbytes), str(pinned)]
+    done = subprocess.run(command, input=x.tobytes(), capture_output=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    assert done.stdout == kernel.run(x=x).outputs["y"].tobytes()
+    cpus = len(os.sched_getaffinity(0))
+    assert done.stderr.decode().isdecimal() is (bool(pinned) or cpus == 1)
+
+
+def test_sources_compile_without_a_warning(zoo: Zoo, tmp_path: Path) -> None:
+    """Those that the extension is not built from, and the tables that are written."""
+    plans = {name: [kernel._compiled for kernel in kernels] for name, kernels in zoo.kernels.items()}
+    tables = Tables(contents("zoo", plans))
+    (tmp_path / "constants.bin").write_bytes(tables.constants.data)
+    (tmp_path / "tables.cpp").write_text(tables.source())
+    sources = [*map(str, (SOURCES / "library").glob("*.cpp")), "tables.cpp"]
+    command = ["g++", "-std=c++20", *WARNINGS, "-fsyntax-only", f"-I{SOURCES}", f"-I{SOURCES}/include", *sources]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert len(sources) == 3
+    assert done.returncode == 0, done.stderr
+
+
+def test_data_out_of_range_end_a_run(tmp_path: Path) -> None:
+    """With a message, on whichever thread; the next run is fine."""
+    b = sk.GraphBuilder("grouped")
+    x, n = b.input("x", (32, 16)), b.input("n", (3,), "i64")
+    b.output(b.grouped_matmul(x, b.constant(np.ones((3, 16, 24), np.float32)), n), name="y")
+    kernel = sk.compile(b.graph(), threads=2)
+    library = sk.export(kernel, tmp_path / "libgrouped.so")
+    rows = np.ones((32, 16), np.float32)
+    (where,) = (kernel._compiled.schedule.subops[i].name for i in kernel._compiled.image.checked)
+    loaded = ctypes.CDLL(library.path)
+    loaded.grouped_message.restype = ctypes.c_char_p
+    model, y = ctypes.c_void_p(), np.zeros((32, 24), np.float32)
+    assert loaded.grouped_open(b"grouped", 2, ctypes.c_uint64(0), ctypes.byref(model)) == 0
+    for counts, status in (([1, 2, 3], 0), ([20, 20, 0], 7), ([3, -1, 2], 7), ([30, 0, 2], 0)):
+        given = np.array(counts, np.int64)
+        tables = [(ctypes.c_void_p * len(t))(*(a.ctypes.data for a in t)) for t in ((rows, given), (y,))]
+        assert loaded.grouped_run(model, *tables) == status
+        if status:
+            text = f"model 'grouped': the data of '{where}' is out of range"
+            assert loaded.grouped_message().decode() == text
+        else:
+            assert y.tobytes() == kernel.run(x=rows, n=given).outputs["y"].tobytes()
+    loaded.grouped_close(model)
 
 
 def test_another_cpu_is_refused(zoo: Zoo, programs: Mapping[str, Path]) -> None:

@@ -49,7 +49,10 @@ def export(
         for data in (*objects, *runtime, toolchain.compiled(folder / "tables.cpp", folder)):
             names.append(f"part{len(names)}.o")
             (folder / names[-1]).write_bytes(data)
-        (toolchain.shared if kind == "so" else toolchain.static)(names, path.name, folder)
+        if kind == "so":
+            toolchain.shared(names, path.name, f"{name}_*", folder)
+        else:
+            toolchain.static(names, path.name, folder)
         made = (folder / path.name).read_bytes()
     beside = path.with_name(f"{name}.h")
     for file, data in ((path, made), (beside, text.encode())):

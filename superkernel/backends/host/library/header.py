@@ -7,6 +7,7 @@ the header adds structs with a typed field for each tensor, and functions inline
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -31,6 +32,9 @@ int32_t {name}_threads(const SkModel *model);
 void *{name}_state(SkModel *model, size_t index);
 // Puts all states back to what they began as.
 void {name}_reset(SkModel *model);
+// How the library's threads behave between runs: for how long they spin at most before they sleep (5 ms; 0: not at
+// all), and whether each keeps to a CPU of its own (1). Of all models, at any time between runs.
+void {name}_workers(int64_t spin_ns, int32_t pinned);
 // What the last call of this thread that failed has to say.
 const char *{name}_message(void);
 const SkModelInfo *{name}_models(size_t *count);
@@ -45,6 +49,8 @@ int32_t {name}_abi(void);
 def header(library: LibraryContents, sources: Path) -> str:
     """The text. `sources`: the folder with the common header. Raises InputError where names of two models would be one
     in C."""
+    common = (sources / COMMON).read_text(encoding="utf-8")
+    (abi,) = re.findall(r"^#define SK_LIBRARY_ABI (\d+)$", common, re.MULTILINE)
     models = [line for model in library.models for line in _model(library.name, model)]
     _check_macros(models)
     guard = f"SUPERKERNEL_LIBRARY_{library.name.upper()}_H"
@@ -55,9 +61,9 @@ def header(library: LibraryContents, sources: Path) -> str:
             f"#ifndef {guard}",
             f"#define {guard}",
             "",
-            (sources / COMMON).read_text(encoding="utf-8"),
-            "#if SK_LIBRARY_ABI != 1",
-            '#error "headers of libraries that SuperKernels of two versions exported"',
+            common,
+            f"#if SK_LIBRARY_ABI != {abi}",
+            '#error "two versions of SuperKernel exported the libraries whose headers are included here"',
             "#endif",
             "#ifdef __cplusplus",
             'extern "C" {',

@@ -44,6 +44,7 @@ SK_EXPORT void {name}_close(SkModel* model) {{ close(model); }}
 SK_EXPORT std::int32_t {name}_threads(const SkModel* model) {{ return threads(model); }}
 SK_EXPORT void* {name}_state(SkModel* model, std::size_t index) {{ return state(model, index); }}
 SK_EXPORT void {name}_reset(SkModel* model) {{ reset(model); }}
+SK_EXPORT void {name}_workers(std::int64_t spin_ns, std::int32_t pinned) {{ workers(spin_ns, pinned != 0); }}
 SK_EXPORT const char* {name}_message() {{ return message(); }}
 SK_EXPORT const SkModelInfo* {name}_models(std::size_t* count) {{
   if (count != nullptr) *count = kLibrary.infos.size();

@@ -51,7 +51,7 @@ _SHARED = (
     "-Wl,-z,defs",
     "-Wl,-z,noexecstack",
     "-Wl,-z,nodelete",
-    "-Wl,--exclude-libs,ALL",
+    "-Wl,--version-script=exports.map",
 )
 """`nodelete`: workers sleep in its code, so that it stays once it is loaded."""
 _RELOCATABLE = ("-r", "-nostdlib", "-Wl,-z,noexecstack", "-Wl,--force-group-allocation")
@@ -88,8 +88,9 @@ class Toolchain:
         with ThreadPoolExecutor(usable_cpus()) as workers:
             return list(workers.map(made, RUNTIME))
 
-    def shared(self, objects: Sequence[str], output: str, folder: Path) -> None:
-        """Link a shared library in `folder`."""
+    def shared(self, objects: Sequence[str], output: str, functions: str, folder: Path) -> None:
+        """Link a shared library in `folder`; `functions`: a pattern of what it exports."""
+        (folder / "exports.map").write_text(f"{{ global: {functions}; local: *; }};\n")
         self._run([*self.command, *_SHARED, f"-Wl,-soname,{output}", *objects, "-o", output], folder)
 
     def static(self, objects: Sequence[str], output: str, folder: Path) -> None:
