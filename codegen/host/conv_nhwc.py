@@ -15,8 +15,9 @@ piece they go through the epilogue.
 Rows of the window that lie in the padding are left out of sums of bytes whose zero point is 0.
 
 In tiles a run is walked 16 words at a time (`tile_product`); rows of the CPU's tiles are positions, whose runs overlap
-in the patch. Sums of bytes begin as what the zero point adds, taken off. All register tiles have the same shape: the
-last one of a row reads what lies behind the patch, and drops what comes of it.
+in the patch, of one line or of some lines one below the other. Sums of bytes begin as what the zero point adds, taken
+off. All register tiles have the same shape: the last ones of a row and of an image read what lies behind the patch, and
+drop what comes of it.
 
 Scratch: [parked register tile][parked sums: positions x channels of a panel][patch][f32 row that is being turned into
 bytes].
@@ -115,7 +116,11 @@ class NhwcEmitter:
         self.run_words = -(-runs_of(form)[1] // t.format.step)
         self.tiles, self.begin = None, None
         if t.format.tiled:
-            self.tiles = TileProduct(kb, t.format, t.positions, t.tile_rows, self.run_words % TILE_ROWS)
+            tail = self.run_words % TILE_ROWS
+            passing = 4 * t.filter_elements(form) + t.register_tile_inputs(form) > kb.cpu.l1_bytes
+            self.tiles = TileProduct(
+                kb, t.format, t.positions, t.tile_rows, lines=t.tile_lines, tail=tail, passing=passing
+            )
             self.begin = None if t.format.rows.is_float else kb.stack(4 * t.tile_rows)
         self.lines_in_row = form.out_height == 1 and not t.format.scales_rows
         if t.in_place:
@@ -227,8 +232,10 @@ class NhwcEmitter:
                 self._rows_in_tiles(start, item, weights)
             else:
                 self._sum_in_tiles(kb.at(start, item, self.item), weights)
-            coords, pitch = self._coords(image, row, column), t.tile_rows
-            put_parked(kb, self.stores, shape(positions), pitch, coords, channel, width)
+            tile, size = shape(positions), t.positions * t.tile_rows
+            with kb.loop(0, kb.minimum(kb.sub(lines[1], row), t.tile_lines), name="line") as line:
+                coords = self._coords(image, kb.add(row, line), column)
+                put_parked(kb, self.stores, tile, t.tile_rows, coords, channel, width, kb.mul(line, size))
 
         def whole(positions: int, start: ir.Value, item: Index, row: Index, column: Index) -> None:
             tile, place = shape(positions), self._place(lines[0], row, column)
@@ -322,7 +329,7 @@ class NhwcEmitter:
         if self.lines_in_row:
             self._lines_in_row(source, lines, step, tile)
             return
-        with kb.loop(first, last, name="row") as row:
+        with kb.loop(first, last, t.tile_lines, name="row") as row:
             at = kb.at(source, kb.mul(kb.sub(row, first), self.walk.row * form.strides[0]), self.item)
             with kb.loop(0, whole, name="tile") as index:
                 column = kb.mul(index, t.positions)
@@ -437,10 +444,11 @@ class NhwcEmitter:
         count, run = runs_of(form)
         each, size = count // form.lines, t.format.words(run) * t.tile_rows
         pitch = walk.column * form.strides[1] * self.item.itemsize
+        line_pitch = walk.row * form.strides[0] * self.item.itemsize
         with kb.loop(0, each, name="run") as index:
             here = kb.at(source, kb.mul(index, walk.column * form.dilations[1]), self.item)
             own = kb.at(weights, kb.mul(kb.add(kb.mul(row, each), index), size), DType.I32)
-            tiles.add(here, pitch, own, self.run_words)
+            tiles.add(here, pitch, own, self.run_words, line_pitch)
 
     def _rows_in_tiles(self, head: ir.Value, first: Index, weights: ir.Value) -> None:
         """The sums of one register tile whose first input is byte `first` of the patch rows from `head` on, parked in
@@ -570,12 +578,19 @@ def store_positions(
 
 
 def put_parked(
-    kb: KernelBuilder, stores: ChannelStores, tile: Tile, pitch: int, coords: list[Index], channel: Index, width: int
+    kb: KernelBuilder,
+    stores: ChannelStores,
+    tile: Tile,
+    pitch: int,
+    coords: list[Index],
+    channel: Index,
+    width: int,
+    first: Index = 0,
 ) -> None:
-    """As `store_positions` for results that lie in scratch, positions `pitch` of them apart."""
+    """As `store_positions` for results that lie in scratch from `first` on, positions `pitch` of them apart."""
     with kb.loop(0, tile.rows, name="position") as r:
         place = [*coords[:-1], kb.add(coords[-1], r)]
-        start = kb.mul(r, pitch)
+        start = kb.add(first, kb.mul(r, pitch))
 
         def part(at: Index, lanes: int, start: Index = start, place: list[Index] = place) -> None:
             value = kb.load(kb.scratch, kb.add(start, at), tile.acc, lanes)

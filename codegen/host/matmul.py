@@ -80,7 +80,11 @@ class MatmulEmitter:
         self.epilogue = ProgramEmitter(kb, body.epilogue)
         self.arithmetic = arithmetic_of(kb, tiling.format)
         self.arithmetic.signed = self.form.left.dtype is DType.I8
-        self.tiles = TileProduct(kb, tiling.format, tiling.tile_rows, tiling.panel) if tiling.format.tiled else None
+        self.tiles: TileProduct | None = None
+        if tiling.format.tiled:
+            panel, rows = tiling.words * tiling.panel * tiling.format.word_bytes, tiling.tile_rows * tiling.left_pitch
+            passing = panel + rows * tiling.acc.itemsize > kb.cpu.l1_bytes
+            self.tiles = TileProduct(kb, tiling.format, tiling.tile_rows, tiling.panel, passing=passing)
 
     # Loops ----------------------------------------------------------------------------------------------------------
 

@@ -72,9 +72,10 @@ class Tiles:
         """Zeros in all of a tile."""
         self._call("tilezero", [_register(tile)])
 
-    def load(self, tile: int, base: ir.Value, stride: int) -> None:
-        """The rows of a tile from memory."""
-        self._call("tileloadd64", [_register(tile), base, self.kb.i64(stride)])
+    def load(self, tile: int, base: ir.Value, stride: int, passing: bool = False) -> None:
+        """The rows of a tile from memory. `passing`: what is read so need not stay in the first-level cache."""
+        name = "tileloaddt164" if passing else "tileloadd64"
+        self._call(name, [_register(tile), base, self.kb.i64(stride)])
 
     def store(self, tile: int, base: ir.Value, stride: int) -> None:
         """Inverse of `load`."""
@@ -114,7 +115,7 @@ class EmulatedTiles(Tiles):
         with self.kb.loop(0, TILE_ROWS, name="tile.row") as row:
             self._set(tile, row, zero(DType.I32, _LANES))
 
-    def load(self, tile: int, base: ir.Value, stride: int) -> None:
+    def load(self, tile: int, base: ir.Value, stride: int, passing: bool = False) -> None:
         kb, (rows, row_bytes) = self.kb, self.shapes[tile]
         with kb.loop(0, rows, name="tile.row") as row:
             source = kb.offset(base, kb.mul(row, stride))

@@ -35,7 +35,7 @@ from superkernel.scheduler.families.costing import MANY_CORES, band_counts, best
 from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, VOLUME, ByteKernelDef, HostTiling, ReducedKernelDef
 from superkernel.scheduler.families.matmul import INT8_DEPTHS
 from superkernel.scheduler.families.nhwc_form import form_for, runs_of
-from superkernel.scheduler.families.nhwc_tiling import NhwcTiling, nhwc_tiling, register_tiles
+from superkernel.scheduler.families.nhwc_tiling import SUM_TILES, NhwcTiling, nhwc_tiling, register_tiles
 from superkernel.target.cpu import CpuTarget
 
 _EVEN_CORES = (2, 4)  # numbers of cores for which equal shares are looked for...
@@ -68,7 +68,7 @@ class NhwcFamily(ConvFamily):
         if number.tiled:
             _require_tiles(kernel, form, number, target)
         axes = [PIXELS, CHANNELS] if form.pixels * 4 <= form.channels * form.taps * 8 else [PIXELS]
-        shapes = [_shape_in_tiles(form, target)] if number.tiled else _shapes(form, target)
+        shapes = [_shape_in_tiles(form, number, target)] if number.tiled else _shapes(form, target)
         found = [self.tiling(form, axis, shape, target) for axis in axes for shape in shapes]
 
         def cost(tiling: NhwcTiling) -> float:
@@ -149,10 +149,13 @@ def _require_tiles(kernel: str, form: ConvForm, number: NumberFormat, target: Cp
         )
 
 
-def _shape_in_tiles(form: ConvForm, target: CpuTarget) -> tuple[int, int, int]:
-    """(positions, vectors, lanes) of the results that four of the CPU's tiles hold: two by two, or one row of them
-    where a line has no more positions."""
-    tall, most = (TILE_ROWS, 4) if form.out_width <= TILE_ROWS else (2 * TILE_ROWS, 2)
+def _shape_in_tiles(form: ConvForm, number: NumberFormat, target: CpuTarget) -> tuple[int, int, int]:
+    """(positions, vectors, lanes) of the results that the CPU's tiles of sums hold: two by two, of one line or of two;
+    four lines of few positions; or one row of tiles, where a line has no more and lines go one by one."""
+    alone = number.scales_rows or form.out_height == 1
+    tall, most = 2 * TILE_ROWS, 2
+    if form.out_width <= TILE_ROWS:
+        tall, most = TILE_ROWS, SUM_TILES if alone else 2 if 2 * form.out_width > TILE_ROWS else 1
     lanes, tiles = max(1, target.vector_bytes // 4), max(1, -(-form.out_width // tall))
     columns = TILE_ROWS * max(1, min(most, -(-form.out_channels // TILE_ROWS)))
     return max(1, -(-form.out_width // tiles)), columns // lanes, lanes

@@ -94,16 +94,17 @@ HIDDEN = 6  # accumulators that hide the latency of a multiply-add
 _NEAR_WEIGHTS = 0.5  # of the second-level cache: constants that are there when they are needed, more or less
 _SHARERS_MAX = 64  # tiles that fetch the next panel together
 _PIECE, _PARKED = 0.25, 0.2  # of the second-level cache: a piece of a panel, sums parked from piece to piece
+SUM_TILES = 4  # of the CPU's tiles, those that hold sums
 _PIECE_CHANNELS = 128  # for which sums are worth reading and parking again
 
 
 @dataclass(frozen=True)
 class NhwcTiling(ConvTiling):
     """One cut, see the module docstring. `tile_rows` are the output channels of a panel, blocks are lines; `columns`
-    are those of every line but the last of a row; `lines` go together. `patch_bytes`: of one group. `staged`: f32
-    elements of the input row that is being turned into bytes, where it cannot be read where it is. `pieces`: of a
-    panel, 0 where it is taken as a whole. `sharers`: parts of what comes next that tiles fetch, a power of two; 0:
-    they fetch nothing."""
+    are those of every line but the last of a row; `lines` go together, `tile_lines` of them in one register tile.
+    `patch_bytes`: of one group. `staged`: f32 elements of the input row that is being turned into bytes, where it
+    cannot be read where it is. `pieces`: of a panel, 0 where it is taken as a whole. `sharers`: parts of what comes
+    next that tiles fetch, a power of two; 0: they fetch nothing."""
 
     positions: int
     lines: int
@@ -112,6 +113,7 @@ class NhwcTiling(ConvTiling):
     format: NumberFormat = F32
     pieces: int = 0
     sharers: int = 0
+    tile_lines: int = 1
 
     def form_of(self, body: Body) -> ConvForm:
         """The convolution as its kernel computes it."""
@@ -152,6 +154,8 @@ class NhwcTiling(ConvTiling):
         """Vector multiply-adds of one step of depth over all positions of lines [begin, end), counted over images."""
         if self.format.scales_rows:
             return (end - begin) * self._line_cycles(self.columns)
+        if self.tile_lines > 1:
+            return -(-(end - begin) // self.tile_lines) * self.tile_lines * self._line_cycles(self.columns)
         columns, rest = self.line_columns(form)
         short = end // self.column_blocks - begin // self.column_blocks if self.column_blocks else 0
         return self._line_cycles(columns) * (end - begin - short) + self._line_cycles(rest) * short
@@ -185,7 +189,12 @@ class NhwcTiling(ConvTiling):
     @property
     def finished_bytes(self) -> int:
         """Of a register tile on its way through the epilogue."""
-        return self.positions * self.tile_rows * 4
+        return self.tile_lines * self.positions * self.tile_rows * 4
+
+    def register_tile_inputs(self, form: ConvForm) -> int:
+        """Bytes of the patch that one register tile meets."""
+        high, wide = patch_extent(form, self.tile_lines, self.positions)
+        return high * wide * form.channels * self.format.item.itemsize
 
     @property
     def open_positions(self) -> int:
@@ -269,7 +278,8 @@ def nhwc_tiling(
     if by_rows:
         columns, lines = max(1, form.out_width), 1 if form.out_height == 1 else lines
     blocks = -(-form.out_width // columns) if form.out_height == 1 and not by_rows else form.out_height
-    lines = max(1, min(lines, -(-blocks // bands)))
+    together = tile_lines_of(form, shape, number)
+    lines = max(1, min(-(-lines // together) * together, -(-blocks // bands)))
     high, wide = patch_extent(form, *_together(form, columns, lines))
     high *= form.depth.kernel
     elements = 0 if in_place else high * wide * form.channels
@@ -292,12 +302,22 @@ def nhwc_tiling(
         True,
         positions,
         lines,
-        _patch_bytes(form, (high, wide), elements, number) + _behind_patch(form, positions, number),
+        _patch_bytes(form, (high, wide), elements, number) + _behind_patch(form, positions, together, number),
         wide * form.channels if by_rows and not is_dense(form) else 0,
         number,
         bands=bands,
+        tile_lines=together,
     )
     return _from_afar(made, form, target)
+
+
+def tile_lines_of(form: ConvForm, shape: tuple[int, int, int], number: NumberFormat) -> int:
+    """Lines that a register tile holds in tiles: as many as there are tiles for, where one is enough for a whole line.
+    Those that scale rows take each by itself."""
+    positions, vectors, lanes = shape
+    if not number.tiled or number.scales_rows or form.out_height == 1 or positions < form.out_width:
+        return 1
+    return max(1, min(SUM_TILES * TILE_ROWS // (vectors * lanes) // -(-positions // TILE_ROWS), form.out_height))
 
 
 def sharers_of(tiles: int, weights: int, target: CpuTarget) -> int:
@@ -339,12 +359,13 @@ def _patch_bytes(form: ConvForm, extent: tuple[int, int], elements: int, number:
     return elements * number.item.itemsize
 
 
-def _behind_patch(form: ConvForm, positions: int, number: NumberFormat) -> int:
-    """Bytes behind a patch that the last register tile of a row reads in tiles: those of as many positions as it lacks,
-    and what a word of bytes may have behind its run."""
+def _behind_patch(form: ConvForm, positions: int, tile_lines: int, number: NumberFormat) -> int:
+    """Bytes behind a patch that the last register tiles of a row and of an image read in tiles: those of as many lines
+    and positions as they lack, and what a word of bytes may have behind its run."""
     if not number.tiled:
         return 0
-    items = positions * form.strides[1] * form.channels
+    beyond = (tile_lines - 1) * form.strides[0] * patch_extent(form, 1, form.out_width)[1]
+    items = (beyond + positions * form.strides[1]) * form.channels
     return -(-items * number.item.itemsize // 64) * 64
 
 

@@ -38,6 +38,7 @@ from superkernel.ir.body import Role
 from superkernel.machine import may_use_tiles
 from superkernel.scheduler.families import family_of
 from superkernel.scheduler.families.matmul_tiling import MatmulTiling
+from superkernel.scheduler.families.nhwc_tiling import NhwcTiling
 from superkernel.target.cpu import AVX2, AVX512, EMULATED_TILES, TILES, CpuTarget, cpu_target
 
 Array = NDArray[Any]
@@ -269,6 +270,7 @@ def test_what_is_no_number_stays_in_its_row(kernel: str) -> None:
 
 CONVS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "whole steps": ((1, 32, 9, 40), (24, 32, 3, 3), {"pads": (1, 1, 1, 1)}),
+    "lines of few": ((2, 32, 7, 7), (40, 32, 3, 3), {"pads": (1, 1, 1, 1)}),
     "a tail": ((1, 16, 9, 9), (40, 16, 3, 3), {"pads": (1, 1, 1, 1)}),
     "wide, odd rest": ((2, 12, 4, 37), (17, 12, 3, 3), {"pads": (1, 1, 1, 1)}),
     "strided": ((1, 4, 20, 20), (16, 4, 3, 3), {"strides": (2, 2), "pads": (0, 1, 1, 0)}),
@@ -323,6 +325,23 @@ def test_convolutions_in_int8_have_the_bits_of_those_without_tiles(name: str, la
     want = run("host.conv.nhwc_int8", case, cpu)
     assert np.abs(want - case.expected[output]).max() < 0.05 * np.abs(want).max()
     check_body("host.conv.nhwc_int8_tiles", case.body, case.arrays, {output: want}, tol=0, tier=EMULATED[0], splits=2)
+
+
+@pytest.mark.parametrize(
+    ("size", "channels", "together", "columns"),
+    [((7, 7), 64, 4, 16), ((14, 14), 64, 2, 32), ((28, 28), 64, 1, 32), ((2, 6), 64, 2, 16), ((1, 9), 64, 1, 64)],
+)
+def test_lines_of_few_positions_share_register_tiles(
+    size: tuple[int, int], channels: int, together: int, columns: int
+) -> None:
+    """Weights are loaded once for as many sums as there are tiles for."""
+    slots = [((1, 32, *size), F32), ((channels, 32, 3, 3), F32)]
+    case = anchor_case("conv", {"pads": (1, 1, 1, 1)}, slots, constants=[1])
+    (tiling, *_) = family_of("host.conv.nhwc_bf16_tiles").tilings(
+        "host.conv.nhwc_bf16_tiles", case.body, detect_cpu(EMULATED[0])
+    )
+    assert isinstance(tiling, NhwcTiling)
+    assert (tiling.tile_lines, tiling.tile_rows) == (together, columns)
 
 
 def test_a_window_sees_no_neighbours() -> None:
