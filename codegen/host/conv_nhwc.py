@@ -113,7 +113,7 @@ class NhwcEmitter:
         self.depths: tuple[Index, Index, Index] = (0, 0, 1)
         kernel, stride, dilation, pad = (pair[0] for pair in (form.kernel, form.strides, form.dilations, form.pads))
         self.rows = Window(form.height, kernel, stride, dilation, pad, 0, form.out_height)
-        self.run_words = -(-runs_of(form)[1] // t.format.step)
+        self.run_words = -(-runs_of(form, t.format)[1] // t.format.step)
         self.tiles, self.begin = None, None
         if t.format.tiled:
             tail = self.run_words % TILE_ROWS
@@ -389,7 +389,7 @@ class NhwcEmitter:
         depths = [] if (first, end) == (0, 1) else [(kb.sub(end, first), walk.depth)]
         rows, column = (form.kernel[0], walk.row * form.dilations[0]), walk.column * form.dilations[1]
         if t.format.is_reduced:
-            count, length = runs_of(form)
+            count, length = runs_of(form, t.format)
             begin = self._begin(tile, weights) if t.format.is_integral else ()
             nest: list[tuple[Index, int]] = [*depths, rows] if rows[0] > 1 else [*depths]
             if self._skips_padding():
@@ -441,7 +441,7 @@ class NhwcEmitter:
         """The products of a row of the window, whose inputs of the first position begin at `source`."""
         kb, t, form, walk, tiles = self.kb, self.t, self.form, self.walk, self.tiles
         assert tiles is not None
-        count, run = runs_of(form)
+        count, run = runs_of(form, t.format)
         each, size = count // form.lines, t.format.words(run) * t.tile_rows
         pitch = walk.column * form.strides[1] * self.item.itemsize
         line_pitch = walk.row * form.strides[0] * self.item.itemsize
@@ -550,7 +550,7 @@ class NhwcEmitter:
     def _row_sums(self, tile: Tile, data: ir.Value, weights: ir.Value, begin: Sequence[ir.Value]) -> Values:
         """i32 sums over one row of the window, on top of `begin` (per vector)."""
         t, form = self.t, self.form
-        count, run = runs_of(form)
+        count, run = runs_of(form, t.format)
         nest = [(count // form.lines, form.channels * form.dilations[1])] if count > form.lines else []
         position = form.channels * form.strides[1]
         rows = multiply(self.arithmetic, tile, nest, (run, 1), position, data, weights, t.tile_rows, begin)

@@ -106,6 +106,8 @@ class NhwcPatchCopier:
                     self.lanes,
                     lambda c, n: self._store(load(c, n), to, kb.add(start, c)),
                 )
+                for c in range(form.channels, walk.column):
+                    self._store(self._nothing(1), to, kb.add(start, c))
             return
         base = kb.operands[form.operand]
         with kb.loop(0, form.channels, name="channel") as c:
@@ -126,7 +128,8 @@ class NhwcPatchCopier:
             self.arithmetic.rounded(kb.load(base, kb.add(kb.add(first, c * plane), column), form.dtype, lanes))
             for c in range(form.channels)
         ]
-        start = kb.add(at, kb.mul(column, form.channels))
+        planes += [ir.Constant(planes[0].type, None)] * (self.walk.column - form.channels)
+        start = kb.add(at, kb.mul(column, self.walk.column))
         for i, part in enumerate(interleaved(kb, planes)):
             self.arithmetic.put(part, to, kb.add(start, i * lanes))
 
@@ -174,7 +177,8 @@ class NhwcPatchCopier:
 
         if walk.channel == 1:
             with kb.loop(low, stop, name="column") as column:
-                strips(kb, form.channels, self.lanes, zeros(kb.add(at, kb.mul(column, walk.column))))
+                channels = max(form.channels, walk.column)
+                strips(kb, channels, self.lanes, zeros(kb.add(at, kb.mul(column, walk.column))))
             return
         with kb.loop(0, form.channels, name="channel") as c:
             self._span(low, stop, zeros(kb.add(at, kb.mul(c, walk.channel))))

@@ -34,7 +34,7 @@ from superkernel.scheduler.families.conv_form import ConvForm
 from superkernel.scheduler.families.costing import MANY_CORES, band_counts, best_whole_and_shared
 from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, VOLUME, ByteKernelDef, HostTiling, ReducedKernelDef
 from superkernel.scheduler.families.matmul import INT8_DEPTHS
-from superkernel.scheduler.families.nhwc_form import form_for, runs_of
+from superkernel.scheduler.families.nhwc_form import form_for
 from superkernel.scheduler.families.nhwc_tiling import SUM_TILES, NhwcTiling, nhwc_tiling, register_tiles
 from superkernel.target.cpu import CpuTarget
 
@@ -66,7 +66,7 @@ class NhwcFamily(ConvFamily):
         number = self.format_on(target)
         form = form_for(number, body)
         if number.tiled:
-            _require_tiles(kernel, form, number, target)
+            _require_tiles(kernel, number, target)
         axes = [PIXELS, CHANNELS] if form.pixels * 4 <= form.channels * form.taps * 8 else [PIXELS]
         shapes = [_shape_in_tiles(form, number, target)] if number.tiled else _shapes(form, target)
         found = [self.tiling(form, axis, shape, target) for axis in axes for shape in shapes]
@@ -133,19 +133,11 @@ def _shapes(form: ConvForm, target: CpuTarget) -> list[tuple[int, int, int]]:
     return list(dict.fromkeys(found))
 
 
-def _require_tiles(kernel: str, form: ConvForm, number: NumberFormat, target: CpuTarget) -> None:
-    """Raises UnsupportedError where there are no tiles, and on runs that end within a word of floats: what is behind
-    them need not be a number, so that weights of 0 do not undo it."""
+def _require_tiles(kernel: str, number: NumberFormat, target: CpuTarget) -> None:
+    """Raises UnsupportedError where there are no tiles."""
     if not number.native:
         raise UnsupportedError(
             "this CPU has no tiles", location=f"kernel {kernel!r}", expected=number.feature, found=target.features
-        )
-    if number.rows.is_float and runs_of(form)[1] % number.step:
-        raise UnsupportedError(
-            "a row of the window that ends within a word",
-            location=f"kernel {kernel!r}",
-            expected=f"a multiple of {number.step} columns and channels",
-            found=str(runs_of(form)[1]),
         )
 
 

@@ -35,11 +35,23 @@ def form_for(number: NumberFormat, body: Body) -> ConvForm:
     return rowed(body) if number.scales_rows else met_inputs(conv_form(body))
 
 
-def runs_of(form: ConvForm) -> tuple[int, int]:
+def runs_of(form: ConvForm, number: NumberFormat) -> tuple[int, int]:
     """How many runs a window has, and their length."""
-    joined = form.dilations[1] == 1 or form.kernel[1] == 1
-    run = form.channels * (form.kernel[1] if joined else 1)
-    return form.channels * form.taps // max(1, run), run
+    joined = _joined_columns(form)
+    return form.taps // joined, patch_channels(form, number) * joined
+
+
+def patch_channels(form: ConvForm, number: NumberFormat) -> int:
+    """Channels of a group in a patch: where a run of floats would end within a word of a tile, behind which there need
+    not be a number, one more, of zeros."""
+    if number.tiled and number.rows.is_float and form.channels * _joined_columns(form) % number.step:
+        return -(-form.channels // number.step) * number.step
+    return form.channels
+
+
+def _joined_columns(form: ConvForm) -> int:
+    """Columns of the window that lie side by side."""
+    return form.kernel[1] if form.dilations[1] == 1 else 1
 
 
 def met_inputs(form: ConvForm) -> ConvForm:
@@ -121,6 +133,7 @@ def patch_row_bytes(form: ConvForm, wide: int) -> int:
 def patch_walk(form: ConvForm, rows: int, columns: int, number: NumberFormat) -> Walk:
     """Strides inside the patch of blocks with so many rows and columns, in items of the format (bytes of integers)."""
     high, wide = patch_extent(form, rows, columns)
-    row = patch_row_bytes(form, wide) if number.scales_rows else wide * form.channels
+    channels = patch_channels(form, number)
+    row = patch_row_bytes(form, wide) if number.scales_rows else wide * channels
     inside = number.is_reduced or channels_inside_patch(form)
-    return Walk(row, form.channels if inside else 1, 1 if inside else wide, high * row)
+    return Walk(row, channels if inside else 1, 1 if inside else wide, high * row)

@@ -26,7 +26,8 @@ the padding: channels inside, or columns inside where that is the order of the i
 In reduced precision inputs go by way of a patch with channels inside: they are rounded once, as they are copied there,
 and every tap reads them from it. Unsigned bytes that lie so already, in whole words, are read where they are.
 Depth goes by words of neighbours. A *run* is what lies side by side under a
-row of a window: all its columns and channels (with dilated columns the channels of one tap). Weights are packed as
+row of a window: all its columns and channels (with dilated columns the channels of one tap). Where it would end within
+a word of a tile the patch has one more channel, of zeros. Weights are packed as
 [group][panel][run][word][tile_rows][numbers of a word], zeros behind a run's end. A window of one tap needs only the
 inputs that it meets: with strides the patch holds those alone.
 
@@ -69,6 +70,7 @@ from superkernel.scheduler.families.nhwc_form import (
     channels_inside_patch,
     form_for,
     is_dense,
+    patch_channels,
     patch_extent,
     patch_row_bytes,
     reads_in_place,
@@ -135,7 +137,7 @@ class NhwcTiling(ConvTiling):
 
     def steps(self, form: ConvForm) -> int:
         """Steps of depth behind one output."""
-        count, run = runs_of(form)
+        count, run = runs_of(form, self.format)
         return count * self.format.words(run)
 
     def step_ns(self, target: CpuTarget) -> float:
@@ -194,7 +196,7 @@ class NhwcTiling(ConvTiling):
     def register_tile_inputs(self, form: ConvForm) -> int:
         """Bytes of the patch that one register tile meets."""
         high, wide = patch_extent(form, self.tile_lines, self.positions)
-        return high * wide * form.channels * self.format.item.itemsize
+        return high * wide * patch_channels(form, self.format) * self.format.item.itemsize
 
     @property
     def open_positions(self) -> int:
@@ -209,11 +211,12 @@ class NhwcTiling(ConvTiling):
     def packs(self, body: Body) -> Mapping[int, Pack]:
         form, view = self.form_of(body), body.anchor_inputs[1]
         assert isinstance(view, View)
-        taps = max(1, runs_of(form)[1] // max(1, form.channels)) if self.format.is_reduced else 1
+        channels, run = patch_channels(form, self.format), runs_of(form, self.format)[1]
+        taps = max(1, run // max(1, channels)) if self.format.is_reduced else 1
         return {
             view.operand: PackTaps(
                 form.groups, form.out_channels, view.shape[1:], view.strides, view.offset, self.tile_rows, self.format,
-                taps,
+                taps, channels,
             )
         }  # fmt: skip
 
@@ -282,7 +285,7 @@ def nhwc_tiling(
     lines = max(1, min(-(-lines // together) * together, -(-blocks // bands)))
     high, wide = patch_extent(form, *_together(form, columns, lines))
     high *= form.depth.kernel
-    elements = 0 if in_place else high * wide * form.channels
+    elements = 0 if in_place else high * wide * patch_channels(form, number)
     joined = by_rows and form.spatial == 1  # as accesses see it
     made = NhwcTiling(
         axis,
@@ -365,7 +368,7 @@ def _behind_patch(form: ConvForm, positions: int, tile_lines: int, number: Numbe
     if not number.tiled:
         return 0
     beyond = (tile_lines - 1) * form.strides[0] * patch_extent(form, 1, form.out_width)[1]
-    items = (beyond + positions * form.strides[1]) * form.channels
+    items = (beyond + positions * form.strides[1]) * patch_channels(form, number)
     return -(-items * number.item.itemsize // 64) * 64
 
 

@@ -111,8 +111,8 @@ class PackPanels(Pack):
 @dataclass(frozen=True)
 class PackTaps(Pack):
     """Weights [groups * out, channels, taps..] (a strided view; of one dimension of taps: one row) as
-    [groups][panels][taps][channels][rows], zero-padded, f32; in a reduced format as words, `run` taps side by side, see
-    `nhwc_tiling`."""
+    [groups][panels][taps][channels][rows], zero-padded, f32; in a reduced format as words, `run` taps side by side of
+    `channels` each, see `nhwc_tiling`."""
 
     groups: int
     out: int
@@ -122,6 +122,7 @@ class PackTaps(Pack):
     rows: int
     format: NumberFormat = F32
     run: int = 1
+    channels: int = 0  # those that weights have not are zeros; 0: as many as they have
 
     def apply(self, array: Array) -> Array:
         taps = self._taps(array)
@@ -129,7 +130,7 @@ class PackTaps(Pack):
             return taps
         if not taps.size:
             return np.zeros(self.packed_bytes(None), np.uint8)
-        runs = taps.reshape(*taps.shape[:2], -1, self.run * self.depth[0], self.rows)
+        runs = taps.reshape(*taps.shape[:2], -1, self.run * taps.shape[3], self.rows)
         if self.format.is_integral:
             codes = runs.astype(self.format.weights.numpy)
             blocks = [words_of(codes, self.format), codes.sum(axis=(2, 3), dtype=np.int32)]
@@ -143,7 +144,7 @@ class PackTaps(Pack):
 
     def packed_bytes(self, kind: TensorType | None) -> int:
         panels, runs = -(-self.out // self.rows), prod(self.depth[1:]) // self.run
-        nbytes = runs * self.format.words(self.run * self.depth[0]) * self.format.word_bytes
+        nbytes = runs * self.format.words(self.run * self._channels) * self.format.word_bytes
         if self.format.scales_rows:
             nbytes += 4 * (self._lines + 1)
         elif self.format.is_integral:
@@ -155,11 +156,16 @@ class PackTaps(Pack):
         """Rows of the window."""
         return prod(self.depth[1:-1])
 
+    @property
+    def _channels(self) -> int:
+        return max(self.channels, self.depth[0])
+
     def _taps(self, array: Array) -> Array:
         """[groups][panels][taps][channels][rows] in f32."""
         filters = strided_view(array, (self.groups * self.out, *self.depth), self.strides, self.offset)
         panels = -(-self.out // self.rows)
         channels, taps = self.depth[0], prod(self.depth[1:])
-        packed = np.zeros((self.groups, panels * self.rows, taps, channels), np.float32)
-        packed[:, : self.out] = filters.reshape(self.groups, self.out, channels, taps).transpose(0, 1, 3, 2)
-        return packed.reshape(self.groups, panels, self.rows, taps, channels).transpose(0, 1, 3, 4, 2)
+        packed = np.zeros((self.groups, panels * self.rows, taps, self._channels), np.float32)
+        own = filters.reshape(self.groups, self.out, channels, taps).transpose(0, 1, 3, 2)
+        packed[:, : self.out, :, :channels] = own
+        return packed.reshape(self.groups, panels, self.rows, taps, -1).transpose(0, 1, 3, 4, 2)

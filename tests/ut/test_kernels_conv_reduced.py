@@ -162,9 +162,9 @@ def test_packed_sizes_are_told_ahead(
 
 def test_runs_join_columns_and_channels() -> None:
     form = conv_form(rounded_case((1, 3, 9, 9), (4, 3, 3, 5), {}).body)
-    assert runs_of(form) == (3, 15)
+    assert runs_of(form, BF16) == (3, 15)
     dilated = conv_form(rounded_case((1, 3, 9, 9), (4, 3, 3, 2), {"dilations": (1, 2)}).body)
-    assert runs_of(dilated) == (6, 3)
+    assert runs_of(dilated, BF16) == (6, 3)
 
 
 def test_a_tap_with_strides_copies_what_it_meets() -> None:

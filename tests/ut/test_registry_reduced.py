@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from anchor_bodies import AnchorCase, anchor_case
 from registry_cases import TRIPLE
 
 from superkernel.core.dtypes import DType
+from superkernel.core.errors import UnsupportedError
 from superkernel.core.formats import REDUCED
 from superkernel.ir.body import Body
 from superkernel.machine import machine_profile
@@ -21,6 +23,8 @@ from superkernel.registry.records import Capability, Policy, Requirement
 from superkernel.registry.requirement import parse_requirement, requirement_of
 from superkernel.registry.selection import UNCUT, Selection
 from superkernel.scheduler.families import HOST_KERNELS, family_of
+from superkernel.scheduler.families.conv_nhwc import NhwcFamily
+from superkernel.scheduler.families.kernel import HostTiling
 from superkernel.scheduler.tiling import pack_bytes
 from superkernel.target.cpu import AVX2, AVX512, TILES, CpuTarget, cpu_target
 
@@ -51,7 +55,6 @@ def case_of(row: Capability, rows: int, depth: int, columns: int) -> AnchorCase:
         return anchor_case("attention", {}, [((1, 2, rows, depth), f32), keys, values])
     if "conv" in row.ops:
         window = 3 if "winograd" in row.kernel else 1
-        depth += depth % 2 if row.kernel == "host.conv.nhwc_bf16_tiles" else 0  # whose runs are whole words
         slots = [((1, depth, window, rows), f32), ((columns, depth, window, window), f32)]
         return anchor_case("conv", {}, slots, constants=[1], layouts={0: (0, 2, 3, 1)})
     if "block_matmul" in row.ops:
@@ -186,8 +189,17 @@ def convolution(
     return HOST_KERNELS.registry.select(problem)
 
 
-def test_a_kernel_that_cannot_cut_a_problem_is_rejected_and_the_others_have_their_times() -> None:
-    """Windows of 3 x 3 channels end within a word, which no tile holds; bf16 gains there all the same."""
+def test_a_kernel_that_cannot_cut_a_problem_is_rejected_and_the_others_have_their_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = NhwcFamily.tilings
+
+    def tilings(self: NhwcFamily, kernel: str, body: Body, target: CpuTarget) -> Sequence[HostTiling]:
+        if kernel == "host.conv.nhwc_bf16_tiles":
+            raise UnsupportedError("no cut", expected="another problem")
+        return whole(self, kernel, body, target)
+
+    monkeypatch.setattr(NhwcFamily, "tilings", tilings)
     selection = convolution("bf16", 3, {}, AMX, channels=3)
     found = selection.explanation
     assert selection.kernel == "host.conv.nhwc_bf16"
@@ -196,6 +208,11 @@ def test_a_kernel_that_cannot_cut_a_problem_is_rejected_and_the_others_have_thei
     assert tiles.failures == (UNCUT,)
     assert len(found.eligible) + len(found.rejected) == len(HOST_KERNELS.registry.rows_of("conv"))
     assert convolution("bf16", 3, {}, NATIVE, channels=3).kernel == selection.kernel
+
+
+def test_three_channels_go_through_tiles() -> None:
+    """Where a run would end within a word, the patch has one more channel."""
+    assert convolution("bf16", 7, {}, AMX, channels=3).kernel == "host.conv.nhwc_bf16_tiles"
 
 
 def problem_of(rows: int, target: CpuTarget, precision: str) -> Requirement:

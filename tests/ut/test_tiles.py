@@ -274,6 +274,8 @@ CONVS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "a tail": ((1, 16, 9, 9), (40, 16, 3, 3), {"pads": (1, 1, 1, 1)}),
     "wide, odd rest": ((2, 12, 4, 37), (17, 12, 3, 3), {"pads": (1, 1, 1, 1)}),
     "strided": ((1, 4, 20, 20), (16, 4, 3, 3), {"strides": (2, 2), "pads": (0, 1, 1, 0)}),
+    "three channels": ((1, 3, 19, 40), (24, 3, 7, 7), {"strides": (2, 2), "pads": (3, 3, 3, 3)}),
+    "a channel, dilated": ((1, 1, 8, 9), (8, 1, 3, 3), {"dilations": (1, 2)}),
     "pointwise": ((2, 34, 8, 8), (70, 34, 1, 1), {}),
     "pointwise, strided": ((1, 8, 5, 6), (5, 8, 1, 1), {"strides": (2, 1)}),
     "one dimension": ((1, 8, 70), (8, 4, 3), {"groups": 2, "pads": (2, 0)}),
@@ -344,22 +346,18 @@ def test_lines_of_few_positions_share_register_tiles(
     assert (tiling.tile_lines, tiling.tile_rows) == (together, columns)
 
 
-def test_a_window_sees_no_neighbours() -> None:
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("channels", [3, 4, 5])
+def test_a_window_sees_no_neighbours(channels: int, layout: str) -> None:
     """What is no number reaches the windows over it alone, whatever the CPU loads behind a run."""
     rng = np.random.default_rng(1)
-    x, w = (rng.integers(-8, 9, shape).astype(np.float32) for shape in ((1, 4, 6, 40), (8, 4, 3, 3)))
-    x[0, 1, 3, 20] = np.nan
-    case = anchor_case("conv", {}, [x, w], constants=[1], layouts={0: LAYOUTS["channels"]})
+    sizes = (1, channels, 6, 40), (8, channels, 3, 3)
+    x, w = (rng.integers(-8, 9, shape).astype(np.float32) for shape in sizes)
+    x[0, 0, 3, 20] = np.nan
+    case = anchor_case("conv", {}, [x, w], constants=[1], layouts={0: LAYOUTS[layout]})
     check_body("host.conv.nhwc_bf16_tiles", case.body, case.arrays, case.expected, tol=0, tier=EMULATED[0], splits=2)
     (want,) = case.expected.values()
     assert np.isnan(want).sum() == 8 * 3 * 3
-
-
-def test_a_run_that_ends_within_a_word_is_refused() -> None:
-    case = anchor_case("conv", {}, [((1, 3, 9, 9), F32), ((8, 3, 3, 3), F32)], constants=[1])
-    kernel = "host.conv.nhwc_bf16_tiles"
-    with pytest.raises(UnsupportedError, match="within a word"):
-        family_of(kernel).tilings(kernel, case.body, detect_cpu(EMULATED[0]))
 
 
 # Code -----------------------------------------------------------------------------------------------------------------
