@@ -52,6 +52,7 @@ def layout(spec: CommandSpec) -> tuple[OperandSlot, ...]:
     return tuple(slots)
 
 
+@cache
 def operand_words(spec: CommandSpec) -> int:
     """How many operand words a command has; they are words 0 to this number - 1."""
     return max((slot.word + 1 for slot in layout(spec) if slot.word != DOORBELL), default=0)

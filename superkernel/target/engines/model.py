@@ -142,9 +142,9 @@ class CommandAccess:
     when: str = "1"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class CommandSpec:
-    """A row of the table.
+    """A row of the table, which has it once: rows are told apart by identity, for what is kept of each.
 
     `types` has the legal combinations of element types, all of one length (0 to 2); `type_names` names the places.
     Time: an engine is busy `start_up` + `beats` cycles; others see the effect `visible` cycles after its end.
