@@ -1,5 +1,5 @@
-"""Whether costly checks are made of everything (`make soak`), or of a sample: one that is the same on every run, or one
-that the run's seed draws, so that what one run leaves out another has."""
+"""Whether costly checks are made of everything (`make soak`), or of a sample that the run's seed draws, so that what
+one run leaves out another has."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Case = TypeVar("Case")
 
 
 def chosen(name: str, one_in: int) -> bool:
-    """Whether what has this name is checked: all of it in a soak run."""
-    return enabled or crc32(name.encode()) % one_in == 0
+    """Whether what has this name is checked: one in so many, and all of it in a soak run."""
+    return enabled or crc32(f"{run_seed()} {name}".encode()) % one_in == 0
 
 
 def drawn(cases: Sequence[Case], count: int) -> list[Case]:

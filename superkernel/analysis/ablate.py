@@ -50,9 +50,10 @@ from superkernel.analysis.ablate_mechanism import mechanism
 from superkernel.analysis.sync_bound import sync_lower_bound
 from superkernel.api import resolved
 from superkernel.backends import backend_of
-from superkernel.backends.aicore.backend import BACKEND
+from superkernel.backends.aicore.backend import BACKEND, AicoreBackend
 from superkernel.backends.aicore.executable import SimExecutable
 from superkernel.backends.aicore.kernel import AicoreKernel
+from superkernel.backends.aicore.shared import Shared
 from superkernel.backends.aicore.timeline import Activity, Timeline, span_of, summed
 from superkernel.backends.aicore.variants import with_other_code
 from superkernel.compilation.pipeline import compile_graph
@@ -330,7 +331,8 @@ class _Ablation:
         self.graph, self.target, self.steps = graph, target, STEPS
         off = {name: value for step in self.steps for name, value in step.off.items()}
         self.options = dataclasses.replace(options, dump=(), debug_sync_all=False, launches="fused", **off)
-        self.base = compile_graph(graph, target, self.options, BACKEND)
+        self.shared = Shared()
+        self.base = self.compiled_anew(self.options)
         used = {node.op for node in self.base.graph.nodes}
         self.steps = tuple(step for step in self.steps if not step.needs or used & set(step.needs))
         kernel = AicoreKernel(self.base)
@@ -387,7 +389,7 @@ class _Ablation:
         cycle_ns = self.target.nanoseconds(1)
         traced = fused.compiled.executable.simulate(self.io, mode="timing", races=False, trace=True)
         chain = sync_lower_bound(fused.compiled, [Timeline.of(fused.compiled, launch) for launch in traced.launches])
-        free = unsynchronised_cycles(fused.compiled, self.io)
+        free = unsynchronised_cycles(fused.compiled, self.io, self.shared)
         free_us = None if free is None else dataclasses.replace(fused, cycles=free).time_us()
         before, after = (
             Measure(run.time_us(), summed(run.splits)[Activity.PURE] * cycle_ns / 1000) for run in (full, fused)
@@ -432,8 +434,11 @@ class _Ablation:
             if made.options == options:
                 return made
             if all(getattr(made.options, name) == getattr(options, name) for name in _SCHEDULING):
-                return with_other_code(made, options)
-        return compile_graph(self.graph, self.target, options, BACKEND)
+                return with_other_code(made, options, self.shared)
+        return self.compiled_anew(options)
+
+    def compiled_anew(self, options: Options) -> AicoreCompiled:
+        return compile_graph(self.graph, self.target, options, AicoreBackend(self.shared))
 
     def measure(self, compiled: AicoreCompiled, *, single: bool = False) -> Measured:
         run = compiled.executable.simulate(self.io, mode="timing", races=False, trace=True, single=single)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from superkernel.backends.aicore.compiled import AicoreCompiled
+    from superkernel.backends.aicore.shared import Shared
     from superkernel.target.aicore import AicoreTarget
 
 Split = dict[int, dict[Activity, float]]
@@ -150,14 +151,14 @@ class Figures:
         ]
 
 
-def unsynchronised_cycles(compiled: AicoreCompiled, io: Sequence[NDArray[Any]]) -> int | None:
+def unsynchronised_cycles(compiled: AicoreCompiled, io: Sequence[NDArray[Any]], shared: Shared) -> int | None:
     """Cycles of a program without the events between its cores."""
     from superkernel.backends.aicore.timeline import span_of
     from superkernel.backends.aicore.variants import unverified_program
 
     plan = compiled.plan
     between_cores = [e.index for e in plan.events if AICPU not in (e.setters, e.to)]
-    program = unverified_program(compiled, without_events(plan, between_cores))
+    program = unverified_program(compiled, without_events(plan, between_cores), shared)
     try:
         run = program.simulate(io, mode="timing", races=False, unwritten=False)
     except (SimulationError, DataError):  # unordered, even its data may be out of range

@@ -34,7 +34,7 @@ from superkernel.target.cpu import TIERS, CpuTarget
 Array = NDArray[Any]
 Reference = Callable[[list[Array]], Mapping[int, Array]] | Mapping[int, Array]
 RECORDED_ONE_IN = 32  # candidates, but in a soak run
-OPTIMISED_ONE_IN = 4
+OPTIMISED_ONE_IN = 8
 GUARD = 256  # bytes of canary around each output
 
 

@@ -12,6 +12,7 @@ from onnx_models import check, f32, helper, model, node, numpy_helper, onnx
 import superkernel
 from superkernel.core.errors import FileFormatError, InputError, UnsupportedError
 from superkernel.frontends import load_graph
+from superkernel.frontends.onnx import control
 from superkernel.frontends.onnx.call import StaticValueError
 from superkernel.reference import evaluate
 
@@ -105,7 +106,8 @@ def test_loop_by_its_condition_alone() -> None:
     np.testing.assert_array_equal(evaluate(graph, {"y": f32(2)})["last"], [32, 32])
 
 
-def test_a_loop_without_an_end_is_refused() -> None:
+def test_a_loop_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "NODES_MAX", 100)  # it is walked so far
     proto = model([doubling(until=50.0)], {"x": f32(2)}, ["last"])
     proto.graph.node[0].input[0] = proto.graph.node[0].input[1] = ""
     with pytest.raises(StaticValueError, match="whose end is known at run time only"):
@@ -115,6 +117,7 @@ def test_a_loop_without_an_end_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="too long to be unrolled") as caught:
         load_graph(proto)
     assert "endless" in str(caught.value)
+    assert caught.value.violations[0].expected == "at most 100 nodes"
 
 
 def test_scanned_rows_of_a_loop_that_ends_on_data_are_refused() -> None:

@@ -84,6 +84,19 @@ def test_what_is_drawn_is_in_order_and_other_runs_draw_the_rest(monkeypatch: pyt
     assert soak.drawn(cases, 2) == cases
 
 
+def test_one_in_so_many_is_chosen_and_other_runs_choose_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    names, found = [f"case {i}" for i in range(200)], []
+    monkeypatch.setattr(soak, "enabled", False)
+    for seed in range(30):
+        monkeypatch.setenv(VARIABLE, str(seed))
+        found.append({name for name in names if soak.chosen(name, 8)})
+        assert 5 <= len(found[-1]) <= 50
+        assert found[-1] == {name for name in names if soak.chosen(name, 8)}
+    assert len(set().union(*found)) > 180
+    monkeypatch.setattr(soak, "enabled", True)
+    assert all(soak.chosen(name, 8) for name in names)
+
+
 def test_what_is_not_quick_is_there() -> None:
     """A line about a file or function that is gone would hide nothing, and mislead."""
     for line in (TESTS / "not_quick.txt").read_text("utf-8").splitlines():

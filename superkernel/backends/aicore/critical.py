@@ -26,6 +26,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from superkernel.backends.aicore.critical_path import PathPiece, critical_path
+from superkernel.backends.aicore.shared import Shared
 from superkernel.backends.aicore.timeline import Activity, Timeline
 from superkernel.core.errors import SimulationError
 from superkernel.display import notebook
@@ -134,8 +135,8 @@ def critical(compiled: AicoreCompiled, io: Sequence[NDArray[Any]], *, confirm: i
     run = compiled.executable.simulate(io, mode="timing", races=False, trace=True)
     found = critical_of(compiled, [Timeline.of(compiled, launch) for launch in run.launches], run.numpy_us)
     found = replace(found, mode=run.timed_without_data([sub.name for sub in compiled.schedule.subops]))
-    rows = found.boundaries
-    tried = [replace(row, confirmed=_tried(compiled, io, row, found.cycles)) for row in rows[:confirm]]
+    rows, shared = found.boundaries, Shared()
+    tried = [replace(row, confirmed=_tried(compiled, io, row, found.cycles, shared)) for row in rows[:confirm]]
     return replace(found, boundaries=(*tried, *rows[confirm:]))
 
 
@@ -186,12 +187,14 @@ def without_events(plan: AicorePlan, events: Collection[int]) -> AicorePlan:
     return replace(plan, programs=programs)
 
 
-def _tried(compiled: AicoreCompiled, io: Sequence[NDArray[Any]], row: BoundaryRow, cycles: int) -> float | None:
+def _tried(
+    compiled: AicoreCompiled, io: Sequence[NDArray[Any]], row: BoundaryRow, cycles: int, shared: Shared
+) -> float | None:
     """The gain of a run without the boundary's events."""
     from superkernel.backends.aicore.timeline import span_of
     from superkernel.backends.aicore.variants import unverified_program
 
-    program = unverified_program(compiled, without_events(compiled.plan, row.events))
+    program = unverified_program(compiled, without_events(compiled.plan, row.events), shared)
     try:
         run = program.simulate(io, mode="timing", races=False, unwritten=False)
     except SimulationError:

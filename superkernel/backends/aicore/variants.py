@@ -30,9 +30,9 @@ def with_other_code(compiled: AicoreCompiled, options: Options, shared: Shared |
     return complete(run, job, backend, planned, _cache(options), compiled.kernel_choice)
 
 
-def unverified_program(compiled: AicoreCompiled, plan: AicorePlan) -> SimExecutable:
+def unverified_program(compiled: AicoreCompiled, plan: AicorePlan, shared: Shared | None = None) -> SimExecutable:
     """The program of another plan, which nobody has verified: for experiments in timing, never for results."""
-    other, backend = replace(compiled, plan=plan), AicoreBackend()
+    other, backend = replace(compiled, plan=plan), AicoreBackend(shared)
     image = backend.emit(Stages(frozenset()), other, other, _cache(compiled.options))
     return backend.bind(other, other, image, compiled.certificate)
 
