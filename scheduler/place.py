@@ -6,7 +6,8 @@ waiting for data of other cores is part of the estimate; small work therefore st
 row-wise chains keep their partition, and independent branches go side by side where that beats splitting each of
 them. Of hyperthreads of one core the first takes part, where not all do. With one core nothing is reordered. A range
 can start when its core is free and when everything it reads has been written; what another core wrote costs a handover
-(one flag) and, per cache line, the trip between two L2 caches.
+(one flag, as fast as that pair of cores is: a cluster's or a socket's own cores hand over sooner) and, per cache line,
+the trip between two L2 caches.
 
 Invariants: deterministic; the global order is a topological order of all reads, writes and overwrites, and of the
 streams that nodes name; each sub-operator has at most one task per core; a host call runs on core 0. Memory is planned
@@ -168,8 +169,10 @@ class _Placer:
         self.subops = grouping.subops
         self.cores = book.cores
         self.handover_ns = HANDOVER_FACTOR * book.target.handover_ns
+        rows = book.target.handovers_ns(self.cores)
+        self.handovers_ns = [[HANDOVER_FACTOR * ns for ns in row] for row in rows]
         # Another core than the caller's own is started and joined: a flag there and a flag back.
-        self.free = [0.0] + [2 * self.handover_ns] * (self.cores - 1)
+        self.free = [0.0, *(2 * ns for ns in self.handovers_ns[0][1:])]
         self.known = VectorClock(self.cores)
         self.written: dict[str, list[Written]] = {}
         self.before = issued(grouping)
@@ -310,10 +313,10 @@ class _Placer:
     def _finish_times(self, i: int, partition: Partition, cores: Sequence[int]) -> list[float]:
         times = []
         for core, part, work in zip(cores, partition.ranges, partition.work_ns, strict=True):
-            start, moved = self.free[core], 0
+            start, moved, handovers_ns = self.free[core], 0, self.handovers_ns[core]
             for source, count in self._sources_of(i, partition, part):
                 if source.core != core:
-                    start = max(start, source.finish_ns + self.handover_ns)
+                    start = max(start, source.finish_ns + handovers_ns[source.core])
                     moved += min(count, source.stored)
             times.append(start + work + moved / LINE_BYTES * self.book.target.line_ns)
         return times
@@ -359,9 +362,8 @@ class _Placer:
 
     def makespan_ns(self) -> float:
         """When everything is done and joined, by estimate."""
-        return max(self.free) + (
-            self.handover_ns if any(p.cores and max(p.cores) for p in self.placed.values()) else 0.0
-        )
+        used = {core for p in self.placed.values() for core in p.cores}
+        return max((self.free[c] + (self.handovers_ns[c][0] if c else 0.0) for c in used), default=0.0)
 
     def alone_ns(self) -> float:
         """The same on one core."""

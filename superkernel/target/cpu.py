@@ -78,6 +78,13 @@ class CpuTarget(Target):
             dram_same_bytes_per_ns=of("memory_same", cores),
         )
 
+    def handovers_ns(self, cores: int) -> list[list[float]]:
+        """`handover_ns` from each of so many workers to each; of those that the profile does not know, the typical."""
+        known = self.profile.handover_ns
+        return [
+            [known[i][j] if max(i, j) < len(known) else self.handover_ns for j in range(cores)] for i in range(cores)
+        ]
+
     def constants_from(self, nbytes: int) -> str:
         """The nearest memory that holds so many bytes of constants, or all that a launch reads."""
         streamed = max(nbytes, self.constants_bytes)

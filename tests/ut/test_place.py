@@ -219,8 +219,9 @@ def test_placement_is_deterministic_and_its_tasks_parse_back() -> None:
     assert texts[0] == texts[1]
 
 
-@pytest.mark.parametrize("cores", [2, 3, 4])
-def test_predicted_times_are_those_of_a_replay(cores: int) -> None:
+@pytest.mark.parametrize("pairs", [False, True], ids=["all alike", "pairs"])
+@pytest.mark.parametrize("cores", [2, 3, 4, 8])
+def test_predicted_times_are_those_of_a_replay(cores: int, pairs: bool) -> None:
     """A range begins when its core is free and what it reads is written, a handover later where that was another core;
     each cache line from there costs a trip. Sub-operators read rows of one input and the whole of another."""
     rng = np.random.default_rng(cores)
@@ -231,9 +232,16 @@ def test_predicted_times_are_those_of_a_replay(cores: int) -> None:
         values.append(g.op("softmax", a, axis=-1) if n % 3 == 0 else g.op("add", a, b))
     graph, family = g.graph(values[-1], values[-2]), Rows(200.0)
     grouping = host_group(graph, family, fuse=False)
-    placer, order = place_module._placed(grouping, TARGET, cores, Options(fuse=False), lambda _: family, None)
-    handover = place_module.HANDOVER_FACTOR * TARGET.handover_ns
-    free = [0.0] + [2 * handover] * (cores - 1)
+    near_pairs = [[40.0 if i % 2 == j % 2 else 170.0 for j in range(6)] for i in range(6)]  # others: as typical
+    target = profiled(TARGET, replace(TARGET.profile, handover_ns=tuple(map(tuple, near_pairs)))) if pairs else TARGET
+    assert target.handover_ns == (170.0 if pairs else 100.0)
+    placer, order = place_module._placed(grouping, target, cores, Options(fuse=False), lambda _: family, None)
+
+    def handover(a: int, b: int) -> float:
+        known = near_pairs[a][b] if pairs and max(a, b) < len(near_pairs) else target.handover_ns
+        return place_module.HANDOVER_FACTOR * known
+
+    free = [0.0] + [2 * handover(0, c) for c in range(1, cores)]
     written: dict[str, list[tuple[int, float, int, int]]] = {}  # core, when, bytes [low, high)
     crossed = 0
     for i in order:
@@ -247,7 +255,7 @@ def test_predicted_times_are_those_of_a_replay(cores: int) -> None:
                     (region,) = access.regions
                     shared = min(region.stop, high) - max(region.start, low)
                     if other != core and shared > 0:
-                        start, trip = max(start, finish + handover), trip + shared / 64 * TARGET.line_ns
+                        start, trip = max(start, finish + handover(core, other)), trip + shared / 64 * TARGET.line_ns
                         crossed += 1
             free[core] = start + 20.0 + (end - begin) * 200.0 + trip
             done += [(sub.values[a.operand], core, free[core], a.regions[0]) for a in accesses if a.write]
@@ -255,7 +263,26 @@ def test_predicted_times_are_those_of_a_replay(cores: int) -> None:
             written.setdefault(name, []).append((core, finish, region.start, region.stop))
         assert placement.finish_ns == pytest.approx(max(free[core] for core in placement.cores))
     assert crossed
-    assert placer.makespan_ns() == pytest.approx(max(free) + handover)
+    used = {core for p in placer.placed.values() for core in p.cores}
+    assert placer.makespan_ns() == pytest.approx(max(free[c] + (handover(c, 0) if c else 0.0) for c in used))
+
+
+def test_work_for_some_of_the_cores_stays_with_those_that_hand_over_soonest() -> None:
+    """Workers of two sockets in turn: four of eight are those of the caller's own, which start and join sooner."""
+    pairs = tuple(tuple(50.0 if i % 2 == j % 2 else 400.0 for j in range(8)) for i in range(8))
+    near = profiled(TARGET, replace(TARGET.profile, handover_ns=pairs))
+    family, graph = Rows(3000.0), chain(rows=4)
+    grouping = host_group(graph, family, fuse=False)
+    schedule = place(grouping, graph, near, 8, Options(fuse=False), lambda _: family)
+    assert {t.core for t in schedule.tasks} == {0, 2, 4, 6}
+    certify(schedule)
+    apart = replace(near, profile=TARGET.profile)
+    assert apart.handover_ns == near.handover_ns == 400.0
+    placers = [
+        place_module._placed(grouping, target, 8, Options(fuse=False), lambda _: family, None)[0]
+        for target in (near, apart)
+    ]
+    assert placers[0].makespan_ns() == pytest.approx(placers[1].makespan_ns() - 3 * 1.5 * 350.0)
 
 
 def test_a_host_call_runs_on_core_0() -> None:
