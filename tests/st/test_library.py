@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -26,8 +27,8 @@ import pytest
 from numpy.typing import NDArray
 
 import superkernel as sk
+from superkernel.backends.host.library import tables
 from superkernel.backends.host.library.contents import contents
-from superkernel.backends.host.library.tables import Tables
 from superkernel.backends.host.library.toolchain import SOURCES
 from superkernel.cli import main
 from superkernel.frontends.json_form import save_json
@@ -302,6 +303,22 @@ def test_a_program_for_one_model(zoo: Zoo, compiler: str, standard: str, static:
     assert manifest.models == {"mlp", "bytes", "counter"}
 
 
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="constants beyond 1 GB are of x86-64")
+@pytest.mark.parametrize("kind", ["so", "a"])
+def test_many_constants_lie_behind_all_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setattr(tables, "NEAR_BYTES_MAX", 0)
+    kernel = sk.compile(models.mlp((64, 512, 32), batch=4), threads=2)
+    library = sk.export(kernel, tmp_path / f"libfar.{kind}")
+    (tmp_path / "main.c").write_text(ANY_MODEL.replace("zoo", "far"))
+    command = ["gcc", "main.c", "-L.", "-lfar", "-Wl,-rpath,$ORIGIN", "-lstdc++", "-lm", "-pthread", "-o", "program"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    given = inputs_of(kernel, 0)
+    assert run(tmp_path / "program", "mlp", 2, given["x"].tobytes())[0] == kernel.run(given).outputs["y"].tobytes()
+    place = ["readelf", "-SW", library.path if kind == "so" else tmp_path / "program"]
+    names = re.findall(r"\] (\.\w+)", subprocess.run(place, capture_output=True, text=True, check=True).stdout)
+    assert names.index(".lrodata") > max(names.index(near) for near in (".text", ".rodata", ".got", ".data", ".bss"))
+
+
 def test_code_keeps_its_names_and_shows_none_to_others(zoo: Zoo) -> None:
     functions = {f for entry in zoo.shared.manifest.kernels.values() for f in entry.functions}
     assert functions
@@ -365,17 +382,70 @@ def test_a_library_that_is_opened_at_run_time(zoo: Zoo, pinned: int) -> None:
     assert done.stderr.decode().isdecimal() is (bool(pinned) or cpus == 1)
 
 
-def test_sources_compile_without_a_warning(zoo: Zoo, tmp_path: Path) -> None:
+@pytest.mark.parametrize("compiler", ["g++", "aarch64-linux-gnu-g++"])
+def test_sources_compile_without_a_warning(zoo: Zoo, tmp_path: Path, compiler: str) -> None:
     """Those that the extension is not built from, and the tables that are written."""
+    if shutil.which(compiler) is None:
+        pytest.skip(f"{compiler} is not installed")
     plans = {name: [kernel._compiled for kernel in kernels] for name, kernels in zoo.kernels.items()}
-    tables = Tables(contents("zoo", plans))
-    (tmp_path / "constants.bin").write_bytes(tables.constants.data)
-    (tmp_path / "tables.cpp").write_text(tables.source())
+    with open(tmp_path / tables.CONSTANTS_FILE, "wb") as file:
+        (tmp_path / "tables.cpp").write_text(tables.Tables(contents("zoo", plans), file).source())
     sources = [*map(str, (SOURCES / "library").glob("*.cpp")), "tables.cpp"]
-    command = ["g++", "-std=c++20", *WARNINGS, "-fsyntax-only", f"-I{SOURCES}", f"-I{SOURCES}/include", *sources]
+    command = [compiler, "-std=c++20", *WARNINGS, "-c", f"-I{SOURCES}", f"-I{SOURCES}/include", *sources]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert len(sources) == 3
     assert done.returncode == 0, done.stderr
+
+
+def _odd() -> sk.Graph:
+    """Names that C does not take, results of several types and of no dimensions, one of them twice."""
+    b = sk.GraphBuilder("3 odd/names")
+    x, y = b.input("int", (2, 3)), b.input("input.1", (2, 3))
+    total = b.reduce_sum(b.add(x, y, name="é"), axes=(0, 1), keepdims=False)
+    b.output(total, "Input_1")
+    b.output(b.greater(x, y), 'line\nbreak "*/')
+    b.output(b.cast(b.mul(x, y), dtype="f16"), "3x")
+    b.output(total, "again")
+    b.output(b.constant(np.arange(4), name="whole"), "whole")
+    return b.graph()
+
+
+ODD = r"""
+#include "odd.h"
+int main(void) {
+  static const float x[ODD_N3_ODD_NAMES_INT__ELEMENTS] = {1, 2, 3, 4, 5, 6};
+  static const float y[] = {3, 2, 1, 0, -1, -2};
+  float total = 0.0f, again = 0.0f;
+  uint8_t greater[ODD_N3_ODD_NAMES_LINE_BREAK_ELEMENTS];
+  uint16_t products[ODD_N3_ODD_NAMES_N3X_ELEMENTS];
+  int64_t whole[ODD_N3_ODD_NAMES_WHOLE_ELEMENTS];
+  odd_n3_odd_names_inputs in;
+  odd_n3_odd_names_outputs out;
+  odd_n3_odd_names_model *model;
+  in.int_ = x;
+  in.input_1 = y;
+  out.Input_1_2 = &total;
+  out.line_break = greater;
+  out.n3x = products;
+  out.again = &again;
+  out.whole = whole;
+  if (odd_n3_odd_names_create(1, &model) != SK_OK || odd_n3_odd_names_run(model, &in, &out) != SK_OK) return 1;
+  odd_n3_odd_names_destroy(model);
+  if (ODD_N3_ODD_NAMES_INPUT_1_2_RANK != 0 || total != 24.0f || again != total) return 2;
+  return greater[0] == 0 && greater[3] == 1 && products[0] == 0x4200 && whole[3] == 3 ? 0 : 3;
+}
+"""
+
+
+@pytest.mark.parametrize(("compiler", "standard"), [("gcc", "-std=c99"), ("g++", "-std=c++17")])
+def test_names_that_c_does_not_take(tmp_path: Path, compiler: str, standard: str) -> None:
+    sk.export(sk.compile(_odd(), threads=1), tmp_path / "libodd.so")
+    file = "main.c" if compiler == "gcc" else "main.cpp"
+    (tmp_path / file).write_text(ODD)
+    command = [compiler, standard, *WARNINGS, file, "-L.", "-lodd", "-Wl,-rpath,$ORIGIN", "-o", "program"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert subprocess.run([tmp_path / "program"], check=False, timeout=120).returncode == 0
 
 
 def test_data_out_of_range_end_a_run(tmp_path: Path) -> None:
@@ -454,6 +524,12 @@ def test_the_command_line_exports(tmp_path: Path, capsys: pytest.CaptureFixture[
     capsys.readouterr()
     assert main(["export", sums, "--threads", "1", "--manifest", listed, "-o", out]) == 3
     assert "the manifest does not list the kernel that it needs" in capsys.readouterr().err
+    assert main(["compile", net, "--threads", "2", "-o", str(tmp_path / "saved.skm")]) == 0
+    capsys.readouterr()
+    assert main(["export", str(tmp_path / "saved.skm"), "-o", out, "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["models"] == {"saved": [2]}
+    assert set(again["kernels"]) < set(said["kernels"])
     assert main(["export", net, net, "-o", out]) == 2
     assert "two models of one name" in capsys.readouterr().err
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
+from typing import BinaryIO
 
 from superkernel.backends.host.compiled import HostCompiled
 from superkernel.backends.host.library.symbols import defined, hidden
@@ -22,8 +23,6 @@ from superkernel.registry.canonical import digest
 from superkernel.registry.manifest import Manifest, merge
 from superkernel.target.cpu import EMULATED_TILES
 
-CONSTANTS_BYTES_MAX = 1 << 30
-"""Code and what it finds by distances must lie within 2 GB of one another."""
 _ENTRIES = ("sk_entry", "sk_single", "sk_profiled")
 _RESERVED = frozenset(
     re.findall(
@@ -96,21 +95,22 @@ class LibraryModel:
         return int(digest([self.name, *parts])[:16], 16) | 1
 
 
-@dataclass
 class Constants:
-    """All blocks of constants behind one another, those with equal bytes once."""
+    """All blocks of constants behind one another in a file, those with equal bytes once."""
 
-    data: bytearray = field(default_factory=bytearray)
-    _known: dict[bytes, int] = field(default_factory=dict)
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._known = file, dict[bytes, int]()
+        self.nbytes = 0
 
     def add(self, block: Bytes) -> int:
         """The offset of a block, aligned, with room behind it for vectors that begin in its last bytes."""
-        text = block.tobytes()
-        key = hashlib.sha256(text).digest()
+        key = hashlib.sha256(block.data).digest()
         if key not in self._known:
-            self._known[key] = len(self.data)
-            self.data += text
-            self.data += bytes(SPARE_BYTES + -(len(text) + SPARE_BYTES) % ALIGN_BYTES)
+            self._known[key] = self.nbytes
+            room = SPARE_BYTES + -(block.nbytes + SPARE_BYTES) % ALIGN_BYTES
+            self._file.write(block.data)
+            self._file.write(bytes(room))
+            self.nbytes += block.nbytes + room
         return self._known[key]
 
 

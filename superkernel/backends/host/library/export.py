@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from superkernel.backends.host.compiled import HostCompiled
-from superkernel.backends.host.library.contents import CONSTANTS_BYTES_MAX, contents
+from superkernel.backends.host.library.contents import contents
 from superkernel.backends.host.library.header import header
 from superkernel.backends.host.library.symbols import hidden
 from superkernel.backends.host.library.tables import CONSTANTS_FILE, Tables
@@ -17,7 +18,7 @@ from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.host.loader import memory_bytes
 from superkernel.compilation.library import Library
 from superkernel.core import settings
-from superkernel.core.errors import InputError, UnsupportedError
+from superkernel.core.errors import InputError
 from superkernel.core.files import replacing
 
 
@@ -34,36 +35,34 @@ def export(
     if manifest:
         for _, plan in library.plans:
             plan.chooser.require_listed(plan.schedule.subops, manifest)
-    tables, text = Tables(library), header(library, SOURCES / "include")
-    if len(tables.constants.data) > CONSTANTS_BYTES_MAX:
-        expected, size = f"at most {CONSTANTS_BYTES_MAX} bytes", f"{len(tables.constants.data)} bytes"
-        hint = "make several libraries of the models"
-        raise UnsupportedError("a library with too many constants", expected=expected, found=size, hint=hint)
+    text = header(library, SOURCES / "include")
     toolchain, objects = find_toolchain(compiler), library.objects()
     with tempfile.TemporaryDirectory(prefix="superkernel-") as place:
         folder = Path(place)
-        (folder / CONSTANTS_FILE).write_bytes(tables.constants.data)
+        with open(folder / CONSTANTS_FILE, "wb") as file:
+            tables = Tables(library, file)
         (folder / "tables.cpp").write_text(tables.source(), encoding="utf-8")
         runtime = [hidden(data, {}) for data in toolchain.runtime(folder, ObjectCache(settings.cache_directory()))]
-        names: list[str] = []
-        for data in (*objects, *runtime, toolchain.compiled(folder / "tables.cpp", folder)):
+        names = [toolchain.compiled(folder / "tables.cpp", folder).name]
+        for data in (*objects, *runtime):
             names.append(f"part{len(names)}.o")
             (folder / names[-1]).write_bytes(data)
         if kind == "so":
             toolchain.shared(names, path.name, f"{name}_*", folder)
         else:
             toolchain.static(names, path.name, folder)
-        made = (folder / path.name).read_bytes()
-    beside = path.with_name(f"{name}.h")
-    for file, data in ((path, made), (beside, text.encode())):
-        with replacing(file, "the library") as writer:
-            writer.write(data)
+        beside = path.with_name(f"{name}.h")
+        with replacing(path, "the library") as writer, open(folder / path.name, "rb") as made:
+            shutil.copyfileobj(made, writer)
+            file_bytes = made.tell()
+    with replacing(beside, "the library's header") as writer:
+        writer.write(text.encode())
     return Library(
         str(path),
         str(beside),
         {model.name: tuple(plan.cores for plan in model.plans) for model in library.models},
         library.manifest(),
         sum(map(memory_bytes, objects)),
-        len(tables.constants.data),
-        len(made),
+        tables.constants.nbytes,
+        file_bytes,
     )

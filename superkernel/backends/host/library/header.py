@@ -100,7 +100,8 @@ def _model(library: str, model: LibraryModel) -> Iterator[str]:
         name = f"{macro}_{tensor.word.upper()}"
         yield f"#define {name} {c_string(tensor.name)}"
         yield f"#define {name}_RANK {tensor.type.rank}"
-        yield f"#define {name}_SHAPE {c_list(tensor.type.shape)}"
+        if tensor.type.rank:
+            yield f"#define {name}_SHAPE {c_list(tensor.type.shape)}"
         yield f"#define {name}_ELEMENTS {tensor.type.size}"
     yield ""
     yield f"typedef struct {handle} {handle};"

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import count
+from typing import BinaryIO
 
 from superkernel.backends.host.compiled import HostCompiled
 from superkernel.backends.host.library.contents import Constants, LibraryContents, LibraryModel, LibraryTensor
 from superkernel.backends.host.library.ctext import c_list, c_string
 from superkernel.codegen.host.constants import Bytes
+from superkernel.core.errors import UnsupportedError
 from superkernel.core.version import __version__
 from superkernel.registry.canonical import canonical_json
 
 CONSTANTS_FILE = "constants.bin"
+NEAR_BYTES_MAX = 1 << 30
+"""Constants that may lie between code and its other data."""
 
 _HEAD = """\
 #include "library/library.h"
@@ -21,7 +25,7 @@ _HEAD = """\
 #define SK_EXPORT extern "C" __attribute__((visibility("default")))
 
 asm(R"(
-  .section .rodata.{name}_constants, "a", %progbits
+  .section {section}
   .balign 4096
   .globl {name}_constants
   .hidden {name}_constants
@@ -57,10 +61,10 @@ SK_EXPORT std::int32_t {name}_abi() {{ return SK_LIBRARY_ABI; }}
 
 
 class Tables:
-    """The source, and the constants that it refers to."""
+    """The source. The constants that it refers to are written into `file`, which is to be CONSTANTS_FILE beside it."""
 
-    def __init__(self, library: LibraryContents) -> None:
-        self.library, self.constants = library, Constants()
+    def __init__(self, library: LibraryContents, file: BinaryIO) -> None:
+        self.library, self.constants = library, Constants(file)
         self._arrays: list[str] = []
         self._numbers = count()
         infos, models = zip(*map(self._model, library.models), strict=True)
@@ -82,7 +86,7 @@ class Tables:
         ]
         return "\n".join(
             [
-                _HEAD.format(name=name, file=CONSTANTS_FILE),
+                _HEAD.format(name=name, file=CONSTANTS_FILE, section=self._section()),
                 'extern "C" {',
                 f"extern const std::uint8_t {name}_constants[];",
                 *entries,
@@ -94,6 +98,19 @@ class Tables:
                 _FUNCTIONS.format(name=name, version=c_string(__version__)),
             ]
         )
+
+    def _section(self) -> str:
+        """Where constants lie. Many of them lie behind all else, where nothing is found by its distance: code and the
+        data that it finds so must be within 2 GB. Raises UnsupportedError where there is no such section."""
+        name, found = self.library.name, self.constants.nbytes
+        if found <= NEAR_BYTES_MAX:
+            return f'.rodata.{name}_constants, "a", %progbits'
+        if not self.library.models[0].plans[0].target.triple.startswith("x86_64"):
+            hint, expected = "make several libraries of the models", f"at most {NEAR_BYTES_MAX:,} bytes"
+            raise UnsupportedError(
+                "a library with too many constants", expected=expected, found=f"{found:,} bytes", hint=hint
+            )
+        return f'.lrodata.{name}_constants, "al", %progbits'
 
     def _array(self, kind: str, what: str, items: Iterator[str] | Sequence[str]) -> str:
         """A new array's name; what stands for an empty one."""

@@ -66,11 +66,11 @@ class Toolchain:
     command: tuple[str, ...]
     version: str
 
-    def compiled(self, source: Path, folder: Path) -> bytes:
-        """The object of a C++ source of the library's; files that it includes lie in `folder`."""
+    def compiled(self, source: Path, folder: Path) -> Path:
+        """The object of a C++ source, in `folder`, where files that it takes in lie."""
         made = folder / f"{source.stem}.o"
         self._run([*self.command, *_COMPILE, *_INCLUDES, "-c", str(source), "-o", str(made)], folder)
-        return made.read_bytes()
+        return made
 
     def runtime(self, folder: Path, cache: ObjectCache) -> list[bytes]:
         """The objects of the runtime."""
@@ -81,7 +81,7 @@ class Toolchain:
             key = f"runtime {stamp} {name}\n{(SOURCES / name).read_text()}"
             found = cache.get(key)
             if found is None:
-                found = self.compiled(SOURCES / name, folder)
+                found = self.compiled(SOURCES / name, folder).read_bytes()
                 cache.put(key, found)
             return found
 
