@@ -22,6 +22,7 @@ void register_recorder(pybind11::module_& m);
 void register_program(pybind11::module_& m);
 void register_probe(pybind11::module_& m);
 void register_sync(pybind11::module_& m);
+void register_scheduler(pybind11::module_& m);
 
 // Warns where the module is older than its sources.
 void register_sources(pybind11::module_& m);

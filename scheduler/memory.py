@@ -6,7 +6,7 @@ lowest offset that is free during its whole life; a pointwise output may instead
 right there and is walked alike, element by element.
 
 Where several cores share the work, addresses are reused by the core that had them before as far as that can be had
-(`owners.py`).
+(csrc/scheduler/arena.h).
 
 Reuse of an address is a hazard between cores like any other: the sync planner sees it, because memory is planned
 before.
@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from superkernel import _core
 from superkernel.core.tensor import TensorType
 from superkernel.ir.body import Role, SubOperator
 from superkernel.scheduler.grouping import ValueBuffer
-from superkernel.scheduler.owners import Owners, Run
 from superkernel.scheduler.schedule import ConstantSlot, MemoryAddress, Space
 from superkernel.scheduler.tiling import Pack, Tiling
 
@@ -34,6 +34,12 @@ ALIGN_BYTES = 64
 ROOMY_FACTOR = 1.25
 _SMALL_CONSTANT_BYTES = 1 << 16  # up to this size equal contents are looked for
 _TABLE_MOST = 1024  # buffers of which all rows of interference are made at once: a bit of a megabyte
+
+
+Run = tuple[int, int, int]
+"""First byte, byte behind the last, and the core that writes them or `MIXED`."""
+
+MIXED = -1  # in place of the core, of bytes that several write in strided pieces
 
 
 @dataclass(frozen=True)
@@ -222,32 +228,14 @@ class _Places:
     def arena(self, meets: _Interference, limit: int = 0) -> Offsets:
         """Offsets where what interferes shares no bytes. With a limit, bytes are reused, too, by the core that had them
         before, where that needs no more bytes than it."""
-        sizes, names = self.sizes, self.names
-        owners = Owners(meets.runs, self.align, limit) if limit else None
-        starts, ends = np.zeros(len(names), np.int64), np.zeros(len(names), np.int64)
-        done = np.zeros(len(names), np.bool_)
+        count = len(self.names)
+        arena = _core.Arena(self.sizes, meets.runs if limit else [()] * count, self.align, limit)
+        starts = [0] * count
         for i in self._order:
-            row = meets.row(i)
-            rivals = np.flatnonzero(row & done)
-            starts[i] = _lowest_gap(starts[rivals], ends[rivals], sizes[i])
-            if owners is not None:
-                starts[i] = owners.choose(i, sizes[i], int(starts[i]), starts[rivals], ends[rivals], ~row)
-                owners.place(i, int(starts[i]))
-            ends[i] = starts[i] + sizes[i]
-            done[i] = True
-        place = {root: int(starts[i]) for i, root in enumerate(names)}
-        return {name: place[root] for name, root in self.roots.items()}, int(ends.max(initial=0))
-
-
-def _lowest_gap(starts: NDArray[np.int64], ends: NDArray[np.int64], need: int) -> int:
-    """The lowest offset at which `need` bytes lie clear of all the runs."""
-    if len(starts) == 0:
-        return 0
-    by_start = np.argsort(starts, kind="stable")
-    starts = starts[by_start]
-    free_from = np.concatenate(([0], np.maximum.accumulate(ends[by_start])))
-    fits = np.flatnonzero(starts - free_from[:-1] >= need)
-    return int(free_from[fits[0] if len(fits) else -1])
+            starts[i] = arena.place(i, meets.row(i))
+        place = dict(zip(self.names, starts, strict=True))
+        size = max(map(sum, zip(starts, self.sizes, strict=True)), default=0)
+        return {name: place[root] for name, root in self.roots.items()}, size
 
 
 class _Interference:

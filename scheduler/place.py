@@ -28,9 +28,8 @@ from superkernel.scheduler.dependences import VectorClock, issued
 from superkernel.scheduler.families import family_of
 from superkernel.scheduler.grouping import Grouping, view_chain
 from superkernel.scheduler.hostcall import HOST_REFERENCE
-from superkernel.scheduler.memory import BufferUse, MemoryPlan, plan_memory
+from superkernel.scheduler.memory import MIXED, BufferUse, MemoryPlan, plan_memory
 from superkernel.scheduler.memory_check import check_memory
-from superkernel.scheduler.owners import MIXED
 from superkernel.scheduler.schedule import Schedule, Task, absolute
 from superkernel.scheduler.tiling import CostedTiling, KernelFamily
 from superkernel.target.cpu import CpuTarget

@@ -367,6 +367,18 @@ class Conflicts:
         core of the earlier one; and by task, how many conflicts need no wait of their own. `core_of`: of each task.
         Raises InputError."""
 
+class Arena:
+    """Offsets of buffers that share no bytes where they interfere (csrc/scheduler/arena.h). `sizes` in bytes; `runs` of
+    each buffer: first byte, byte behind the last, and who writes them; with a `limit` of bytes, offsets are chosen so
+    that addresses stay with their writers as far as that needs no more. Raises InputError on what is none."""
+
+    def __init__(
+        self, sizes: Sequence[int], runs: Sequence[Sequence[tuple[int, int, int]]], align: int, limit: int
+    ) -> None: ...
+    def place(self, buffer: int, meets: npt.NDArray[np.bool_]) -> int:
+        """The offset of a buffer that was not placed yet. `meets`: by buffer, whether it interferes with this one.
+        Raises InputError."""
+
 class Probe:
     """Measures the machine with a thread per CPU, pinned there; what figures mean stands in csrc/probe/probe.h. Raises
     InputError on cores that there are not, MachineError where the system refuses threads or memory."""

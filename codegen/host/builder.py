@@ -27,6 +27,7 @@ from numpy.typing import ArrayLike
 from superkernel.codegen.host.half import narrow_half, widen_half
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError
+from superkernel.scheduler.families.open_extents import MARKS, mark_name
 from superkernel.target.cpu import CpuTarget
 
 I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
@@ -158,6 +159,10 @@ class KernelBuilder:
             raise InternalError("a size is not in the kernel's table", location=self.function.name, found=name)
         return self._sizes[name]
 
+    def known(self, number: int) -> Index:
+        """A number, or the one that the table has in the place of a mark (`open_extents.py`)."""
+        return self.size(mark_name(number), number) if number >= MARKS else number
+
     # Integers -------------------------------------------------------------------------------------------------------
 
     def i64(self, value: Index) -> ir.Value:
@@ -286,7 +291,7 @@ class KernelBuilder:
     def element(self, offset: Index, coords: Iterable[Index], strides: Iterable[int]) -> Index:
         """Where the element at some coordinates lies: `offset` + the sum of coordinate times stride."""
         for coordinate, stride in zip(coords, strides, strict=False):
-            offset = self.add(offset, self.mul(coordinate, stride))
+            offset = self.add(offset, self.mul(coordinate, self.known(stride)))
         return offset
 
     def table(self, name: str, values: ArrayLike, dtype: DType) -> ir.GlobalVariable:

@@ -9,9 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from superkernel.codegen.host.builder import Index, KernelBuilder
+from llvmlite import ir
+
+from superkernel.codegen.host.builder import I64, Index, KernelBuilder
 from superkernel.ops.windows import Window
 from superkernel.scheduler.families.conv import ConvTiling
+from superkernel.scheduler.families.open_extents import MARKS
 
 Body = Callable[[Index, int], object]
 
@@ -30,22 +33,24 @@ strips = partial(vector_loop, name="strip")
 """A vector loop of a part of a kernel."""
 
 
-def vector_range(kb: KernelBuilder, start: Index, stop: Index, extent: int, lanes: int, body: Body) -> None:
+def vector_range(
+    kb: KernelBuilder, start: Index, stop: Index, extent: Index, tail: int, lanes: int, body: Body
+) -> None:
     """`body` over [start, stop) where `start` is a multiple of `lanes` and `stop` is one or is `extent`, the end of
-    all."""
-    full = extent // lanes * lanes
-    if full:
+    all, of which `tail` positions fill no vector."""
+    full = kb.sub(extent, tail)
+    if full != 0:
         with kb.loop(start, kb.minimum(stop, full), lanes, name="v") as position:
             body(position, lanes)
-    if extent > full:
+    if tail:
         with kb.when(kb.b.and_(kb.compare("<=", start, full), kb.compare(">", stop, full))):
-            body(full, extent - full)
+            body(full, tail)
 
 
 def split_index(kb: KernelBuilder, index: Index, shape: Sequence[int]) -> list[Index]:
     """Coordinates of a flattened row-major index."""
     coords: list[Index] = []
-    for extent in reversed(shape[1:]):
+    for extent in map(kb.known, reversed(shape[1:])):
         coords.append(kb.rem(index, extent))
         index = kb.div(index, extent)
     if shape:
@@ -55,9 +60,22 @@ def split_index(kb: KernelBuilder, index: Index, shape: Sequence[int]) -> list[I
 
 @contextmanager
 def each_row(kb: KernelBuilder, begin: Index, end: Index, shape: Sequence[int]) -> Iterator[list[Index]]:
-    """Every flattened index of [begin, end) over `shape`, as coordinates."""
-    with kb.loop(begin, end, name="row") as row:
-        yield split_index(kb, row, shape)
+    """Every flattened index of [begin, end) over `shape`, as coordinates. Where extents are marks, coordinates are
+    counted on: a division by what is not known takes as long as a short row."""
+    if all(extent < MARKS for extent in shape):
+        with kb.loop(begin, end, name="row") as row:
+            yield split_index(kb, row, shape)
+        return
+    at = [kb.carry(I64, kb.i64(first)) for first in split_index(kb, begin, shape)]
+    with kb.loop(begin, end, name="row"):
+        yield [coordinate.get() for coordinate in at]
+        step: ir.Value = ir.Constant(I64, 1)
+        for extent, coordinate in zip(map(kb.known, shape[:0:-1]), at[:0:-1], strict=True):
+            after = kb.i64(kb.add(coordinate.get(), step))
+            full = kb.compare(">=", after, extent)
+            coordinate.set(kb.b.select(full, ir.Constant(I64, 0), after))
+            step = kb.b.zext(full, I64)
+        at[0].set(kb.i64(kb.add(at[0].get(), step)))
 
 
 def taps_inside(kb: KernelBuilder, window: Window, start: Index, end: int) -> tuple[Index, Index]:

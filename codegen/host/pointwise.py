@@ -51,19 +51,19 @@ def each_position(
         with kb.loop(begin, end):
             row([])(0, 1)
         return
-    chunk, inner = tiling.chunk, tiling.inner
+    inner = tiling.inner
     if tiling.chunks <= 1:
-        step = tiling.rows_per_unit
-        stop = kb.minimum(kb.mul(end, step), tiling.rows)
+        step = kb.size("rows_per_unit", tiling.rows_per_unit)
+        stop = kb.minimum(kb.mul(end, step), kb.size("rows", tiling.rows))
         with each_row(kb, kb.mul(begin, step), stop, shape[:-1]) as outer:
             vector_loop(kb, inner, lanes, row([*outer, 0]))
     elif tiling.rows == 1:
-        visit = row([0] * len(shape))
-        stop = kb.minimum(kb.mul(end, chunk), inner)
-        vector_range(kb, kb.mul(begin, chunk), stop, inner, lanes, visit)
+        chunk, extent = kb.size("chunk", tiling.chunk), kb.size("inner", inner)
+        stop = kb.minimum(kb.mul(end, chunk), extent)
+        vector_range(kb, kb.mul(begin, chunk), stop, extent, inner % lanes, lanes, row([0] * len(shape)))
     else:
         with kb.loop(begin, end, name="unit") as unit:
             outer = split_index(kb, kb.div(unit, tiling.chunks), shape[:-1])
-            start: Index = kb.mul(kb.rem(unit, tiling.chunks), chunk)
-            visit = row([*outer, 0])
-            vector_range(kb, start, kb.minimum(kb.add(start, chunk), inner), inner, lanes, visit)
+            start: Index = kb.mul(kb.rem(unit, tiling.chunks), tiling.chunk)
+            stop = kb.minimum(kb.add(start, tiling.chunk), inner)
+            vector_range(kb, start, stop, inner, inner % lanes, lanes, row([*outer, 0]))

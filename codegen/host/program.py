@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 
 from llvmlite import ir
 
-from superkernel.codegen.host.builder import Index, KernelBuilder, compute_dtype
+from superkernel.codegen.host.builder import Index, KernelBuilder
 from superkernel.codegen.host.instructions import emit_instruction
 from superkernel.codegen.host.vecexpr import Expr
 from superkernel.core.dtypes import DType
@@ -26,14 +26,13 @@ from superkernel.core.tensor import TensorType
 from superkernel.ir.body import Body, PointwiseProgram, ProgramInput, ProgramOutput
 from superkernel.ops.opdef import AttrValue
 from superkernel.scheduler.families.matmul_form import view_of
+from superkernel.scheduler.families.pointwise import widest_item
 from superkernel.scheduler.families.rowspace import slot_program
 
 
 def preferred_lanes(kb: KernelBuilder, program: PointwiseProgram) -> int:
     """Elements of one full vector of the widest number the program computes with (bool takes no space of its own)."""
-    dtypes = [i.dtype for i in program.inputs] + [i.dtype for i in program.instructions]
-    widths = [compute_dtype(d).itemsize for d in dtypes if d is not DType.BOOL]
-    return max(1, kb.cpu.vector_bytes // max(widths, default=1))
+    return max(1, kb.cpu.vector_bytes // widest_item(program))
 
 
 def input_program(kb: KernelBuilder, body: Body, slot: int) -> ProgramEmitter:

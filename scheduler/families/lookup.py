@@ -20,9 +20,11 @@ from superkernel.ir.body import Body, PointwiseProgram, ProgramInput, ProgramOut
 from superkernel.ir.collapse import canonical_together
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.kernel import HostTiling
+from superkernel.scheduler.families.open_extents import opened
 from superkernel.scheduler.families.pointwise import PointwiseTiling
 from superkernel.scheduler.families.rowops import integer
-from superkernel.scheduler.tiling import Access
+from superkernel.scheduler.tiling import Access, Representative
+from superkernel.target.base import Target
 from superkernel.target.cpu import CpuTarget
 
 
@@ -107,6 +109,28 @@ class LookupTiling(HostTiling):
         space = lookup_space(plan)
         fixed = all(not p.inputs[0].strides or p.inputs[0].strides[-1] == 0 for p in plan.indices)
         return (1.2 if fixed else 6.0) * self.part.program_ns(body, space, begin, end, target)
+
+    def representative(self, body: Body, target: Target) -> Representative | None:
+        """Of the indices of a gather the outermost dimension is open."""
+        kind = body.anchor_input_types[0]
+        if body.op != "gather" or kind is None:
+            return None
+        plan = lookup_plan(body)
+        found = self.part.opened(plan.epilogue, target)
+        axis = next((d for d, extent in enumerate(body.anchor_outputs[0].shape) if extent > 1), -1)
+        of_indices = axis - integer(body.attr["axis"]) % kind.rank
+        index = body.anchor_inputs[1]
+        assert isinstance(index, View)
+        if found is None or len(plan.epilogue.shape) != 2 or not 0 <= of_indices < len(index.shape):
+            return None
+        part, program, sizes = found
+        shape = program.shape
+        wide = opened(body, {axis: shape[0]}, {1: {of_indices: shape[0]}})
+        programs = [replace(each, shape=shape) for each in (plan.base, *plan.indices, plan.epilogue)]
+        base, *indices, epilogue = programs
+        if lookup_plan(wide) != replace(plan, base=base, indices=tuple(indices), epilogue=epilogue):
+            return None
+        return Representative(wide, replace(self, part=part), sizes)
 
 
 def lookup_space(plan: LookupPlan) -> PointwiseProgram:

@@ -3,19 +3,24 @@
 Model: where a number of rows, or of keys, is *open*, its extent becomes `OPEN` in the result, in the program behind and
 in the inputs that walk along with it. Strides stay, and so the code of two bodies is shared where only such extents
 tell them apart. Operands become lines of OPEN elements: code finds elements by views, never by what the buffers are.
+
+Where an extent is no outermost one, code divides by it and strides go by it. Then *marks* stand in their place, numbers
+that code looks up in the kernel's table of sizes (`KernelBuilder.known`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TypeVar, cast
 
 from superkernel.core.tensor import TensorType
-from superkernel.ir.body import Body, PointwiseProgram, ProgramInput, ProgramOutput, View
+from superkernel.ir.body import Body, Operand, PointwiseProgram, ProgramInput, ProgramOutput, View
 
 OPEN = (1 << 20) + 7
 """An extent that stands for any: larger than those that are read from tables, and odd."""
+MARKS = 1 << 60
+"""From here on numbers are marks."""
 Extents = Mapping[int, int]
 """New extents by axis."""
 WalkedT = TypeVar("WalkedT", bound="View | PointwiseProgram")
@@ -47,12 +52,17 @@ def opened(body: Body, result: Extents, inputs: Mapping[int, Extents]) -> Body:
         sources[slot], kinds[slot] = _wide(source, extents), _wide_type(kind, extents)
     return replace(
         body,
-        operands=tuple(replace(o, type=TensorType(o.type.dtype, (OPEN,))) for o in body.operands),
+        operands=open_operands(body),
         anchor_inputs=tuple(sources),
         anchor_input_types=tuple(kinds),
         anchor_outputs=(_wide_type(body.anchor_outputs[0], result),),
         epilogue=_wide(body.epilogue, result),
     )
+
+
+def open_operands(body: Body) -> tuple[Operand, ...]:
+    """Lines of any length."""
+    return tuple(replace(o, type=TensorType(o.type.dtype, (OPEN,))) for o in body.operands)
 
 
 def _wide_type(kind: TensorType, extents: Extents) -> TensorType:
@@ -76,3 +86,38 @@ def _wide(source: WalkedT, extents: Extents) -> WalkedT:
 def with_extents(shape: tuple[int, ...], extents: Extents) -> tuple[int, ...]:
     """The shape with other extents."""
     return tuple(extents.get(axis, extent) for axis, extent in enumerate(shape))
+
+
+def mark_name(mark: int) -> str:
+    """What a mark's number is called in the table of sizes."""
+    return f"mark{mark - MARKS}"
+
+
+@dataclass
+class Marks:
+    """The marks of one representative, with what they stand for by name."""
+
+    sizes: dict[str, int] = field(default_factory=dict)
+
+    def of(self, number: int) -> int:
+        """A mark in the place of a number."""
+        mark = MARKS + len(self.sizes)
+        self.sizes[mark_name(mark)] = number
+        return mark
+
+    def walked(self, source: WalkedT, axes: Collection[int]) -> WalkedT:
+        """The same with marks for strides along some axes, but for those that nobody walks. Of one walk, marks of outer
+        axes are larger ones, as strides are where elements lie in the order of the axes."""
+
+        def walked(part: PartT) -> PartT:
+            strides = list(part.strides)
+            for axis in reversed(range(len(strides))):
+                if axis in axes and strides[axis]:
+                    strides[axis] = self.of(strides[axis])
+            return replace(part, strides=tuple(strides))
+
+        if isinstance(source, View):
+            return cast("WalkedT", walked(source))
+        inputs = tuple(walked(i) if i.source >= 0 else i for i in source.inputs)
+        outputs = tuple(walked(o) if o.target >= 0 else o for o in source.outputs)
+        return replace(source, inputs=inputs, outputs=outputs)

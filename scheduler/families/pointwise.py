@@ -7,14 +7,17 @@ stores' (a transposition), the unit is instead a block of `lanes` x `inner` elem
 kernel then loads vectors along it and turns square tiles in registers, or interleaves them where the last dimension is
 short (`narrow`).
 
+Code is shared by all extents of outer dimensions, and by all lengths of a single row that end with the same part of a
+vector.
+
 Invariant: chunk and rows_per_unit do not depend on how many cores there are; a row or chunk is computed the same way
 in whichever unit it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 
 from superkernel.core.dtypes import DType
@@ -28,11 +31,14 @@ from superkernel.registry.rounding import EXACT
 from superkernel.scheduler.families.boxes import AccessSet
 from superkernel.scheduler.families.costing import CALL_NS, elements_ns, memory_ns, program_traffic, program_weight
 from superkernel.scheduler.families.kernel import HostKernelDef, HostTiling
+from superkernel.scheduler.families.open_extents import OPEN, Marks, open_operands
 from superkernel.scheduler.kerneldef import ops_of
-from superkernel.scheduler.tiling import Access, KernelFamily
+from superkernel.scheduler.tiling import Access, KernelFamily, Representative
+from superkernel.target.base import Target
 from superkernel.target.cpu import CpuTarget
 
 UNIT_ELEMENTS = 512  # a unit of at least this many elements: overhead stays small, eight cores can share a few thousand
+SHARED_ELEMENTS = 2 * UNIT_ELEMENTS  # from so many on it does not matter that a size is read from a table
 LINE_BYTES = 64
 PLANE_WEIGHT = 6.0  # shuffles and further loads and stores per vector of a turned tile
 NARROW_WEIGHT = 2.0  # of an interleaved one
@@ -134,6 +140,43 @@ class PointwiseTiling(HostTiling):
             return unit
         per_line = max(1, LINE_BYTES // row_bytes)
         return min(self.units, round(unit / per_line) * per_line)
+
+    def representative(self, body: Body, target: Target) -> Representative | None:
+        """All but the last dimension are open, and a dimension alone."""
+        program = canonical(body.epilogue)
+        found = self.opened(program, target) if body.op is None else None
+        if found is None:
+            return None
+        tiling, wide, sizes = found
+        if canonical(wide) != wide:
+            return None
+        return Representative(replace(body, operands=open_operands(body), epilogue=wide), tiling, sizes)
+
+    def opened(
+        self, program: PointwiseProgram, target: Target
+    ) -> tuple[PointwiseTiling, PointwiseProgram, Mapping[str, int]] | None:
+        """For other extents of a canonical program: tiling and program, and the sizes that the code reads. None where
+        each extent has code of its own."""
+        shape = program.shape
+        if self.plane >= 0 or prod(shape) < SHARED_ELEMENTS or not shape:
+            return None
+        if len(shape) == 1:
+            if self.chunks <= 1 or not isinstance(target, CpuTarget):
+                return None
+            extent = OPEN + (self.inner - OPEN) % max(1, target.vector_bytes // widest_item(program))
+            tiling = replace(self, inner=extent, chunk=UNIT_ELEMENTS)
+            return tiling, replace(program, shape=(extent,)), {"inner": self.inner, "chunk": self.chunk}
+        tiling, marks = replace(self, rows=OPEN), Marks()
+        if len(shape) > 2:  # extents of what lies inside are divided by, and strides go by them
+            extents = tuple(map(marks.of, shape[1:-1]))
+            wide = marks.walked(program, range(len(shape) - 1))
+            wide = replace(wide, shape=(OPEN, *extents, shape[-1]))
+        else:
+            wide = replace(program, shape=(OPEN, shape[-1]))
+        if self.chunks > 1:
+            return tiling, wide, marks.sizes
+        rows = {"rows": self.rows, "rows_per_unit": self.rows_per_unit}
+        return replace(tiling, rows_per_unit=OPEN), wide, {**rows, **marks.sizes}
 
 
 def widest_item(program: PointwiseProgram) -> int:

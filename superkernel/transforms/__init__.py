@@ -15,6 +15,7 @@ from superkernel.transforms.base import Pass
 from superkernel.transforms.cleanup import MergeReindexing, RemoveIdentities
 from superkernel.transforms.cse import ShareSubexpressions
 from superkernel.transforms.dead import RemoveDead
+from superkernel.transforms.editor import kept_editors
 from superkernel.transforms.fold import FoldConstants
 from superkernel.transforms.gathers import SliceGathers
 from superkernel.transforms.linear import FoldIntoWeights, LowerBatchNorm, LowerGemm
@@ -54,6 +55,7 @@ def simplify(graph: Graph, quantised: bool = False, signed: bool = False) -> Gra
     first: tuple[Pass, ...] = (FuseQuantised(),) if quantised else (LowerIntegerConv(),)
     first = (*first, SignedIntegers()) if quantised and signed else first
     last: tuple[Pass, ...] = (CountSteps(),) if quantised else ()
-    for step in (*first, FoldDequantised(), *STANDARD, *last):
-        graph = step.apply(graph)
+    with kept_editors():
+        for step in (*first, FoldDequantised(), *STANDARD, *last):
+            graph = step.apply(graph)
     return graph

@@ -24,7 +24,7 @@ class MergeAffine:
     """Only floating-point chains whose inner values nobody else reads."""
 
     def apply(self, graph: Graph) -> Graph:
-        editor = Editor(graph)
+        editor = Editor.of(graph)
         progress = True
         while progress:
             progress = False

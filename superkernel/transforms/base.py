@@ -29,7 +29,7 @@ class NodePass:
     def apply(self, graph: Graph) -> Graph:
         if all(graph.ops.isdisjoint(rules) for rules in self.rules):
             return graph
-        editor = Editor(graph)
+        editor = Editor.of(graph)
         for rules in self.rules:
             for node in editor.walk():
                 if node.op in rules:
@@ -45,6 +45,6 @@ class PatternPass:
     def apply(self, graph: Graph) -> Graph:
         if not any(pattern.begins_at(op) for pattern, _ in self.rules for op in graph.ops):
             return graph
-        editor = Editor(graph)
+        editor = Editor.of(graph)
         rewrite_all(editor, self.rules)
         return editor.finish()

@@ -11,7 +11,7 @@ class RemoveIdentities:
     """Only what is the identity on every bit: x + 0 is not (it turns -0 into 0)."""
 
     def apply(self, graph: Graph) -> Graph:
-        editor = Editor(graph)
+        editor = Editor.of(graph)
         for node in editor.walk():
             source = _same_as(editor, node)
             if source is not None:

@@ -16,7 +16,7 @@ class ShareSubexpressions:
     constant_bytes_max: int = 4096
 
     def apply(self, graph: Graph) -> Graph:
-        editor = Editor(graph)
+        editor = Editor.of(graph)
         self._share_constants(editor)
         seen: dict[Hashable, tuple[str, ...]] = {}
         for node in editor.walk():

@@ -10,7 +10,9 @@ to replace.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -25,8 +27,35 @@ from superkernel.ops.table import find_op
 from superkernel.transforms.dead import RemoveDead
 
 
+class _Idle(threading.local):
+    """An editor whose graph a pass left as it was, for the next pass of this thread; `kept`: whether there is one."""
+
+    kept = False
+    editor: Editor | None = None
+
+
+_idle = _Idle()
+
+
+@contextmanager
+def kept_editors() -> Iterator[None]:
+    """Passes that are applied inside, one after the other, share an editor as long as none of them changes anything."""
+    before = _idle.kept
+    _idle.kept = True
+    try:
+        yield
+    finally:
+        _idle.kept, _idle.editor = before, None
+
+
 class Editor:
     """Mutable view of a Graph."""
+
+    @staticmethod
+    def of(graph: Graph) -> Editor:
+        """One that nobody has edited yet."""
+        found, _idle.editor = _idle.editor, None
+        return found if found is not None and found.graph is graph else Editor(graph)
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -39,6 +68,7 @@ class Editor:
         self.producer: dict[str, Node] = {}
         self.readers: dict[str, dict[str, int]] = {}  # value -> reading node -> number of slots
         self.changes = 0
+        self._is_as_made = True  # but for `changes`
         self._names = {*graph.types, *(node.name for node in graph.nodes)}
         self._sequence = 0
         for index, node in enumerate(graph.nodes):  # as `_insert` does: each pass goes through all nodes here
@@ -99,6 +129,7 @@ class Editor:
 
     def constant(self, array: Any, stem: str) -> str:
         """Adds a constant; `stem` begins its name."""
+        self._is_as_made = False
         name = self._fresh(stem)
         self.constants[name] = np.asarray(array)
         self.types[name] = type_of_array(self.constants[name])
@@ -149,6 +180,7 @@ class Editor:
 
     def remove(self, node: Node) -> None:
         """Takes the node out; its values are without producer until something gives them again."""
+        self._is_as_made = False
         del self.nodes[node.name], self.position[node.name]
         for value in node.inputs:
             if value is not None:
@@ -203,6 +235,8 @@ class Editor:
     def finish(self) -> Graph:
         """The rewritten graph, or the very graph it came from where nothing changed."""
         if not self.changes:
+            if _idle.kept and self._is_as_made:
+                _idle.editor = self
             return self.graph
         return RemoveDead().apply(
             self.graph.rebuilt(self.walk(), constants=self.constants, updates=self.updates, outputs=self.outputs)

@@ -22,7 +22,7 @@ class FoldConstants:
     """Operators that stay."""
 
     def apply(self, graph: Graph) -> Graph:
-        editor = Editor(graph)
+        editor = Editor.of(graph)
         for node in editor.walk():
             kinds = tuple(editor.type(out) for out in node.outputs)
             if all(kind.size == 0 for kind in kinds):

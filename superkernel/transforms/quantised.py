@@ -514,7 +514,7 @@ class FuseQuantised:
     def apply(self, graph: Graph) -> Graph:
         if not any(node.op in _QUANTISED for node in graph.nodes):
             return graph
-        editor = Editor(FoldConstants(kept=frozenset({"dequantize"})).apply(graph))
+        editor = Editor.of(FoldConstants(kept=frozenset({"dequantize"})).apply(graph))
         for node in editor.walk():
             if node.op == "quantize":
                 _signed_words(editor, node)

@@ -33,7 +33,7 @@ class FuseRotary:
     """One pass over x instead of a copy with its halves exchanged."""
 
     def apply(self, graph: Graph) -> Graph:
-        editor = Editor(graph)
+        editor = Editor.of(graph)
         tables = _Tables(editor)
         for node in editor.walk():
             if node.op == "add":

@@ -31,7 +31,7 @@ class SignedIntegers:
     def apply(self, graph: Graph) -> Graph:
         if not any(node.op in ("matmul_integer", "conv_integer") for node in graph.nodes):
             return graph
-        editor = Editor(graph)
+        editor = Editor.of(graph)
         pass_ = _Pass(editor)
         for node in editor.walk():
             if node.op in ("matmul_integer", "conv_integer"):

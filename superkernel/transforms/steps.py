@@ -34,7 +34,7 @@ class CountSteps:
     def apply(self, graph: Graph) -> Graph:
         if not any(node.op == "quantize" for node in graph.nodes):
             return graph
-        editor = Editor(graph)
+        editor = Editor.of(graph)
         for node in editor.walk():
             if node.op == "quantize":
                 _count(editor, node)

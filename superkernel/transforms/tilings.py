@@ -35,7 +35,7 @@ class SinkTilings:
     slots: int = 1
 
     def apply(self, graph: Graph) -> Graph:
-        editor = Editor(graph)
+        editor = Editor.of(graph)
         tables: dict[tuple[str, int], str] = {}
         made: dict[tuple[str, int, tuple[int, int, int]], str] = {}
         for node in editor.walk():

@@ -21,10 +21,13 @@ from superkernel.codegen.host.shared_code import marks, own_object
 from superkernel.core.errors import InternalError
 from superkernel.ir.body import Body, SubOperator
 from superkernel.scheduler.families.attention import AttentionTiling
+from superkernel.scheduler.families.lookup import LookupTiling
 from superkernel.scheduler.families.matmul_tiling import PACKED, ROWS, MatmulTiling, make_tiling
+from superkernel.scheduler.families.pointwise import SHARED_ELEMENTS, PointwiseTiling
+from superkernel.scheduler.families.rope import RopeTiling
 from superkernel.scheduler.families.rowtiling import RowTiling
 
-SHARING = (MatmulTiling, RowTiling, AttentionTiling)
+SHARING = (MatmulTiling, RowTiling, AttentionTiling, PointwiseTiling, LookupTiling, RopeTiling)
 SYMBOL, OWN = "sk_f32_gemm__avx512_" + "0123456789abcdef", "sk_f32_gemm__avx512_" + "fedcba9876543210"
 RNG = np.random.default_rng(7)
 WIDTH, HEADS = 64, 4
@@ -104,6 +107,108 @@ def test_the_same_bits_as_code_for_one_size(
         with alone(monkeypatch):
             own = sk.compile(graph, threads=2)
         assert shared.run(inputs).outputs["y"].tobytes() == own.run(inputs).outputs["y"].tobytes(), (batch, tokens)
+
+
+def turned(batch: int, tokens: int, tables: str, *, split: bool, interleaved: bool) -> sk.GraphBuilder:
+    """Rotary embedding of heads that lie one behind the other, or of a view of tokens' rows. `tables`: "rows" of the
+    positions, a "batch" of them, or all that there are with "begins" as data, of each sequence or of each token."""
+    b, angles = sk.GraphBuilder("turned"), np.outer(np.arange(512), 0.1 ** np.arange(8)).astype(np.float32)
+    if split:
+        x = b.input("x", (batch, tokens, 4 * 16)).reshape(batch, tokens, 4, 16).transpose(0, 2, 1, 3)
+    else:
+        x = b.input("x", (batch, 4, tokens, 16))
+    rows = angles if tables.startswith("begins") else angles[:tokens]
+    if tables == "batch":
+        rows = np.broadcast_to(rows, (batch, 1, *rows.shape)).copy()
+    position = None
+    if tables.startswith("begins"):
+        position = b.input("position", (batch,) if tables == "begins" else (batch, tokens), "i64")
+    cos, sin = b.constant(np.cos(rows)), b.constant(np.sin(rows))
+    b.output(b.rope(x + 1.0, cos, sin, position, interleaved=interleaved, rotary_dim=0 if split else 16), name="y")
+    return b
+
+
+def looked_up(batch: int, tokens: int) -> sk.GraphBuilder:
+    """Rows of a table."""
+    b = sk.GraphBuilder("looked up")
+    b.output(b.gather(b.constant(SCALE * _weights(40, WIDTH)), b.input("at", (batch, tokens), "i64")), name="y")
+    return b
+
+
+def pointwise(batch: int, tokens: int, odd: int) -> sk.GraphBuilder:
+    """A line of elements, rows that a vector is added to, long rows, and rows in another order."""
+    b = sk.GraphBuilder("pointwise")
+    x = b.input("x", (batch, tokens, WIDTH + odd))
+    b.output(b.tanh(x * x), name="line")
+    b.output(x * b.input("row", (WIDTH + odd,)), name="rows")
+    b.output(b.input("long", (batch * tokens, 1200)) * b.input("wide", (1200,)), name="long rows")
+    b.output(b.neg(b.input("z", (batch, tokens, 3, 10)).transpose(0, 2, 1, 3)), name="moved")
+    return b
+
+
+MODELS: dict[str, Any] = {
+    **{f"pointwise {odd}": lambda batch, tokens, odd=odd: pointwise(batch, tokens, odd) for odd in (0, 3)},
+    "gather": looked_up,
+    **{
+        f"rope {tables}{' split' * split}{' interleaved' * interleaved}": (
+            lambda batch, tokens, tables=tables, split=split, interleaved=interleaved: turned(
+                batch, tokens, tables, split=split, interleaved=interleaved
+            )
+        )
+        for tables, split, interleaved in (
+            ("rows", True, False), ("rows", False, True), ("batch", False, False), ("begins", True, True),
+            ("begins of tokens", True, False),
+        )
+    },
+}  # fmt: skip
+"""Name -> graph of a batch and a length."""
+
+
+def some(graph: sk.Graph, seed: int) -> dict[str, NDArray[Any]]:
+    """Inputs of any graph."""
+    rng = np.random.default_rng(seed)
+    return {
+        name: rng.integers(-3, 40, kind.shape) if kind.dtype.is_integer else rng.standard_normal(kind.shape, np.float32)
+        for name, kind in graph.inputs.items()
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", seeds(1))
+@pytest.mark.parametrize("name", MODELS)
+def test_what_is_no_product_has_the_same_bits_too(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(seed)
+    for batch, tokens in [(1, int(rng.integers(30, 300))), (3, int(rng.integers(2, 60)))]:
+        graph = MODELS[name](batch, tokens).graph()
+        inputs = some(graph, tokens)
+        shared = sk.compile(graph, threads=2, options={"fuse": False})
+        with alone(monkeypatch):
+            own = sk.compile(graph, threads=2, options={"fuse": False})
+        for output, found in shared.run(inputs).outputs.items():
+            assert found.tobytes() == own.run(inputs).outputs[output].tobytes(), (output, batch, tokens)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_what_is_no_product_is_compiled_once(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lengths whose lines of elements end with the same part of a vector."""
+    monkeypatch.setenv("SK_CACHE_DIR", str(tmp_path))
+    with kernels_compiled(monkeypatch) as compiled:
+        sk.compile(MODELS[name](1, 64), threads=2)
+        first = len(compiled)
+        for tokens in (96, 160, 224):
+            sk.compile(MODELS[name](1, tokens), threads=2)
+    assert first >= 1
+    assert [symbol for symbol in compiled[first:] if "transpose" not in symbol] == []
+
+
+def test_few_elements_have_code_of_their_own() -> None:
+    for elements in (SHARED_ELEMENTS // 2, SHARED_ELEMENTS):
+        b = sk.GraphBuilder("line")
+        b.output(b.tanh(b.input("x", (elements,))), name="y")
+        made = sk.compile(b, threads=1)._compiled.schedule
+        body, tiling = made.subops[0].body, made.tilings[0]
+        assert (tiling.representative(body, detect_cpu()) is None) == (elements < SHARED_ELEMENTS)
 
 
 def rows_of_heads(batch: int, tokens: int) -> sk.GraphBuilder:

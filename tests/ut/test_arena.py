@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+from seeds import seeds
 
 import superkernel as sk
+from superkernel import _core
 from superkernel.backends.host.planner import HostPlanner
 from superkernel.builder import GraphBuilder
 from superkernel.compilation.compiled import Job
 from superkernel.compilation.planning import plan_graph
 from superkernel.compilation.stages import Stages
+from superkernel.core.errors import InputError
 from superkernel.core.options import Options
 from superkernel.scheduler import memory
 from superkernel.scheduler.families import HOST_KERNELS
-from superkernel.scheduler.owners import MIXED, Owners, Run
+from superkernel.scheduler.memory import MIXED, Run
 from superkernel.scheduler.schedule import Schedule, Space
 from superkernel.target.cpu import CpuTarget
-
-NONE = np.zeros(0, np.int64)
 
 
 def foreign_bytes(runs: list[Run], placed: list[Run]) -> int:
@@ -35,36 +37,51 @@ def shifted(runs: list[Run], offset: int) -> list[Run]:
     return [(low + offset, high + offset, core) for low, high, core in runs]
 
 
+def row(count: int, *meets: int) -> NDArray[np.bool_]:
+    """Which of so many buffers interfere."""
+    found = np.zeros(count, np.bool_)
+    found[list(meets)] = True
+    return found
+
+
 def test_the_borders_between_cores_come_together() -> None:
+    sizes = [2048, 512, 512]
     runs: list[list[Run]] = [[(0, 1024, 0), (1024, 2048, 1)], [(0, 256, 0), (256, 512, 1)], [(0, 512, MIXED)]]
-    owners = Owners(runs, 64, 4096)
-    owners.place(0, 0)
-    near = np.array([True, True, True])
-    assert owners.choose(1, 512, 0, NONE, NONE, near) == 1024 - 256
-    assert owners.choose(2, 512, 0, NONE, NONE, near) == 2048  # over nobody
-    assert Owners(runs, 64, 4096).choose(1, 512, 128, NONE, NONE, near) == 128  # nothing there yet: the lowest
+    arena = _core.Arena(sizes, runs, 64, 4096)
+    assert arena.place(0, row(3)) == 0
+    assert arena.place(1, row(3)) == 1024 - 256
+    assert arena.place(2, row(3, 1)) == 2048  # over nobody
+    assert _core.Arena(sizes, runs, 64, 0).place(1, row(3)) == 0  # runs do not matter: the lowest
 
 
 def test_what_interferes_is_left_alone_and_the_limit_is_kept() -> None:
-    runs: list[list[Run]] = [[(0, 512, 0), (512, 1024, 1)], [(0, 256, 0), (256, 512, 1)], [(0, 128, 1)]]
-    owners = Owners(runs, 64, 1024)
-    owners.place(0, 0)
-    near = np.array([True, True, True])
-    taken = (np.array([256]), np.array([320]))
-    assert owners.choose(1, 512, 320, *taken, near) == 320  # 64 bytes from the other core, at 256 it would be none
-    assert owners.choose(2, 128, 0, NONE, NONE, near) == 512
-    blocked = np.array([False, True, True])
-    assert owners.choose(2, 128, 0, NONE, NONE, blocked) == 0  # what interferes has no say
+    runs: list[list[Run]] = [
+        [(0, 512, 0), (512, 1024, 1)],
+        [(0, 64, MIXED)],
+        [(0, 256, 0), (256, 512, 1)],
+        [(0, 128, 1)],
+    ]
+
+    def placed() -> _core.Arena:
+        arena = _core.Arena([1024, 320, 512, 128], runs, 64, 1024)
+        assert [arena.place(i, row(4)) for i in range(2)] == [0, 0]
+        return arena
+
+    assert placed().place(2, row(4, 1)) == 320  # 64 bytes from the other core, at 256 it would be none
+    assert placed().place(3, row(4)) == 512
+    assert placed().place(3, row(4, 0)) == 1024  # what interferes has no say, and the limit is no bound for the lowest
 
 
-def test_with_too_many_runs_the_lowest_offset_is_taken() -> None:
-    runs: list[list[Run]] = [[(64 * core, 64 * core + 64, core) for core in range(16)]] * 33
-    owners = Owners(runs, 64, 1 << 20)
-    for buffer in range(32):
-        owners.place(buffer, 0)
-    near = np.ones(33, np.bool_)
-    assert owners.choose(32, 1024, 64, NONE, NONE, near) == 64
-    assert owners.choose(32, 1024, 64, NONE, NONE, np.arange(33) < 1) == 0
+@pytest.mark.parametrize(("placed", "expected"), [(8, 320), (9, 0)])
+def test_with_too_many_runs_the_lowest_offset_is_taken(placed: int, expected: int) -> None:
+    """Over the bytes of its own core, as long as there are at most 2048 pairs of runs."""
+    every = [(64 * core, 64 * core + 64, core) for core in range(16)]
+    small = [(4 * piece, 4 * piece + 4, 5) for piece in range(16)]
+    runs: list[list[Run]] = [*[every] * placed, small]
+    arena = _core.Arena([1024] * placed + [64], runs, 64, 1024)
+    for buffer in range(placed):
+        assert arena.place(buffer, row(placed + 1)) == 0
+    assert arena.place(placed, row(placed + 1)) == expected
 
 
 def test_a_choice_is_free_and_takes_no_more_than_the_lowest_offset_does() -> None:
@@ -76,26 +93,61 @@ def test_a_choice_is_free_and_takes_no_more_than_the_lowest_offset_does() -> Non
             [(0, size // 128 * 64, 0), (size // 128 * 64, size, 1)] if rng.random() < 0.7 else [(0, size, 1)]
             for size in sizes
         ]
-        owners, placed, offsets = Owners(runs, 64, 4096), list[Run](), list[int]()
+        arena, placed, offsets = _core.Arena(sizes, runs, 64, 4096), list[Run](), list[int]()
         for i, size in enumerate(sizes):
             meets = rng.random(i) < 0.3
-            near = np.ones(len(sizes), np.bool_)
-            near[:i] = ~meets
             starts = np.array([offsets[j] for j in range(i) if meets[j]], np.int64)
             ends = np.array([offsets[j] + sizes[j] for j in range(i) if meets[j]], np.int64)
-            lowest = memory._lowest_gap(starts, ends, size)
-            found = owners.choose(i, size, lowest, starts, ends, near)
+            lowest = lowest_free(starts, ends, size)
+            found = arena.place(i, row(len(sizes), *np.flatnonzero(meets)))
             assert found % 64 == 0
             assert not ((starts < found + size) & (ends > found)).any()
-            others = [row for j in range(i) if not meets[j] for row in shifted(runs[j], offsets[j])]
+            others = [run for j in range(i) if not meets[j] for run in shifted(runs[j], offsets[j])]
             if lowest + size <= 4096:
                 ours, plain = (foreign_bytes(shifted(runs[i], at), others) for at in (found, lowest))
                 assert ours <= plain
                 better += ours < plain
-            owners.place(i, found)
             offsets.append(found)
             placed += shifted(runs[i], found)
     assert better > 50
+
+
+def lowest_free(starts: NDArray[np.int64], ends: NDArray[np.int64], size: int) -> int:
+    """The lowest offset at which so many bytes are free."""
+    candidates = sorted({0, *ends.tolist()})
+    return next(at for at in candidates if not ((starts < at + size) & (ends > at)).any())
+
+
+@pytest.mark.parametrize("seed", seeds(4))
+def test_without_a_limit_each_takes_the_lowest_offset_that_is_free(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sizes = [64 * int(n) for n in rng.integers(0, 20, 40)]
+    arena, offsets = _core.Arena(sizes, [()] * 40, 64, 0), np.full(40, -1, np.int64)
+    for i in rng.permutation(40).tolist():
+        meets = rng.random(40) < 0.5
+        taken = meets & (offsets >= 0)
+        starts, ends = offsets[taken], (offsets + np.array(sizes, np.int64))[taken]
+        assert sizes[i] == 0 or arena.place(i, meets) == lowest_free(starts, ends, sizes[i])
+        if sizes[i]:
+            offsets[i] = lowest_free(starts, ends, sizes[i])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "runs", "align", "limit"),
+    [([64], [], 64, 0), ([64, -1], [(), ()], 64, 0), ([64], [()], 0, 0), ([64], [()], 64, -1)],
+)
+def test_what_is_no_buffer_is_refused(sizes: list[int], runs: list[list[Run]], align: int, limit: int) -> None:
+    with pytest.raises(InputError, match="no buffers to place"):
+        _core.Arena(sizes, runs, align, limit)
+
+
+def test_a_buffer_is_placed_once() -> None:
+    arena = _core.Arena([64, 64], [(), ()], 64, 0)
+    arena.place(0, row(2))
+    for buffer, meets in ((0, row(2)), (2, row(2)), (1, row(3))):
+        with pytest.raises(InputError, match="no buffers to place"):
+            arena.place(buffer, meets)
+    assert arena.place(1, row(2, 0)) == 64
 
 
 def separable(size: int, channels: int) -> sk.Graph:
@@ -142,7 +194,8 @@ def test_lines_stay_with_the_core_that_wrote_them_before(monkeypatch: pytest.Mon
         return plan_graph(Stages(frozenset()), job, HostPlanner(job, HOST_KERNELS)).schedule
 
     chosen = planned()
-    monkeypatch.setattr(Owners, "choose", lambda self, buffer, size, lowest, *rest: lowest)
+    place = memory._Places.arena
+    monkeypatch.setattr(memory._Places, "arena", lambda self, meets, limit=0: place(self, meets))
     lowest = planned()
     assert changed_hands(chosen) * 10 <= changed_hands(lowest)
     assert chosen.arena_bytes <= max(cpu.l2_bytes // 2, memory.ROOMY_FACTOR * lowest.arena_bytes)
