@@ -15,9 +15,9 @@ piece they go through the epilogue.
 Rows of the window that lie in the padding are left out of sums of bytes whose zero point is 0.
 
 In tiles a run is walked 16 words at a time (`tile_product`); rows of the CPU's tiles are positions, whose runs overlap
-in the patch, of one line or of some lines one below the other. Sums of bytes begin as what the zero point adds, taken
-off. All register tiles have the same shape: the last ones of a row and of an image read what lies behind the patch, and
-drop what comes of it.
+in the patch, of one line or of some lines one below the other, with what lies between short ones. Sums of bytes begin
+as what the zero point adds, taken off. All register tiles have the same shape: the last ones of a row and of an image
+read what lies behind the patch, and drop what comes of it.
 
 Scratch: [parked register tile][parked sums: positions x channels of a panel][patch][f32 row that is being turned into
 bytes].
@@ -119,7 +119,7 @@ class NhwcEmitter:
             tail = self.run_words % TILE_ROWS
             passing = 4 * t.filter_elements(form) + t.register_tile_inputs(form) > kb.cpu.l1_bytes
             self.tiles = TileProduct(
-                kb, t.format, t.positions, t.tile_rows, lines=t.tile_lines, tail=tail, passing=passing
+                kb, t.format, t.tile_height, t.tile_rows, lines=t.tile_lines // t.joined, tail=tail, passing=passing
             )
             self.begin = None if t.format.rows.is_float else kb.stack(4 * t.tile_rows)
         self.lines_in_row = form.out_height == 1 and not t.format.scales_rows
@@ -232,10 +232,12 @@ class NhwcEmitter:
                 self._rows_in_tiles(start, item, weights)
             else:
                 self._sum_in_tiles(kb.at(start, item, self.item), weights)
-            tile, size = shape(positions), t.positions * t.tile_rows
+            tile = shape(positions)
             with kb.loop(0, kb.minimum(kb.sub(lines[1], row), t.tile_lines), name="line") as line:
+                at = kb.mul(kb.div(line, t.joined), t.tile_height)
+                at = kb.mul(kb.add(at, kb.mul(kb.rem(line, t.joined), t.line_gap)), t.tile_rows)
                 coords = self._coords(image, kb.add(row, line), column)
-                put_parked(kb, self.stores, tile, t.tile_rows, coords, channel, width, kb.mul(line, size))
+                put_parked(kb, self.stores, tile, t.tile_rows, coords, channel, width, at)
 
         def whole(positions: int, start: ir.Value, item: Index, row: Index, column: Index) -> None:
             tile, place = shape(positions), self._place(lines[0], row, column)
@@ -444,7 +446,7 @@ class NhwcEmitter:
         count, run = runs_of(form, t.format)
         each, size = count // form.lines, t.format.words(run) * t.tile_rows
         pitch = walk.column * form.strides[1] * self.item.itemsize
-        line_pitch = walk.row * form.strides[0] * self.item.itemsize
+        line_pitch = t.joined * walk.row * form.strides[0] * self.item.itemsize
         with kb.loop(0, each, name="run") as index:
             here = kb.at(source, kb.mul(index, walk.column * form.dilations[1]), self.item)
             own = kb.at(weights, kb.mul(kb.add(kb.mul(row, each), index), size), DType.I32)

@@ -35,7 +35,7 @@ from superkernel.scheduler.families.costing import MANY_CORES, band_counts, best
 from superkernel.scheduler.families.kernel import CONSTANT_WEIGHT, VOLUME, ByteKernelDef, HostTiling, ReducedKernelDef
 from superkernel.scheduler.families.matmul import INT8_DEPTHS
 from superkernel.scheduler.families.nhwc_form import form_for
-from superkernel.scheduler.families.nhwc_tiling import SUM_TILES, NhwcTiling, nhwc_tiling, register_tiles
+from superkernel.scheduler.families.nhwc_tiling import SUM_TILES, NhwcTiling, joined_lines, nhwc_tiling, register_tiles
 from superkernel.target.cpu import CpuTarget
 
 _EVEN_CORES = (2, 4)  # numbers of cores for which equal shares are looked for...
@@ -142,12 +142,13 @@ def _require_tiles(kernel: str, number: NumberFormat, target: CpuTarget) -> None
 
 
 def _shape_in_tiles(form: ConvForm, number: NumberFormat, target: CpuTarget) -> tuple[int, int, int]:
-    """(positions, vectors, lanes) of the results that the CPU's tiles of sums hold: two by two, of one line or of two;
-    four lines of few positions; or one row of tiles, where a line has no more and lines go one by one."""
+    """(positions, vectors, lanes) of the results that the CPU's tiles of sums hold: two by two, of one line or of
+    several; four by one where lines have few positions; or one row of tiles, where a line has no more and lines go one
+    by one."""
     alone = number.scales_rows or form.out_height == 1
     tall, most = 2 * TILE_ROWS, 2
     if form.out_width <= TILE_ROWS:
-        tall, most = TILE_ROWS, SUM_TILES if alone else 2 if 2 * form.out_width > TILE_ROWS else 1
+        tall, most = TILE_ROWS, SUM_TILES if alone else 2 if 2 * joined_lines(form) * form.out_width > TILE_ROWS else 1
     lanes, tiles = max(1, target.vector_bytes // 4), max(1, -(-form.out_width // tall))
     columns = TILE_ROWS * max(1, min(most, -(-form.out_channels // TILE_ROWS)))
     return max(1, -(-form.out_width // tiles)), columns // lanes, lanes

@@ -103,10 +103,11 @@ _PIECE_CHANNELS = 128  # for which sums are worth reading and parking again
 @dataclass(frozen=True)
 class NhwcTiling(ConvTiling):
     """One cut, see the module docstring. `tile_rows` are the output channels of a panel, blocks are lines; `columns`
-    are those of every line but the last of a row; `lines` go together, `tile_lines` of them in one register tile.
-    `patch_bytes`: of one group. `staged`: f32 elements of the input row that is being turned into bytes, where it
-    cannot be read where it is. `pieces`: of a panel, 0 where it is taken as a whole. `sharers`: parts of what comes
-    next that tiles fetch, a power of two; 0: they fetch nothing."""
+    are those of every line but the last of a row; `lines` go together, `tile_lines` of them in one register tile,
+    `joined` of these in the rows of one of the CPU's tiles, each `line_gap` rows behind the one before: what lies
+    between them in the patch is computed and dropped. `patch_bytes`: of one group. `staged`: f32 elements of the input
+    row that is being turned into bytes, where it cannot be read where it is. `pieces`: of a panel, 0 where it is taken
+    as a whole. `sharers`: parts of what comes next that tiles fetch, a power of two; 0: they fetch nothing."""
 
     positions: int
     lines: int
@@ -116,6 +117,8 @@ class NhwcTiling(ConvTiling):
     pieces: int = 0
     sharers: int = 0
     tile_lines: int = 1
+    joined: int = 1
+    line_gap: int = 0
 
     def form_of(self, body: Body) -> ConvForm:
         """The convolution as its kernel computes it."""
@@ -169,7 +172,7 @@ class NhwcTiling(ConvTiling):
 
     def _tile_cycles(self, positions: int) -> float:
         if self.format.tiled:  # fewer rows than a tile has take as long
-            return max(positions, TILE_ROWS) * self.vectors
+            return max(positions, TILE_ROWS) / self.joined * self.vectors
         work = positions * self.vectors
         if not self.format.scales_rows:
             return max(work, HIDDEN * 0.75) + 0.04 * (positions + 2 * self.vectors)
@@ -191,7 +194,12 @@ class NhwcTiling(ConvTiling):
     @property
     def finished_bytes(self) -> int:
         """Of a register tile on its way through the epilogue."""
-        return self.tile_lines * self.positions * self.tile_rows * 4
+        return self.tile_lines // self.joined * self.tile_height * self.tile_rows * 4
+
+    @property
+    def tile_height(self) -> int:
+        """Rows of the lines that one of the CPU's tiles holds, or of a line that takes several."""
+        return (self.joined - 1) * self.line_gap + self.positions
 
     def register_tile_inputs(self, form: ConvForm) -> int:
         """Bytes of the patch that one register tile meets."""
@@ -281,7 +289,7 @@ def nhwc_tiling(
     if by_rows:
         columns, lines = max(1, form.out_width), 1 if form.out_height == 1 else lines
     blocks = -(-form.out_width // columns) if form.out_height == 1 and not by_rows else form.out_height
-    together = tile_lines_of(form, shape, number)
+    together, in_a_tile = tile_lines_of(form, shape, number)
     lines = max(1, min(-(-lines // together) * together, -(-blocks // bands)))
     high, wide = patch_extent(form, *_together(form, columns, lines))
     high *= form.depth.kernel
@@ -310,17 +318,28 @@ def nhwc_tiling(
         number,
         bands=bands,
         tile_lines=together,
+        joined=in_a_tile,
+        line_gap=patch_extent(form, 1, form.out_width)[1] if in_a_tile > 1 else 0,
     )
     return _from_afar(made, form, target)
 
 
-def tile_lines_of(form: ConvForm, shape: tuple[int, int, int], number: NumberFormat) -> int:
-    """Lines that a register tile holds in tiles: as many as there are tiles for, where one is enough for a whole line.
-    Those that scale rows take each by itself."""
+def tile_lines_of(form: ConvForm, shape: tuple[int, int, int], number: NumberFormat) -> tuple[int, int]:
+    """Lines that a register tile holds in tiles, as many as there are tiles for, where one is enough for a whole line;
+    and how many of them one of the CPU's tiles does. Formats that scale rows take each by itself."""
     positions, vectors, lanes = shape
     if not number.tiled or number.scales_rows or form.out_height == 1 or positions < form.out_width:
+        return 1, 1
+    joined = joined_lines(form)
+    tiles = SUM_TILES * TILE_ROWS // (vectors * lanes) // -(-positions // TILE_ROWS)
+    return max(1, min(tiles, -(-form.out_height // joined))) * joined, joined
+
+
+def joined_lines(form: ConvForm) -> int:
+    """Whole lines that the rows of one of the CPU's tiles hold: those behind one another in the patch."""
+    if form.strides != (1, 1) or form.out_width > TILE_ROWS:
         return 1
-    return max(1, min(SUM_TILES * TILE_ROWS // (vectors * lanes) // -(-positions // TILE_ROWS), form.out_height))
+    return max(1, min((TILE_ROWS - form.out_width) // patch_extent(form, 1, form.out_width)[1] + 1, form.out_height))
 
 
 def sharers_of(tiles: int, weights: int, target: CpuTarget) -> int:

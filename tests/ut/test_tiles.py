@@ -271,6 +271,7 @@ def test_what_is_no_number_stays_in_its_row(kernel: str) -> None:
 CONVS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "whole steps": ((1, 32, 9, 40), (24, 32, 3, 3), {"pads": (1, 1, 1, 1)}),
     "lines of few": ((2, 32, 7, 7), (40, 32, 3, 3), {"pads": (1, 1, 1, 1)}),
+    "lines in a tile": ((1, 16, 5, 4), (40, 16, 3, 3), {"pads": (1, 0, 1, 0)}),
     "a tail": ((1, 16, 9, 9), (40, 16, 3, 3), {"pads": (1, 1, 1, 1)}),
     "wide, odd rest": ((2, 12, 4, 37), (17, 12, 3, 3), {"pads": (1, 1, 1, 1)}),
     "strided": ((1, 4, 20, 20), (16, 4, 3, 3), {"strides": (2, 2), "pads": (0, 1, 1, 0)}),
@@ -330,20 +331,28 @@ def test_convolutions_in_int8_have_the_bits_of_those_without_tiles(name: str, la
 
 
 @pytest.mark.parametrize(
-    ("size", "channels", "together", "columns"),
-    [((7, 7), 64, 4, 16), ((14, 14), 64, 2, 32), ((28, 28), 64, 1, 32), ((2, 6), 64, 2, 16), ((1, 9), 64, 1, 64)],
+    ("size", "stride", "lines", "columns"),
+    [
+        ((7, 7), 1, (4, 2), 32),
+        ((7, 7), 2, (4, 1), 16),
+        ((14, 14), 1, (2, 1), 32),
+        ((28, 28), 1, (1, 1), 32),
+        ((2, 6), 1, (2, 2), 32),
+        ((1, 9), 1, (1, 1), 64),
+    ],
 )
 def test_lines_of_few_positions_share_register_tiles(
-    size: tuple[int, int], channels: int, together: int, columns: int
+    size: tuple[int, int], stride: int, lines: tuple[int, int], columns: int
 ) -> None:
-    """Weights are loaded once for as many sums as there are tiles for."""
-    slots = [((1, 32, *size), F32), ((channels, 32, 3, 3), F32)]
-    case = anchor_case("conv", {"pads": (1, 1, 1, 1)}, slots, constants=[1])
+    """Weights are loaded once for as many sums as there are tiles for. `size`: of results; `lines`: in a register tile,
+    and of them in one of the CPU's."""
+    slots = [((1, 32, *(stride * n for n in size)), F32), ((64, 32, 3, 3), F32)]
+    case = anchor_case("conv", {"pads": (1, 1, 1, 1), "strides": (stride, stride)}, slots, constants=[1])
     (tiling, *_) = family_of("host.conv.nhwc_bf16_tiles").tilings(
         "host.conv.nhwc_bf16_tiles", case.body, detect_cpu(EMULATED[0])
     )
     assert isinstance(tiling, NhwcTiling)
-    assert (tiling.tile_lines, tiling.tile_rows) == (together, columns)
+    assert ((tiling.tile_lines, tiling.joined), tiling.tile_rows) == (lines, columns)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
