@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -158,14 +157,6 @@ class Schedule:
     arena_bytes: int
     scratch_bytes: int
     notes: tuple[str, ...]  # per sub-operator: why it was placed so; none where nobody says
-
-    @cached_property
-    def tasks_of_core(self) -> tuple[tuple[Task, ...], ...]:
-        """Each core's tasks in order."""
-        rows: list[list[Task]] = [[] for _ in range(self.cores)]
-        for task in self.tasks:
-            rows[task.core].append(task)
-        return tuple(map(tuple, rows))
 
     def remarks(self) -> list[str]:
         """What a kind of target adds to the text, a line each."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Generic, Never, TypeAlias, TypeVar
+from typing import ClassVar, Generic, Never, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -200,10 +200,6 @@ def raise_workspace(sub: SubOperator, tilings: Sequence[Tiling], limit_bytes: in
     message = "every cut of the kernel needs more working memory than it may have"
     error = WorkspaceError(message, location=location, expected=f">= {least} bytes", found=found, hint=hint)
     raise CannotCut(sub, error) from None
-
-
-AnyFamily: TypeAlias = KernelFamily[Never]
-"""A family of some kind of target, which one is not known: what needs none may be asked of it."""
 
 
 def pack_bytes(pack: Pack | None, array: Array) -> NDArray[np.uint8]:

@@ -43,9 +43,6 @@ class Promised(Test):
     def required(self, facts: Facts) -> str:
         return " | ".join(level.value for level in Determinism if level.rank <= self.level.rank)
 
-    def witness(self, value: FactValue, facts: Facts) -> FactValue:
-        return self.level.value
-
 
 @dataclass(frozen=True, slots=True)
 class Tolerated(Test):
@@ -60,9 +57,6 @@ class Tolerated(Test):
 
     def required(self, facts: Facts) -> str:
         return f">= {relative_error(self.row, facts.get('out0.dtype')):.3g} ({self.row.error_ulps:g} ulp)"
-
-    def witness(self, value: FactValue, facts: Facts) -> FactValue:
-        return relative_error(self.row, facts.get("out0.dtype"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +81,6 @@ class Fits(Test):
 
     def required(self, facts: Facts) -> str:
         return f">= {self._needed(facts)} bytes"
-
-    def witness(self, value: FactValue, facts: Facts) -> FactValue:
-        return self._needed(facts)
 
 
 def clauses_of(row: Capability) -> tuple[Clause, ...]:

@@ -1,9 +1,7 @@
 """What a kernel demands, as small objects that both decide and print: an explanation cannot drift from the logic.
 
 Model: a requirement is flattened to *facts* (name -> plain value, see `facts.py`). A `Clause` says which test a fact
-must pass and under which `Reason` its failure is filed. A kernel is eligible where all its clauses hold. `Clause.cure`
-gives the facts changed so that the clause holds: what "fix this and the kernel is eligible" means, checked by a
-mutation test.
+must pass and under which `Reason` its failure is filed. A kernel is eligible where all its clauses hold.
 
 Invariants: clauses are hashable values; evaluating one has no effects; the enum of reasons is closed.
 """
@@ -12,7 +10,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from copy import copy
 from dataclasses import dataclass
 from enum import Enum
 from fnmatch import fnmatchcase
@@ -79,10 +76,6 @@ class Test(ABC):
     def required(self, facts: Facts) -> str:
         """The demand in words, to stand behind "must be"."""
 
-    @abstractmethod
-    def witness(self, value: FactValue, facts: Facts) -> FactValue:
-        """A value that passes, near `value` where that has a meaning."""
-
 
 @dataclass(frozen=True, slots=True)
 class OneOf(Test):
@@ -95,9 +88,6 @@ class OneOf(Test):
 
     def required(self, facts: Facts) -> str:
         return " | ".join(sorted(map(show, self.values - {None}))) or "absent"
-
-    def witness(self, value: FactValue, facts: Facts) -> FactValue:
-        return min(self.values, key=show)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +107,6 @@ class Within(Test):
             return f"{self.low}..{self.high}"
         return f">= {self.low}" if self.high is None else f"<= {self.high}"
 
-    def witness(self, value: FactValue, facts: Facts) -> FactValue:
-        if self.low is not None and (value is None or value < self.low):
-            return self.low
-        return self.high if self.high is not None else self.low
-
 
 @dataclass(frozen=True, slots=True)
 class Includes(Test):
@@ -135,9 +120,6 @@ class Includes(Test):
     def required(self, facts: Facts) -> str:
         return "a superset of " + show(self.members)
 
-    def witness(self, value: FactValue, facts: Facts) -> FactValue:
-        return frozenset(value or ()) | self.members
-
 
 @dataclass(frozen=True, slots=True)
 class Among(Test):
@@ -150,9 +132,6 @@ class Among(Test):
 
     def required(self, facts: Facts) -> str:
         return "a subset of " + show(self.members)
-
-    def witness(self, value: FactValue, facts: Facts) -> FactValue:
-        return frozenset(value) & self.members
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +149,6 @@ class Clause:
     def failure(self, facts: Facts) -> Failure:
         """The printed form, for a clause that does not hold."""
         return Failure(self.reason, self.field, self.test.required(facts), show(facts.get(self.field)))
-
-    def cure(self, facts: dict[str, FactValue]) -> dict[str, FactValue]:
-        """The facts with this one field changed so that the clause holds."""
-        cured = copy(facts)
-        cured[self.field] = self.test.witness(facts.get(self.field), facts)
-        return cured
 
     def __str__(self) -> str:
         return f"{self.field} {self.test.required({})}"

@@ -62,6 +62,3 @@ class Computable(Test):
         wrong = (facts.get("program.steps") or frozenset()) - STEPS
         words = frozenset(" ".join(map(str, step)) for step in wrong)
         return f"without {show(words)}" if words else "steps that the vector engine computes"
-
-    def witness(self, value: FactValue, facts: Facts) -> FactValue:
-        return frozenset(value or ()) & STEPS

@@ -125,14 +125,6 @@ class AicoreTarget(Target):
         """Cube and vector cores together."""
         return self.device.cube_cores + self.device.vector_cores
 
-    def cube_core(self, group: int, index: int = 0) -> int:
-        """Global number of a group's cube core: group x cube_cores_per_group + index."""
-        return group * self.device.cube_cores_per_group + index
-
-    def vector_core(self, group: int, index: int) -> int:
-        """Global number of a group's vector core: cube_cores + group x vector_cores_per_group + index."""
-        return self.device.cube_cores + group * self.device.vector_cores_per_group + index
-
     def is_cube(self, core: int) -> bool:
         """Whether a core's number is a cube core's; they come first."""
         return core < self.device.cube_cores

@@ -16,8 +16,8 @@ from aicore_check import CompiledKernel, _Core
 from superkernel.ir.body import Body
 from superkernel.scheduler.families.aicore.base import AicoreTiling, CoreRole
 from superkernel.target.aicore import AicoreTarget
-from superkernel.target.engines import Engine
-from superkernel.target.engines.checking import busy_cycles
+from superkernel.target.engines import Command, Engine
+from superkernel.target.engines.formula import evaluate
 
 CONTROL_CYCLES = 3  # per word: computing it and storing it
 
@@ -48,6 +48,12 @@ def recorded(
     finally:
         _Core.__init__ = made  # type: ignore[method-assign]
     return compiled.commands
+
+
+def busy_cycles(command: Command, target: AicoreTarget) -> int:
+    """Cycles an engine is busy with a command when nothing is in its way: start-up + beats."""
+    spec, numbers = command.spec, command.numbers
+    return sum(evaluate(text, spec, numbers, command.types, target) for text in (spec.start_up, spec.beats))
 
 
 def engine_busy(commands: Sequence[Any], target: AicoreTarget) -> dict[Engine, int]:

@@ -1,17 +1,34 @@
-"""Requirements and synthetic rows that the tests of the registry share."""
+"""Requirements and synthetic rows that the tests of the registry share, and facts that a clause holds of."""
 
 from __future__ import annotations
 
 import random
+from copy import copy
 from dataclasses import replace
+from typing import Any
 
 from superkernel.core.dtypes import DType
+from superkernel.registry.eligibility import Fits, Promised, Tolerated, relative_error
 from superkernel.registry.manifest import Manifest, dump
-from superkernel.registry.predicates import Clause, Reason, one_of, within
+from superkernel.registry.predicates import (
+    Among,
+    Clause,
+    FactValue,
+    Includes,
+    OneOf,
+    Reason,
+    Within,
+    one_of,
+    show,
+    within,
+)
 from superkernel.registry.records import Capability, Estimate, KernelRole, Policy, Requirement
 from superkernel.registry.requirement import parse_requirement
 from superkernel.registry.selection import Registry
+from superkernel.registry.vector_ops import STEPS, Computable
 from superkernel.scheduler.families import HOST_KERNELS
+from superkernel.scheduler.families.aicore.rows import AheadOfLast
+from superkernel.scheduler.families.aicore.scalar import Few
 from superkernel.target.cpu import AVX2, AVX512, TIERS, CpuTarget, cpu_target
 
 TRIPLE = "x86_64-unknown-linux-gnu"
@@ -104,3 +121,32 @@ def manifest(
 ) -> Manifest:
     chosen_from = registry or HOST_KERNELS.registry
     return dump(model, [chosen_from.select(need(t, tier)) for t in texts], chosen_from, ABI)
+
+
+def cured(clause: Clause, facts: dict[str, Any]) -> dict[str, Any]:
+    """The facts with the clause's field changed so that it holds: what "fix this, and the kernel is eligible" means."""
+    value: FactValue = facts.get(clause.field)
+    match clause.test:
+        case OneOf(values):
+            value = min(values, key=show)
+        case Within(low, high):
+            value = low if low is not None and (value is None or value < low) else low if high is None else high
+        case Includes(members):
+            value = frozenset(value or ()) | members
+        case Among(members):
+            value = frozenset(value) & members
+        case Computable():
+            value = frozenset(value or ()) & STEPS
+        case Promised(level):
+            value = level.value
+        case Tolerated(row):
+            value = relative_error(row, facts.get("out0.dtype"))
+        case Fits() as test:
+            value = test._needed(facts)
+        case Few() as test:
+            value = test._limit(facts)
+        case AheadOfLast():
+            value = 0
+    changed = copy(facts)  # which knows its problem
+    changed[clause.field] = value
+    return changed

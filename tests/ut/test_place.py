@@ -159,7 +159,7 @@ def test_independent_branches_go_side_by_side() -> None:
             h = g.op("softmax", h, axis=-1)  # reads everything: splitting it means exchanging everything
         branches.append(h)
     schedule = placed(g.graph(*branches), 2, 400.0)
-    of_core = [{schedule.subops[t.subop].name for t in row} for row in schedule.tasks_of_core]
+    of_core = [{schedule.subops[t.subop].name for t in schedule.tasks if t.core == core} for core in range(2)]
     assert {len(names) for names in of_core} == {3}
     assert certify(schedule) == 0, "each branch stays on its core"
 

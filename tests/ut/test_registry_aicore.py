@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from grouped_on import grouped_on
-from registry_cases import TARGETS
+from registry_cases import TARGETS, cured
 
 from superkernel.backends import backend_of
 from superkernel.core.dtypes import DType
@@ -160,11 +160,11 @@ def test_curing_every_stated_clause_makes_a_row_eligible() -> None:
         wanted = problem(text)
         facts = facts_of(wanted)
         for candidate in AICORE_KERNELS.registry.rows_of(wanted.op):
-            cured: dict[str, Any] = facts
+            changed: dict[str, Any] = facts
             for clause in clauses_of(candidate):
-                if not clause.holds(cured):
-                    cured = clause.cure(cured)
-            assert all(clause.holds(cured) for clause in clauses_of(candidate)), (text, candidate.id)
+                if not clause.holds(changed):
+                    changed = cured(clause, changed)
+            assert all(clause.holds(changed) for clause in clauses_of(candidate)), (text, candidate.id)
 
 
 def test_rejections_are_typed() -> None:

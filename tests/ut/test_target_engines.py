@@ -7,6 +7,7 @@ import random
 from typing import Any
 
 import pytest
+from aicore_timing import busy_cycles
 from engine_command_cases import TABLE, random_command
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from superkernel.core.dtypes import DType
 from superkernel.core.errors import InputError
 from superkernel.target.aicore import AicoreTarget, load_target
 from superkernel.target.engines import check, command, decode, encode, footprint, stores
-from superkernel.target.engines.checking import TouchedBytes, busy_cycles
+from superkernel.target.engines.checking import TouchedBytes
 from superkernel.target.engines.commands_cube import CUBE_COMMANDS
 from superkernel.target.engines.commands_move import MOVE_COMMANDS
 from superkernel.target.engines.commands_sync import SYNC_COMMANDS

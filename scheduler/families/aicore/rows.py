@@ -325,9 +325,6 @@ class AheadOfLast(Test):
     def required(self, facts: Facts) -> str:
         return "an axis ahead of the last"
 
-    def witness(self, value: FactValue, facts: Facts) -> FactValue:
-        return 0
-
 
 _REDUCTIONS = tuple(name for name in ops_of(OpFamily.REDUCE) if name.startswith("reduce_"))
 _EXTREMES = ("reduce_max", "reduce_min")

@@ -185,9 +185,6 @@ class Few(Test):
     def required(self, facts: Facts) -> str:
         return f"<= {self._limit(facts)}"
 
-    def witness(self, value: FactValue, facts: Facts) -> FactValue:
-        return self._limit(facts) if value is None else min(value, self._limit(facts))
-
 
 KERNELS = (
     AicoreKernelDef(

@@ -48,11 +48,6 @@ class TileLayout(Enum):
             return self
         return other if self is TileLayout.SCALAR else TileLayout.MATRIX
 
-    @property
-    def is_spread(self) -> bool:
-        """Whether each element has a block of its own."""
-        return self in (TileLayout.SPREAD_ROW, TileLayout.SPREAD_COLUMN, TileLayout.SPREAD)
-
     def extents(self, rows: Count, cols: Count) -> tuple[Count | int, Count | int, Count | int]:
         """Of a tile: pieces, lines of each, elements of a line."""
         match self:

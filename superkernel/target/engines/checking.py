@@ -74,12 +74,6 @@ def _touched(command: Command, access: CommandAccess, target: AicoreTarget) -> T
     )
 
 
-def busy_cycles(command: Command, target: AicoreTarget) -> int:
-    """Cycles an engine is busy with a command when nothing is in its way: start-up + beats."""
-    spec, numbers = command.spec, command.numbers
-    return sum(evaluate(text, spec, numbers, command.types, target) for text in (spec.start_up, spec.beats))
-
-
 def check(command: Command, target: AicoreTarget) -> None:
     """Raises InputError with everything that makes the command illegal on the target."""
     found = [*_alignments(command, target), *_numbers(command, target)]
