@@ -26,6 +26,7 @@ class Library:
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
         return {
+            "schema": "superkernel.library/1",
             "path": self.path,
             "header": self.header,
             "models": {name: list(threads) for name, threads in self.models.items()},

@@ -18,6 +18,7 @@ from superkernel.analysis.tuning import LaunchComparison, Tuned, TuningChange
 from superkernel.backends.aicore.critical import BoundaryRow, CriticalReport
 from superkernel.backends.aicore.report import Baseline, CoreRow, PartRow, SimReport, SubopRow
 from superkernel.backends.host.report import Report
+from superkernel.compilation.library import Library
 from superkernel.display.difference import Figure, FigureChange, MeasuredDifference
 
 ROOT = Path(__file__).parents[2]
@@ -34,8 +35,9 @@ CLASSES: dict[str, tuple[Any, ...]] = {
     "superkernel.sweep/1": (SweepRow,),
     "superkernel.bisection/1": (Bisection, Finding),
     "superkernel.quantisation/1": (Quantisation, Layer, OutputAgreement),
+    "superkernel.library/1": (Library,),
 }
-NOT_WRITTEN = {"timeline", "page_of", "source"}  # what makes pages
+NOT_WRITTEN = {"timeline", "page_of", "source", "manifest"}  # what makes pages, and a file of its own
 
 
 def paragraph(schema: str) -> str:
