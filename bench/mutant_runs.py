@@ -12,8 +12,8 @@ mutants that it comes by as soon as it has passed, files that are nearest to som
 every function, then the second ones; files none of whose mutants are left are not run.
 
 What is changed outside of functions, or cannot be exchanged, is run by a fork that imports and collects anew, with the
-changed file in the place of the original; tests come by it that call some function of the file. So is a mutant that
-stayed alive: what was computed at import may have hidden it.
+changed file in the place of the original, tests that call some function of the file first. So is a mutant that stayed
+alive: what was computed at import may have hidden it.
 """
 
 from __future__ import annotations
@@ -102,9 +102,9 @@ def run(
     sure: bool = True,
 ) -> Iterator[tuple[Any, Result]]:
     """Run each mutant's tests (paths of files below `root`, the nearest first), `budget_s` seconds of CPU time long,
-    and tell how it went. `first_s`: CPU time of a mutant's tests on the code as it is; those that it is not enough for
-    are left out. `sure`: run what stays alive anew. Raises RuntimeError where tests cannot be collected, or one fails
-    on the code as it is."""
+    and tell how it went. `first_s`: CPU time of a mutant's tests on the code as it is, an equal share for each file;
+    those that it is not enough for are left out. `sure`: run what stays alive anew. Raises RuntimeError where tests
+    cannot be collected, or one fails on the code as it is."""
     paths = list(dict.fromkeys(test for mine in tests.values() for test in mine))
     sys.setswitchinterval(0.005)
     with tempfile.TemporaryDirectory() as folder:
@@ -170,7 +170,6 @@ class _Work:
     mutants: list[Any] = field(init=False)
     known: dict[str, _Baseline] = field(default_factory=dict)
     _spent: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))  # seconds, by mutant
-    _first: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))  # the same, without any mutant
 
     def __post_init__(self) -> None:
         self.mutants = list(self.tests)
@@ -219,7 +218,7 @@ class _Work:
             of_file.setdefault(_file(item), []).append(item)
         limited = self.first_s < float("inf")
         for file in sorted(of_file, key=self._nearness):
-            if not self._wanted(file, left):
+            if not self._is_wanted(file, left, 0.0):
                 continue
             mine = _one_of_each(of_file[file]) if limited else of_file[file]
             for item in self._run_first(mine, marked, everywhere, left):
@@ -240,9 +239,11 @@ class _Work:
         """The least place that a file of tests has among those of some mutant."""
         return min(list(mine).index(file) for mine in self.tests.values() if file in mine)
 
-    def _wanted(self, file: str, left: Iterable[int]) -> list[int]:
-        """The mutants left that a file's tests are near to, and have time for."""
-        return [n for n in left if file in self.tests[self.mutants[n]] and self._first[n] <= self.first_s]
+    def _is_wanted(self, file: str, left: Iterable[int], spent_s: float) -> bool:
+        """Whether a mutant is left that a file's tests are near to, and that has time for more than they have taken:
+        files have equal shares of it."""
+        near = (self.tests[self.mutants[n]] for n in left if self._spent[n] <= self.budget_s)
+        return any(file in mine and spent_s <= self.first_s / len(mine) for mine in near)
 
     def _run_first(
         self,
@@ -253,7 +254,7 @@ class _Work:
     ) -> Iterator[pytest.Item]:
         """Run the tests of a file in a fork, on the code as it is, as long as some mutant is left for them: each test
         when it has passed."""
-        file = _file(items[0])
+        file, spent_s = _file(items[0]), 0.0
         of_name = {item.nodeid: item for item in items}
         ready, go_on = os.pipe()
 
@@ -265,8 +266,7 @@ class _Work:
         os.close(ready)
         with results, os.fdopen(go_on, "wb", buffering=0) as going:
             for _ in items:
-                wanted = self._wanted(file, left)
-                if not wanted:
+                if not self._is_wanted(file, left, spent_s):
                     break
                 going.write(b".")
                 try:
@@ -277,8 +277,7 @@ class _Work:
                     raise baseline
                 if not baseline.passed:
                     raise RuntimeError(f"{name} fails without any mutant")
-                for number in wanted:
-                    self._first[number] += baseline.seconds
+                spent_s += baseline.seconds
                 self.known[name] = baseline
                 yield of_name[name]
         os.waitpid(child, 0)
@@ -370,7 +369,7 @@ class _Work:
         mutant = self.mutants[number]
         path = os.path.realpath(mutant.path)
         order = {
-            name: -known.promise
+            name: (number not in known.mutants, -known.promise)
             for name, known in self.known.items()
             if name.split("::")[0] in self.tests[mutant] and (not before.ran or number in known.mutants)
         }

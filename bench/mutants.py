@@ -283,7 +283,7 @@ def tests_of(root: Path, file: str) -> list[str]:
             found.append((far - (often >= OFTEN), -often / texts.total(), test))
     nearest = [test for *_, test in sorted(found)]
     more = [ESTIMATES] if file.startswith("scheduler/families/") and ESTIMATES in nearest[NEAREST:] else []
-    return [f"tests/ut/{test}.py" for test in (*nearest[:NEAREST], *more)]
+    return [f"tests/ut/{test}.py" for test in (*nearest[:1], *more, *nearest[1:NEAREST])]
 
 
 @cache

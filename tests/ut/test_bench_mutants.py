@@ -215,6 +215,56 @@ def test_what_no_test_comes_by_is_alive(tmp_path: Path) -> None:
     assert all((result.killed_by, result.tests) == ("", 0) for result in late)
 
 
+def test_what_stands_outside_of_functions_is_first_for_tests_that_call_the_file(tmp_path: Path) -> None:
+    """Others may notice it as well."""
+    other = "import checker\n\n\ndef test_other():\n    assert checker.LIMIT == 3\n\n\n"
+    (tmp_path / "checker.py").write_text(CHECKER)
+    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\nmarkers = serial\n")
+    limit = [m for m in mutants.mutants(tmp_path, "checker.py") if m.function == "(module)"]
+    for text, first in ((other + TESTS, "test_few"), (other + TESTS.partition("\n\n\ndef test_few")[0], "test_other")):
+        (tmp_path / "test_checker.py").write_text(text)
+        for first_s in (float("inf"), 60):
+            found = mutant_runs.run(tmp_path, {m: ["test_checker.py"] for m in limit}, budget_s=60, first_s=first_s)
+            assert [result.killed_by for _, result in found] == [f"test_checker.py::{first}"]
+
+
+SLOW = """\
+import time
+
+import pytest
+
+import checker
+
+
+@pytest.mark.parametrize("n", range(30))
+def test_slow(n):
+    end = time.process_time() + 0.2
+    while time.process_time() < end:
+        checker.is_few(0)
+
+
+def test_late():
+    checker.count_up_to(1)
+"""
+
+
+def test_a_file_of_slow_tests_leaves_others_their_share(tmp_path: Path) -> None:
+    """Of the time for the first run; of its functions each has a turn before one has a second."""
+    (tmp_path / "checker.py").write_text(CHECKER)
+    (tmp_path / "test_slow.py").write_text(SLOW)
+    (tmp_path / "test_checker.py").write_text(TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\nmarkers = serial\n")
+    wanted = {"while number <= limit:", "return number < LIMIT and number < 0"}
+    made = {m: ["test_slow.py", "test_checker.py"] for m in mutants.mutants(tmp_path, "checker.py") if m.now in wanted}
+    found = {m.now: r for m, r in mutant_runs.run(tmp_path, made, budget_s=60, first_s=1.0, sure=False)}
+    assert {now: r.killed_by for now, r in found.items()} == {
+        "while number <= limit:": "test_checker.py::test_counting",
+        "return number < LIMIT and number < 0": "test_checker.py::test_few",
+    }
+    assert found["while number <= limit:"].tests == 2  # `test_late` too
+    assert 2 <= found["return number < LIMIT and number < 0"].tests < 10
+
+
 def test_tests_that_fail_without_a_mutant_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "checker.py").write_text(CHECKER)
     (tmp_path / "test_checker.py").write_text(TESTS + "    assert checker.is_few(3)\n")
