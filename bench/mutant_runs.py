@@ -8,8 +8,8 @@ second so far, until one fails. A test that takes ten times as long as before an
 so does one that needs several GB more memory.
 
 Where few mutants are looked at, most of the time is the first run of the tests. With a limit for it, a test runs on the
-mutants that it comes by as soon as it has passed, files that are nearest to some mutant first, of each file one test of
-every function, then the second ones; files none of whose mutants are left are not run.
+mutants that it comes by when it has passed, or together with the next ones, files that are nearest to some mutant
+first, of each file one test of every function, then the second ones; files none of whose mutants are left are not run.
 
 What is changed outside of functions, or cannot be exchanged, is run by a fork that imports and collects anew, with the
 changed file in the place of the original, tests that call some function of the file first. So is a mutant that stayed
@@ -221,10 +221,10 @@ class _Work:
             if not self._is_wanted(file, left, 0.0):
                 continue
             mine = _one_of_each(of_file[file]) if limited else of_file[file]
-            for item in self._run_first(mine, marked, everywhere, left):
-                if limited:
-                    for number in self._kill(item, left, exchanged):
-                        send((number, left.pop(number)))
+            passed = self._run_first(mine, marked, everywhere, left)
+            for some in self._together(passed) if limited else [list(passed)]:
+                for number in self._kill(some, left, exchanged) if limited else ():
+                    send((number, left.pop(number)))
         send((_KNOWN, self.known))
         for number, result in left.items():
             code = exchanged[number]
@@ -282,18 +282,34 @@ class _Work:
                 yield of_name[name]
         os.waitpid(child, 0)
 
+    def _together(self, passed: Iterator[pytest.Item]) -> Iterator[list[pytest.Item]]:
+        """Tests that a mutant has one fork for, which takes as long as some short tests: more and more of them, up to a
+        second."""
+        some: list[pytest.Item] = []
+        for count, item in enumerate(passed):
+            some.append(item)
+            if len(some) > count // 4 or sum(self.known[one.nodeid].seconds for one in some) > 1.0:
+                yield some
+                some = []
+        yield some
+
     def _kill(
-        self, item: pytest.Item, left: dict[int, Result], exchanged: Sequence[Mapping[FunctionType, CodeType] | None]
+        self,
+        items: Sequence[pytest.Item],
+        left: dict[int, Result],
+        exchanged: Sequence[Mapping[FunctionType, CodeType] | None],
     ) -> list[int]:
-        """Run a test on those of the mutants left that it comes by, within their limit of time: those that it kills."""
-        known, killed = self.known[item.nodeid], []
-        for number in sorted(known.mutants & left.keys()):
+        """Run tests of a file on those of the mutants left that they come by, within their limit of time: those that
+        they kill."""
+        killed = []
+        for number in sorted(left):
             code, before = exchanged[number], left[number]
-            mine = _file(item) in self.tests[self.mutants[number]]
+            mine = [one for one in items if number in self.known[one.nodeid].mutants]
+            mine = [one for one in mine if _file(one) in self.tests[self.mutants[number]]]
             if code is None or not mine or self._spent[number] > self.budget_s:
                 continue
-            self._spent[number] += known.seconds
-            result = self._run([item], code)
+            self._spent[number] += sum(self.known[one.nodeid].seconds for one in mine)
+            result = self._run(mine, code)
             left[number] = Result(result.killed_by, before.tests + result.tests, before.seconds + result.seconds)
             if result.killed_by:
                 killed.append(number)

@@ -13,9 +13,10 @@ Files go `--jobs` at a time. `--json` is written as results come; what it has of
 not run again.
 
 `--rest` draws from the rest of scheduler/ and codegen/ instead, and only the score counts: below `REST_SCORE` the exit
-status is 1. There, tests are the `NEAREST` ones of those that import the file (`tests_of`). A mutant has `REST_SECONDS`
-of CPU time, and a file's tests have `FIRST_S` without a mutant: those that it is not enough for are left out. Runs of
-one seed draw the same mutants.
+status is 1. There, tests are the `NEAREST` ones of those that import the file (`tests_of`); files that are near to
+several mutants run once for all of them. A mutant has `REST_SECONDS` of CPU time, and its tests have `FIRST_S` without
+a mutant, each file an equal share: those that it is not enough for are left out. Runs of one seed draw the same mutants
+as long as the code is the same.
 """
 
 from __future__ import annotations
@@ -497,7 +498,7 @@ def main() -> int:
     arguments = parser.parse_args()
     files = [file for file in (rest(ROOT) if arguments.rest else CHECKERS) if arguments.only in file]
     made = [mutant for file in files for mutant in mutants(ROOT, file)]
-    listed = {} if arguments.rest else {key: why for key, why in equivalent().items() if key[0] in files}
+    listed = {key: why for key, why in equivalent().items() if key[0] in files}
     stale = set(listed) - {mutant.key for mutant in made}
     for key in sorted(stale):
         print(f"listed as equivalent, but there is no such mutant: {key}")

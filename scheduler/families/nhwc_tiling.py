@@ -276,8 +276,8 @@ def nhwc_tiling(
     shape: tuple[int, int, int],
     target: CpuTarget,
     number: NumberFormat,
-    pieces: int = 0,
-    bands: int = 1,
+    pieces: int,
+    bands: int,
 ) -> NhwcTiling:
     """The tiling with that register tile."""
     positions, vectors, lanes = shape

@@ -134,10 +134,10 @@ def test_nearest_are_those_that_import_a_file_then_those_that_speak_of_it(tmp_pa
     }
 
 
-def test_equivalent_mutants_have_reasons_and_are_of_checkers() -> None:
+def test_equivalent_mutants_have_reasons_and_are_of_files_that_are_looked_at() -> None:
     entries = mutants.equivalent()
     assert all(reason for reason in entries.values())
-    assert {key[0] for key in entries} <= set(mutants.CHECKERS)
+    assert {key[0] for key in entries} <= {*mutants.CHECKERS, *mutants.rest(mutants.ROOT)}
 
 
 @pytest.mark.parametrize("first_s", [float("inf"), 60])

@@ -4,10 +4,12 @@ neither changes a bit."""
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import pytest
 from anchor_bodies import AnchorCase, anchor_case
+from conv_cases import last
 from kernel_check import check_body, tiers
 
 from superkernel.codegen.host.emitters import emit_ir
@@ -25,7 +27,7 @@ TARGET = cpu_target("x86_64-unknown-linux-gnu", "avx512", AVX2 + AVX512)
 
 def conv(x: tuple[int, ...], w: tuple[int, ...], attrs: dict[str, Any]) -> AnchorCase:
     slots = [(x, DType.F32), (w, DType.F32), ((w[0],), DType.F32)]
-    return anchor_case("conv", attrs, slots, constants=[1, 2], layouts={0: (0, 2, 3, 1)}, epilogue="mixed", bias_axis=1)
+    return anchor_case("conv", attrs, slots, constants=[1, 2], layouts=last(len(x)), epilogue="mixed", bias_axis=1)
 
 
 def first(kernel: str, x: tuple[int, ...], w: tuple[int, ...], attrs: dict[str, Any]) -> tuple[Any, int]:
@@ -70,6 +72,7 @@ def test_winograd_fetches_the_next_plane(channels: int, fetches: bool) -> None:
         ((2, 12, 7, 10), (40, 12, 3, 3), {**SAME, "strides": (2, 1)}),
         ((1, 12, 9, 11), (20, 12, 2, 3), {"dilations": (2, 1)}),
         ((1, 12, 6, 9), (70, 12, 1, 1), {}),
+        ((1, 12, 5, 4, 6), (20, 12, 3, 2, 2), {}),
     ],
     ids=str,
 )
@@ -78,7 +81,7 @@ def test_pieces_and_fetches_change_no_bit(x: tuple[int, ...], w: tuple[int, ...]
     for tier in tiers():
         found = family_of(NHWC).tilings(NHWC, case.body, detect_cpu(tier))
         for made in {t.axis: t for t in found if isinstance(t, NhwcTiling)}.values():
-            tilings = [replace(made, pieces=n * w[2] * w[3], sharers=s) for n, s in ((0, 0), (0, 2), (1, 4), (2, 1))]
+            tilings = [replace(made, pieces=n * prod(w[2:]), sharers=s) for n, s in ((0, 0), (0, 2), (1, 4), (2, 1))]
             check_body(NHWC, case.body, case.arrays, case.expected, tilings=tilings, tier=tier, tol=2e-5, splits=2)
 
 

@@ -156,6 +156,31 @@ def test_twice_the_work_takes_twice_the_time(problem: Problem, kind: str) -> Non
                 assert low < two[kernel] / time_ns < high, f"{kernel}, {extent}: {time_ns:.0f} and {two[kernel]:.0f} ns"
 
 
+MORE = (
+    "max_pool({t}[2,64,64,64]; kernel=(%s,3), layout=%s)",
+    "max_pool({t}[2,64,64,64]; kernel=(3,%s), layout=%s)",
+    "max_pool({t}[2,64,64,64]; kernel=(3,3), strides=(1,%s), layout=%s)",
+    "max_pool({t}[2,64,64,64]; kernel=(3,3), strides=(%s,1), layout=%s)",
+    "conv({t}[2,64,64,64], const {t}[64,64,%s,3]; layout=%s)",
+    "conv({t}[2,64,64,64], const {t}[64,64,3,%s]; layout=%s)",
+    "conv({t}[2,64,64,64], const {t}[64,1,%s,3]; groups=64, layout=%s)",
+    "conv({t}[2,64,64,64], const {t}[64,1,3,%s]; groups=64, layout=%s)",
+    "conv({t}[2,64,64,64], const {t}[64,64,3,3]; strides=(%s,%s), layout=%s)",
+)
+"""Windows, by one of their sides or steps."""
+
+
+@pytest.mark.parametrize("kind", HOSTS)
+@pytest.mark.parametrize("layout", ["row_major", "channels_last"])
+@pytest.mark.parametrize("text", MORE)
+def test_larger_windows_and_more_of_them_take_longer(text: str, layout: str, kind: str) -> None:
+    sides = (3, 7) if "strides" not in text else (2, 1)
+    small, large = (estimates(Problem(text % (*[side] * (text.count("%s") - 1), layout), {}), kind) for side in sides)
+    assert small.keys() & large.keys()
+    for kernel in small.keys() & large.keys():
+        assert small[kernel] < large[kernel], (kernel, small[kernel], large[kernel])
+
+
 @pytest.mark.parametrize("kind", DEVICES)
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 def test_twice_the_images_or_rows_take_twice_the_time_on_the_accelerator(problem: Problem, kind: str) -> None:

@@ -244,6 +244,26 @@ def test_a_pointwise_state_update_is_stored_straight_into_the_state() -> None:
     check_meaning(graph, grouping)
 
 
+@pytest.mark.parametrize("perm", [(0, 1), (1, 0)])
+def test_a_state_that_is_read_elsewhere_than_it_is_written_is_not_written_in_place(perm: tuple[int, int]) -> None:
+    """An element would be overwritten before another one that needs it is computed."""
+    g = GraphMaker()
+    s = g.state("s", weights(4, 4))
+    g.updates["s"] = g.op("add", g.op("transpose", s, perm=perm), g.input("x", 4, 4))
+    graph = g.graph(g.op("neg", "x"))
+    grouping = grouped(graph)
+    writes = [
+        sub
+        for sub in grouping.subops
+        for value, operand in zip(sub.values, sub.body.operands, strict=True)
+        if operand.role is not Role.INPUT and grouping.buffers[value].address == MemoryAddress(Space.STATE, 0, 0)
+    ]
+    (last,) = writes
+    computes = any(i.op == "add" for i in last.body.epilogue.instructions)
+    assert computes == (perm == (0, 1))
+    check_meaning(graph, grouping)
+
+
 def test_inputs_constants_and_states_as_outputs_are_copied() -> None:
     g = GraphMaker()
     x, c, s = g.input("x", 2, 3), g.constant(weights(3)), g.state("s", weights(2))
@@ -279,6 +299,7 @@ def test_a_fallback_sub_operator_is_dense_and_alone() -> None:
     assert isinstance(feed, View)
     assert feed.is_dense
     assert call.body.epilogue.is_store_only
+    assert not [n for n in grouping.notes if n.decision == "takes no epilogue"]  # of kernels alone
     check_meaning(graph, grouping)
 
 

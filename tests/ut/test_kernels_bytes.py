@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from anchor_bodies import anchor_case
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
+from superkernel.ir.body import PointwiseProgram
 from superkernel.scheduler.families import family_of
 
 U8, I8, I32 = DType.U8, DType.I8, DType.I32
@@ -62,6 +64,19 @@ def test_conv(name: str, layout: tuple[int, ...], zero: int | None, dtype: DType
     bias = ((w[0],), I32) if zero is not None else None
     slots = [(x, dtype), (w, I8), bias, point]
     anchor_case("conv_integer", attrs, slots, constants=[1, 2], layouts={0: order}).check("host.conv.bytes", 0)
+
+
+@pytest.mark.parametrize("slot", [2, 3])
+def test_a_bias_or_zero_point_that_is_computed_is_refused(slot: int) -> None:
+    """Of a convolution; those that are read are taken."""
+    slots: list[Any] = [((1, 16, 9, 9), U8), ((24, 16, 3, 3), I8), ((24,), I32), np.array(5, np.uint8)]
+    body = anchor_case("conv_integer", {}, slots, constants=[1, 2], layouts={0: (0, 2, 3, 1)}).body
+    family = family_of("host.conv.bytes")
+    assert family.tilings("host.conv.bytes", body, detect_cpu())
+    inputs = list(body.anchor_inputs)
+    inputs[slot] = PointwiseProgram((), (), (), ())
+    with pytest.raises(UnsupportedError):
+        family.tilings("host.conv.bytes", replace(body, anchor_inputs=tuple(inputs)), detect_cpu())
 
 
 def test_refused() -> None:

@@ -212,7 +212,7 @@ def test_patches_hold_all_depths(number: Any) -> None:
     form = conv_form(rounded_case((1, 8, 4, 6, 6), (16, 8, 3, 3, 3), {"pads": (1,) * 6}).body)
     one = conv_form(rounded_case((1, 8, 1, 6, 6), (16, 8, 1, 3, 3), {"pads": (0, 1, 1, 0, 1, 1)}).body)
     shape = (2, 1, 16)
-    deep, flat = (nhwc_tiling(f, "channels", shape, detect_cpu(), number) for f in (form, one))
+    deep, flat = (nhwc_tiling(f, "channels", shape, detect_cpu(), number, 0, 1) for f in (form, one))
     assert deep.lines == flat.lines
     assert deep.patch_elements == 3 * flat.patch_elements
 

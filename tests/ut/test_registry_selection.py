@@ -15,7 +15,7 @@ import pytest
 from registry_cases import PROBLEMS, TARGETS, cold, cured, many_rows, need, row
 
 from superkernel.core.dtypes import DType
-from superkernel.core.errors import InputError, UnsupportedError
+from superkernel.core.errors import InputError, InternalError, UnsupportedError
 from superkernel.core.tensor import TensorType
 from superkernel.ir.body import (
     AnchorInput,
@@ -78,6 +78,15 @@ def test_choice(text: str, tier: str) -> None:
     selection = HOST_KERNELS.registry.select(need(text, tier))
     assert selection.kernel == EXPECTED[text]
     assert selection.row.tier in (tier, None)
+
+
+def test_operators_with_one_tuned_kernel_are_served_by_it() -> None:
+    """The NumPy reference, which serves all, is none."""
+    assert HOST_KERNELS.serving("softmax") == "host.softmax"
+    assert HOST_KERNELS.serving("gather") == "host.gather"
+    for several_or_none in ("matmul", "conv", "gemm"):
+        with pytest.raises(InternalError, match="has not one tuned kernel"):
+            HOST_KERNELS.serving(several_or_none)
 
 
 def test_every_operator_has_the_reference_and_no_operator_is_unknown() -> None:

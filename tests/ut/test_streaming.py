@@ -17,6 +17,8 @@ from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body
 from superkernel.machine import machine_profile
 from superkernel.scheduler.families import family_of
+from superkernel.scheduler.families.matmul import tall_shape
+from superkernel.scheduler.families.matmul_form import form_of
 from superkernel.scheduler.families.matmul_tiling import COLUMNS, COPY, IN_PLACE, ROWS, MatmulTiling, make_tiling
 from superkernel.scheduler.place import streamed_bytes
 from superkernel.target.cpu import AVX2, AVX512, CpuTarget, cpu_target
@@ -42,6 +44,27 @@ def test_the_depth_is_walked_in_pieces_where_weights_are_packed() -> None:
     for kernel, body in ((PACKED, product(64, 3072, 96)), ("host.matmul.dynamic", computed)):
         found = [t for t in family_of(kernel).tilings(kernel, body, TARGET) if isinstance(t, MatmulTiling)]
         assert {t.piece > 0 for t in found} == {kernel == PACKED}
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "tall"),
+    [(16, 1600, True), (30, 1600, True), (32, 1600, True), (14, 1600, False), (20, 1600, False), (48, 1600, False),
+     (32, 32, False)],
+)  # fmt: skip
+def test_rows_that_fill_tall_tiles_take_those_where_weights_come_from_afar(rows: int, columns: int, tall: bool) -> None:
+    """One or two of 16 rows, of which one at the most is missing."""
+    body = product(rows, 2048, columns)
+    assert tall_shape(form_of(body), TARGET) == ((16, 1) if tall else None)
+    found = [t for t in family_of(PACKED).tilings(PACKED, body, TARGET) if isinstance(t, MatmulTiling)]
+    even = -(-rows // -(-rows // 16))
+    assert all((t.tile_rows, t.vectors) == (even, 1) for t in found) == tall
+
+
+def test_one_vector_of_columns_has_no_tall_tiles() -> None:
+    """However large the weights."""
+    target = replace(TARGET, l3_bytes=1)
+    found = [tall_shape(form_of(product(32, 2048, columns)), target) for columns in (16, 17)]
+    assert found == [None, (16, 1)]
 
 
 def prefetches(kernel: str, body: Body) -> int:
