@@ -143,22 +143,22 @@ def _is_stepwise(plan: Plan, accesses: Accesses) -> bool:
 
 class _Program:
     """One core's steps by kind: `others` are its bodies and sets with their numbers, and `ahead` tells how many waits
-    come ahead of each of them, and of the end. Waits stand in columns: there may be millions."""
+    come ahead of each of them, and of the end. Waits, by their places, stand in columns: there may be millions."""
 
     def __init__(self, steps: Sequence[Step]) -> None:
-        rows = StepRows.of(steps).rows
+        self._rows = rows = StepRows.of(steps).rows
         kinds = rows[:, 0]
-        at = [*np.flatnonzero(kinds != WAIT).tolist(), len(rows)]
-        self.ahead = [place - nth for nth, place in enumerate(at)]
-        self.others: list[tuple[int, int]] = [(kind, number) for kind, number in rows[kinds != WAIT, :2].tolist()]
+        at = np.flatnonzero(kinds != WAIT)
+        self.ahead = [place - nth for nth, place in enumerate([*at.tolist(), len(rows)])]
+        self.others: list[tuple[int, int]] = [(kind, number) for kind, number in rows[at, :2].tolist()]
         self.bodies: list[int] = rows[kinds == BODY, 1].tolist()
         self.counts: list[int] = rows[kinds == SET, 1].tolist()
-        self.waits = rows[kinds == WAIT, 1:]
-        self.producer, self.count, _, self.index = self.waits.T
+        self.waits = np.flatnonzero(kinds == WAIT).astype(np.int32)
+        self.producer, self.count, self.index = (rows[self.waits, column] for column in (1, 2, 4))
 
     def wait(self, nth: int) -> Wait:
         """One of them, to be spoken of."""
-        return Wait(*self.waits[nth].tolist())
+        return Wait(*self._rows[self.waits[nth], 1:].tolist())
 
 
 def _check_order(plan: Plan, programs: Sequence[_Program], accesses: Accesses, before: Clocks) -> Iterator[Violation]:
@@ -225,8 +225,10 @@ def _check_waits(plan: Plan, programs: Sequence[_Program]) -> Iterator[Violation
     """V3."""
     sets = np.array(plan.sets, np.int64)
     all_indices = np.concatenate([np.zeros(0, np.int64), *(program.index for program in programs)])
-    twice = np.ones(len(all_indices), np.bool_)
-    twice[np.unique(all_indices, return_index=True)[1]] = False
+    twice = np.zeros(len(all_indices), np.bool_)
+    if not (all_indices[1:] > all_indices[:-1]).all():  # else none is: they count up
+        twice[:] = True
+        twice[np.unique(all_indices, return_index=True)[1]] = False
     begin = 0
     for core, program in enumerate(programs):
         nobody = (program.producer < 0) | (program.producer >= plan.cores) | (program.producer == core)
@@ -265,13 +267,17 @@ def _happens_before(plan: Plan, programs: Sequence[_Program]) -> tuple[Clocks, l
         for core, program in enumerate(programs):
             mine = knows[core]
             while True:
-                asked = awaited[core][passed[core] : program.ahead[done[core]]]
-                told = _leading(reached.take(asked)) if len(asked) else 0
-                if told:
-                    np.maximum(mine, np.maximum.reduce(published.take(asked[:told], axis=0)), out=mine)
-                    passed[core] += told
-                    moved = True
-                if told < len(asked) or done[core] == len(program.others):
+                begun, stop = passed[core], program.ahead[done[core]]
+                if begun < stop:
+                    asked = awaited[core][begun:stop]
+                    told = _leading(reached.take(asked))
+                    if told:
+                        np.maximum(mine, np.maximum.reduce(published.take(asked[:told], axis=0)), out=mine)
+                        passed[core] += told
+                        moved = True
+                    if told < len(asked):
+                        break
+                if done[core] == len(program.others):
                     break
                 kind, number = program.others[done[core]]
                 if kind == BODY:
@@ -298,4 +304,5 @@ def _happens_before(plan: Plan, programs: Sequence[_Program]) -> tuple[Clocks, l
 
 def _leading(ready: NDArray[np.bool_]) -> int:
     """How many are ahead of the first that is not."""
-    return len(ready) if ready.all() else int(ready.argmin())
+    first = ready.tobytes().find(0)
+    return first if first >= 0 else len(ready)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain, repeat
 from operator import attrgetter
 from typing import TypeAlias
@@ -41,7 +41,8 @@ _Users: TypeAlias = dict[object, int]
 
 _TASK = attrgetter("index", "core", "subop")
 _LOW = attrgetter("low")
-_BLOCK = 1 << 18  # pairs that are looked at together
+_BLOCK = 1 << 16  # pairs that are looked at together
+_REGIONS = 1 << 13  # that bundles are made of together
 
 
 RACES_MAX = 20  # listed
@@ -81,12 +82,14 @@ class Accesses:
         memory = [_Memory(self._regions) for _ in self._places]
         told = [place[0] in (Space.ARENA, Space.OUTPUT) for place in self._places]
         access = np.repeat(np.arange(len(self.source)), self._regions.number)  # of each region
-        columns = _BundleColumns(self._regions, access, self._space, self.write, self.core)
-        ends = np.flatnonzero(np.diff(run[access], append=-1)) + 1
-        begin = 0
-        for end in ends.tolist():
-            first = columns.number[begin]
-            for place, bundles in columns.bundles(begin, end).items():
+        begin = begun = stop = 0  # of a run; of the columns
+        for end in (np.flatnonzero(np.diff(run[access], append=-1)) + 1).tolist():
+            if end > stop:
+                begun, stop = begin, max(end, begin + _REGIONS)
+                some = slice(begun, stop)
+                columns = _BundleColumns(self._regions, some, access[some], self._space, self.write, self.core)
+            first = columns.number[begin - begun]
+            for place, bundles in columns.bundles(begin - begun, end - begun).items():
                 for reader, low, high in memory[place].enter(bundles, first, self._links):
                     if told[place]:
                         self.unwritten.append((self.tasks[reader], self.source[reader], low, high))
@@ -141,7 +144,9 @@ class _Links:
 
     def __init__(self, task: Sequence[int]) -> None:
         self._task = task  # of each access
-        self._products: list[tuple[Sequence[int], Sequence[int]]] = []
+        self._earlier: list[int] = []  # of one product behind the other
+        self._later: list[int] = []
+        self._sizes: list[int] = []  # of each product, the number of earlier ones, and of later ones
         self._pairs = 0  # of all products
         self._done: list[tuple[Numbers, Numbers, Numbers]] = []
 
@@ -152,7 +157,9 @@ class _Links:
         most = max(1, _BLOCK // len(earlier))
         for at in range(0, len(later), most):
             some = later[at : at + most]
-            self._products.append((earlier, some))
+            self._earlier += earlier
+            self._later += some
+            self._sizes += len(earlier), len(some)
             self._pairs += len(earlier) * len(some)
             if self._pairs >= _BLOCK:
                 self._close()
@@ -167,15 +174,13 @@ class _Links:
 
     def _close(self) -> None:
         """What was added makes a block."""
-        columns = tuple(zip(*self._products, strict=True))
-        earlier, later = (np.fromiter(chain.from_iterable(column), np.int32) for column in columns)
-        sizes = np.array([list(map(len, column)) for column in columns], np.int32).T
-        self._done.append((earlier, later, sizes))
-        self._products, self._pairs = [], 0
+        earlier, later, sizes = (np.array(row, np.int32) for row in (self._earlier, self._later, self._sizes))
+        self._done.append((earlier, later, sizes.reshape(-1, 2)))
+        self._earlier, self._later, self._sizes, self._pairs = [], [], [], 0
 
     def blocks(self) -> Iterator[Pairs]:
         """All pairs, in blocks of about `_BLOCK`."""
-        if self._products:
+        if self._pairs:
             self._close()
         for earlier, later, sizes in self._done:
             begin = np.cumsum(sizes[:, 0]) - sizes[:, 0]  # of a product's earlier accesses
@@ -201,7 +206,7 @@ class _Bundle:
     apart: bool = False
     stride: int = 0
     count: int = 1
-    union: list[tuple[int, int]] = field(default_factory=list)
+    union: Sequence[tuple[int, int]] = ()
 
     def add(self, user: int, key: object, region: int) -> None:
         """One more."""
@@ -209,40 +214,43 @@ class _Bundle:
         self.latest[key] = user
         self.regions.append(region)
 
-    def close(self, begin: int, end: int) -> None:
-        """No more are to come; the last ones touch [begin, end) of the first line."""
-        self.union.append((begin, end))
+    def close(self, union: Sequence[tuple[int, int]]) -> None:
+        """No more are to come; this is what they touch of the first line."""
+        self.union = union
+        begin, end = union[-1]
         self.whole = begin == self.low and end - begin >= self.stride
         self.apart = self.apart and end <= self.low + self.stride
 
 
 class _BundleColumns:
-    """What bundles are made of, as columns, which are faster to go through than accesses. Of each region: the `number`
-    of its access; whether it is one run, or several without gaps; what it has in common with the others of its bundle,
-    which is place, bounds and whether it is written, or with gaps place, stride, count and whether it is written; and
-    the key of its user."""
+    """What bundles are made of, as columns, which are faster to go through than accesses; of `some` regions at a time,
+    so that they take little memory. Of each region: the `number` of its access; whether it is one run, or several
+    without gaps; what it has in common with the others of its bundle, which is place, bounds and whether it is written,
+    or with gaps place, stride, count and whether it is written; and the key of its user."""
 
     def __init__(
-        self, regions: _Regions, access: Column, place: Column, write: NDArray[np.bool_], core: Column
+        self, regions: _Regions, some: slice, access: Column, place: Column, write: NDArray[np.bool_], core: Column
     ) -> None:
+        columns = (regions.start, regions.length, regions.stride, regions.count, regions.stop)
+        start, length, stride, count, stop = (column[some] for column in columns)
+        self._first = some.start
         self.number: list[int] = access.tolist()
         self._place: list[int] = place[access].tolist()
-        self._start: list[int] = regions.start.tolist()
-        self._length: list[int] = regions.length.tolist()
-        self._stop: list[int] = regions.stop.tolist()
-        plain = (regions.count == 1) | (regions.stride <= regions.length)
+        self._start: list[int] = start.tolist()
+        self._length: list[int] = length.tolist()
+        self._stop: list[int] = stop.tolist()
+        plain = (count == 1) | (stride <= length)
         self._plain: list[bool] = plain.tolist()
-        common = np.where(plain, regions.start, regions.stride), np.where(plain, regions.stop, regions.count)
+        common = np.where(plain, start, stride), np.where(plain, stop, count)
         self._common = list(zip(self._place, *(c.tolist() for c in (*common, write[access])), strict=True))
         self._keys: list[object] = core[access].tolist()
         strided = np.flatnonzero(~plain)
-        columns = (core[access], regions.start, regions.length, regions.stride, regions.count)
-        keys = zip(*(column[strided].tolist() for column in columns), strict=True)
+        keys = zip(*(column[strided].tolist() for column in (core[access], start, length, stride, count)), strict=True)
         for at, key in zip(strided.tolist(), keys, strict=True):
             self._keys[at] = key
 
     def bundles(self, begin: int, end: int) -> dict[int, list[_Bundle]]:
-        """By place, those of the regions [begin, end), which are one sub-operator's."""
+        """By place, those of the regions [begin, end) of these, which are one sub-operator's."""
         plain: dict[tuple[int, int, int, bool], _Bundle] = {}
         strided: dict[tuple[int, int, int, bool], list[int]] = {}
         for at in range(begin, end):
@@ -252,9 +260,9 @@ class _BundleColumns:
                 if bundle is None:
                     _, low, high, write = common
                     number = self.number[at]
-                    plain[common] = _Bundle(low, high, write, [number], {self._keys[at]: number}, [at])
+                    plain[common] = _Bundle(low, high, write, [number], {self._keys[at]: number}, [self._first + at])
                 else:
-                    bundle.add(self.number[at], self._keys[at], at)
+                    bundle.add(self.number[at], self._keys[at], self._first + at)
             else:
                 strided.setdefault(common, []).append(at)
         found: dict[int, list[_Bundle]] = {place: [] for place in self._place[begin:end]}
@@ -268,22 +276,24 @@ class _BundleColumns:
         """Regions of as many runs that are as far apart: those that begin within one stride make a bundle."""
         row.sort(key=self._start.__getitem__)
         begin = reach = low = self._start[row[0]]  # of the first runs since the last gap; of the bundle
+        union: list[tuple[int, int]] = []
         bundle = _Bundle(low, low, write, [], {}, [], apart=True, stride=stride, count=count)
         for at in row:
             start = self._start[at]
             if start >= low + stride:
-                bundle.close(begin, reach)
+                bundle.close([*union, (begin, reach)])
                 yield bundle
                 begin = reach = low = start
+                union = []
                 bundle = _Bundle(low, low, write, [], {}, [], apart=True, stride=stride, count=count)
             if start > reach:
-                bundle.union.append((begin, reach))
+                union.append((begin, reach))
                 begin = reach = start
             bundle.apart = bundle.apart and start == reach
             reach = max(reach, start + self._length[at])
             bundle.high = max(bundle.high, self._stop[at])
-            bundle.add(self.number[at], self._keys[at], at)
-        bundle.close(begin, reach)
+            bundle.add(self.number[at], self._keys[at], self._first + at)
+        bundle.close([*union, (begin, reach)])
         yield bundle
 
 

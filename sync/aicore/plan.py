@@ -38,6 +38,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cache
 
 from superkernel.scheduler.schedule import Copies, Task
 from superkernel.sync.plan import Witness
@@ -68,6 +69,7 @@ class AicpuKind(Enum):
 
 HartKind = CoreKind | AicpuKind
 AICPU = AicpuKind.AICPU
+_ALL = tuple(CoreKind)  # who sets and takes an event of mode `all`
 
 
 def across(kind: HartKind) -> HartKind:
@@ -128,21 +130,25 @@ class Event:
     @property
     def signallers(self) -> tuple[HartKind, ...]:
         """The types that set it."""
-        return tuple(CoreKind) if self.setters is None else (self.setters,)
+        return _ALL if self.setters is None else (self.setters,)
 
     @property
     def receivers(self) -> tuple[HartKind, ...]:
         """The types whose counts grow, or that wait for the word."""
-        if self.to is not None:
-            return (self.to,)
-        if self.setters is None:
-            return tuple(CoreKind)
-        return (receiver_of(self.mode, self.setters),)
+        return _receivers(self.mode, self.setters, self.to)
 
     def __str__(self) -> str:
         who = "all" if self.setters is None else self.setters.value
         what = f"flag {self.flag}" if self.to is None else f"to {self.to.value} word {self.flag}"
         return f"event {self.index} mode {self.mode.value} setters {who} {what} after {self.after}"
+
+
+@cache
+def _receivers(mode: Mode, setters: HartKind | None, to: HartKind | None) -> tuple[HartKind, ...]:
+    """As `Event.receivers`; plans have tens of thousands of events, of a few kinds."""
+    if to is not None:
+        return (to,)
+    return _ALL if setters is None else (receiver_of(mode, setters),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,6 +377,7 @@ class AicorePlan:
 
 def awaited(step: Step) -> tuple[int, ...]:
     """The events that a step takes, in order."""
-    if isinstance(step, Await):
-        return (step.event,)
-    return tuple(e for w in step.waits for e in w.events) if isinstance(step, Run) else ()
+    if isinstance(step, Run):
+        waits = step.waits
+        return waits[0].events if len(waits) == 1 else tuple([e for w in waits for e in w.events])
+    return (step.event,) if isinstance(step, Await) else ()

@@ -72,13 +72,11 @@ def _check_events(plan: AicorePlan) -> Iterator[Violation]:
             ("signalled", Counter(signalled), Counter(e.index for e in plan.events if kind in e.signallers)),
             ("awaited", Counter(_unique(program)), Counter(e.index for e in plan.events if kind in e.receivers)),
         ):
-            for index in sorted({*found, *expected}):
-                times, want = found[index], expected[index]
-                if times != want:
-                    yield Violation(
-                        f"event is not {name} as often as it must be", f"program {kind.value}, event {index}",
-                        str(want), str(times),
-                    )  # fmt: skip
+            for index in sorted({index for index, _ in found.items() ^ expected.items()}):
+                yield Violation(
+                    f"event is not {name} as often as it must be", f"program {kind.value}, event {index}",
+                    str(expected[index]), str(found[index]),
+                )  # fmt: skip
 
 
 def _unique(program: Sequence[Step]) -> list[int]:

@@ -16,7 +16,9 @@ Architecture invariant: imports plain data types only, nothing of the planner.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+import operator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from operator import attrgetter
@@ -36,6 +38,7 @@ from superkernel.sync.aicore.plan import (
     Pause,
     Run,
     Signal,
+    Step,
     awaited,
 )
 from superkernel.sync.verify_pairs import Accesses
@@ -55,11 +58,12 @@ class _Count:
     signals: dict[HartKind, list[Matrix]]
     events: dict[HartKind, list[int]]  # what each signal was called
     taken: list[int] = field(default_factory=list)  # step numbers, in order
+    published: tuple[int, Matrix | Vector] | None = None  # what was observed last: of which signal, and what
 
     @property
     def complete(self) -> int:
         """Signals that all setters have given."""
-        return min(len(rows) for rows in self.signals.values())
+        return min(map(len, self.signals.values()))
 
     @property
     def untaken(self) -> list[int]:
@@ -118,9 +122,11 @@ class Replay:
         while moved:
             moved = False
             for kind, program in self.plan.programs.items():
-                while self.at[kind] < len(program) and self._step(kind, program[self.at[kind]]):
-                    self.at[kind] += 1
+                at = self.at[kind]
+                while at < len(program) and self._step(kind, program[at], at + 1):
+                    at += 1
                     moved = True
+                self.at[kind] = at
             moved = self._pass_pause() or moved
         self._find_under_way("the end")
         stuck = []
@@ -183,15 +189,16 @@ class Replay:
         made = self.plan.events
         return [e for e in dict.fromkeys(events) if made[e].mode is not Mode.NOTIFY and made[e].flag == flag]
 
-    def _step(self, kind: HartKind, step: object) -> bool:
+    def _step(self, kind: HartKind, step: Step, number: int) -> bool:
+        """Whether a step can be executed, which it is then. `number`: its own."""
         if isinstance(step, (Pause, LaunchEnd)):
             return False
         mine = self.mine[kind]
         known, fenced = self.known[mine], self.fenced[mine]
-        number = self.at[kind] + 1
-        events = awaited(step) if isinstance(step, (Await, Run)) else ()
-        if not all(self._is_there(kind, events, e) for e in events):
-            return False
+        events = awaited(step)
+        for index in events:
+            if not self._is_there(kind, events, index):
+                return False
         if isinstance(step, Signal):
             self._signal(kind, self.plan.events[step.event], known.copy())
         elif isinstance(step, Drain):
@@ -256,43 +263,40 @@ class Replay:
         for index in dict.fromkeys(events):
             event = self.plan.events[index]
             if event.mode is Mode.NOTIFY:
-                signals = {k: self.words[k, index] for k in event.signallers}
+                published = self._observed(kind, event, [self.words[k, index] for k in event.signallers])
             else:
                 count = self.counts[event.flag, kind]
                 at = nth.setdefault(event.flag, len(count.taken))
                 nth[event.flag] += 1
-                signals = {k: rows[at] for k, rows in count.signals.items()}
-            self._observe(known, fenced, kind, event, signals)
+                if count.published is None or count.published[0] != at:  # else an operand has asked for it
+                    signals = [rows[at] for rows in count.signals.values()]
+                    count.published = at, self._observed(kind, event, signals)
+                published = count.published[1]
+            own = published[..., self.mine[kind]]
+            np.maximum(known, published, out=known)
+            np.maximum(fenced, own.diagonal() if own.ndim == 2 else own, out=fenced)
 
-    def _observe(
-        self, known: Matrix, fenced: Vector, kind: HartKind, event: Event, signals: Mapping[HartKind, Matrix]
-    ) -> None:
-        """The cores of a type observe all setters, or those of their groups."""
-        if event.mode is Mode.GROUP:
-            (rows,) = signals.values()
-            groups = self.plan.groups
-            of_group = rows.reshape(groups, -1, rows.shape[1]).max(axis=1)
-            published = np.repeat(of_group, len(known) // groups, axis=0)
-            own = published[:, self.mine[kind]].diagonal()
-        else:
-            published = np.maximum.reduce([np.maximum.reduce(rows) for rows in signals.values()])
-            own = published[self.mine[kind]]
-        np.maximum(known, published, out=known)
-        np.maximum(fenced, own, out=fenced)
+    def _observed(self, kind: HartKind, event: Event, signals: Sequence[Matrix]) -> Matrix | Vector:
+        """What all setters have published, or, by core of a type, those of its group."""
+        if event.mode is not Mode.GROUP:
+            published: Vector = functools.reduce(np.maximum, [np.maximum.reduce(rows) for rows in signals])
+            return published
+        (rows,) = signals
+        groups = self.plan.groups
+        of_group = rows.reshape(groups, -1, rows.shape[1]).max(axis=1)
+        return np.repeat(of_group, len(self.plan.cores(kind)) // groups, axis=0)
 
     def reached(self, accesses: Accesses) -> Reached:
         """What is known where the accesses begin."""
         of_core = [self.plan.kind(core) for core in range(self.plan.harts)]
         cores, subops = accesses.core.tolist(), accesses.subop.tolist()
         kinds = [of_core[core] for core in cores]
-        step = list(map(self.step_of.__getitem__, zip(kinds, subops, strict=True)))
+        step = np.fromiter(map(self.step_of.__getitem__, zip(kinds, subops, strict=True)), np.int64)
         operands = map(attrgetter("operand"), accesses.source)
-        waiting = map(self.row_of.get, zip(subops, operands, kinds, strict=True))
-        others = map(self.row_of.get, zip(subops, repeat(None), kinds, strict=False))
-        found = (one if here is None else here for here, one in zip(waiting, others, strict=True))
-        rows = [0 if first is None else first + core for first, core in zip(found, cores, strict=True)]
-        row = np.array(rows, np.int64)
-        return Reached(np.array(step, np.int64), row, self.known_at, self.fenced_at[row])
+        others = map(self.row_of.get, zip(subops, repeat(None), kinds, strict=False), map(operator.neg, cores))
+        waiting = map(self.row_of.get, zip(subops, operands, kinds, strict=True), others)
+        row = np.fromiter(waiting, np.int64) + accesses.core
+        return Reached(step, row, self.known_at, self.fenced_at[row])
 
 
 def check_counts(plan: AicorePlan, replay: Replay) -> Iterator[Violation]:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import random
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
 from random_plans import bytes_of, is_accepted
 from seeds import seeds
 
-from superkernel.analysis.random_plans import random_accesses, read, schedule_of, write
+from superkernel.analysis.random_plans import random_accesses, random_schedule, read, schedule_of, write
 from superkernel.core.tensor import Region
 from superkernel.scheduler.schedule import MemoryAccess, Space, Task
 from superkernel.sync import verify_pairs
 from superkernel.sync.plan import Plan, Set, Step, TaskStep, Wait
-from superkernel.sync.verify_pairs import RACES_MAX, Accesses, _Bundle, _Runs, _Stretches
+from superkernel.sync.verify_pairs import RACES_MAX, Accesses, _Bundle, _BundleColumns, _Runs, _Stretches
 
 
 def tasks_of(*rows: tuple[int, int, tuple[MemoryAccess, ...]]) -> list[Task]:
@@ -372,6 +373,33 @@ def test_pairs_come_in_blocks(many: bool, most: int, monkeypatch: pytest.MonkeyP
     assert max(len(one) for one, _ in blocks) < most + max(most, *np.bincount(later))
     assert most > 1 or all(len(set(other.tolist())) == 1 for _, other in blocks)
     assert [tuple(np.concatenate(column)) for column in zip(*blocks, strict=True)] == [tuple(earlier), tuple(later)]
+
+
+@pytest.mark.parametrize("some", [1, 5, 16])
+@pytest.mark.parametrize("seed", seeds(3))
+def test_regions_are_looked_at_in_parts(seed: int, some: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same pairs in the same order, and the same bytes that nobody wrote, however many regions there are in one."""
+
+    def found() -> tuple[list[tuple[list[int], list[int]]], list[tuple[int, int, int]]]:
+        accesses = Accesses(tasks)
+        pairs = [(earlier.tolist(), later.tolist()) for earlier, later in accesses.blocks()]
+        return pairs, [(task.index, low, high) for task, _, low, high in accesses.unwritten]
+
+    tasks = [*random_accesses(seed).tasks, *random_schedule(seed, subops=30).tasks]
+    whole = found()
+    assert sum(len(earlier) for earlier, _ in whole[0]) > 20
+    made: list[int] = []
+    first = _BundleColumns.__init__
+
+    def counted(self: _BundleColumns, regions: Any, some: slice, *rest: Any) -> None:
+        made.append(some.start)
+        first(self, regions, some, *rest)
+
+    monkeypatch.setattr(_BundleColumns, "__init__", counted)
+    monkeypatch.setattr(verify_pairs, "_REGIONS", some)
+    assert found() == whole
+    assert len(made) > 3
+    assert made == sorted(set(made))
 
 
 def test_a_gap_between_columns_is_no_order() -> None:
