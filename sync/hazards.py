@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import chain, islice
 from operator import attrgetter
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,6 +93,36 @@ class AccessColumns:
         before, access = self._source[earlier], self._source[later]
         tasks, place = (self.task.item(earlier), self.task.item(later)), _place((access.space, access.slot))
         return Witness(_HAZARDS[before.write, access.write], *tasks, place, *_pair(before, access))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Witnesses(Sequence[Witness]):
+    """Of pairs of accesses that conflict, by number: plans have many, and few of them are ever looked at. Each is made
+    when somebody asks for it."""
+
+    accesses: AccessColumns
+    pairs: Sequence[Sequence[int]]
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    @overload
+    def __getitem__(self, at: int) -> Witness: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Witness, ...]: ...
+    def __getitem__(self, at: int | slice) -> Witness | tuple[Witness, ...]:
+        if isinstance(at, slice):
+            return tuple(self.accesses.witness(*pair) for pair in self.pairs[at])
+        return self.accesses.witness(*self.pairs[at])
+
+    def __eq__(self, other: object) -> bool:
+        return tuple(self) == tuple(other) if isinstance(other, Witnesses | tuple) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
 
-from superkernel.core.counted import counted
 from superkernel.sync.aicore.plan import AICPU, AicoreBoundary, Event, Form, HartKind, Mode
 from superkernel.sync.plan import Witness
 from superkernel.target.aicore import AicoreTarget
@@ -55,18 +54,18 @@ class Notes:
         form, cost, wider, shortage = self._of_events(frozenset((e.mode, e.setters, e.to) for e in events))
         if not events and fences:
             form = Form.FENCE
-        if not witnesses and events:
-            reason = f"the level of synchronisation is {self.sync!r}"
-        elif witnesses:
-            reason = f"{counted(len(events), 'event')}: {witnesses[0]}"
+        if witnesses:
+            remark = ""
+        elif events:
+            remark = f"the level of synchronisation is {self.sync!r}"
         elif begins:
-            reason = "another launch: all before it is complete"
+            remark = "another launch: all before it is complete"
         elif fences:
-            reason = "every core reads only what it wrote itself"
+            remark = "every core reads only what it wrote itself"
         else:
-            reason = "nothing is read or overwritten that earlier synchronisation does not order"
+            remark = "nothing is read or overwritten that earlier synchronisation does not order"
         numbers = tuple([e.index for e in events])
-        return AicoreBoundary(subop, form, reason + shortage, numbers, fences, tuple(witnesses), implied, cost, wider)
+        return AicoreBoundary(subop, form, remark + shortage, numbers, fences, witnesses, implied, cost, wider)
 
     def _of_events(self, kinds: frozenset[_Kind]) -> tuple[Form, float, tuple[tuple[Form, float], ...], str]:
         """What events of some kinds have in common, wherever they stand: form, cost, wider forms with theirs, and what

@@ -35,11 +35,12 @@ Text form: `str(plan)`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
 
+from superkernel.core.counted import counted
 from superkernel.scheduler.schedule import Copies, Task
 from superkernel.sync.plan import Witness
 
@@ -268,17 +269,24 @@ ServiceProgram = tuple[ServiceStep, ...]
 
 @dataclass(frozen=True, slots=True)
 class AicoreBoundary:
-    """What stands ahead of a sub-operator, and why: `witnesses` are conflicts that nothing earlier orders."""
+    """What stands ahead of a sub-operator, and why: `witnesses` are conflicts that nothing earlier orders, and `remark`
+    is what else there is to say."""
 
     subop: int
     form: Form
-    reason: str
+    remark: str
     events: tuple[int, ...]
     fences: tuple[HartKind, ...]
-    witnesses: tuple[Witness, ...]
+    witnesses: Sequence[Witness]
     implied: int
     cost_ns: float
     alternatives: tuple[tuple[Form, float], ...]
+
+    @property
+    def reason(self) -> str:
+        """In words."""
+        told = f"{counted(len(self.events), 'event')}: {self.witnesses[0]}" if self.witnesses else ""
+        return told + self.remark
 
 
 @dataclass(frozen=True)

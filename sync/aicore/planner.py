@@ -25,6 +25,7 @@ Here is the walk over the schedule and the choice of events; `events` keeps the 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from itertools import chain
 from typing import TypeAlias
 
 from superkernel.core.collection import paused
@@ -53,7 +54,7 @@ from superkernel.sync.aicore.plan import (
     receiver_of,
 )
 from superkernel.sync.aicore.unsatisfied import FEW, Conflicts, FewConflicts, Unsatisfied
-from superkernel.sync.hazards import FoundConflicts, find_all
+from superkernel.sync.hazards import FoundConflicts, Witnesses, find_all
 from superkernel.target.aicore import AicoreTarget
 
 Families: TypeAlias = Mapping[Family, tuple[list[tuple[HartKind, HartKind]], int]]
@@ -106,7 +107,7 @@ class _Planner:
         tilings = enumerate(schedule.tilings)
         self.barriers = {i: t.barriers for i, t in tilings if isinstance(t, AicoreTiling) and t.barriers}
         of_type = {kernel: self._types_of(kernel) for kernel in AicoreKernelType}
-        # The types of cores that a sub-operator runs on.
+        # The types of cores that a sub-operator runs on; none runs what NumPy computes.
         self.kinds = [of_type[t.kernel_type] if isinstance(t, AicoreTiling) else () for t in schedule.tilings]
 
     def _types_of(self, kernel: AicoreKernelType) -> tuple[HartKind, ...]:
@@ -121,7 +122,7 @@ class _Planner:
             self.busy[task.subop].add(task.core)
         for sub in self.schedule.subops:
             self._open()
-            if not isinstance(self.schedule.tilings[sub.index], AicoreTiling):
+            if not self.kinds[sub.index]:
                 self._pause(sub.index)
             else:
                 if sub.index in self.cuts and sub.index > self.start:
@@ -181,7 +182,7 @@ class _Planner:
                     self.events.take(earlier, kind, subop)
         here = self._conflicts(subop)
         needs, missing, implied = here.unsatisfied(self.events.known)
-        witnesses = [self.found.accesses.witness(*pair) for pair in missing[:_WITNESSES].accesses]
+        witnesses = Witnesses(self.found.accesses, missing[:_WITNESSES].accesses)
         words, families = self._notified(needs)
         for event in words:
             before[event.receivers[0]].append(event.index)
@@ -198,21 +199,20 @@ class _Planner:
         fences = self._fences(subop, here, waits, fenced)
         for kind in self.harts.types:
             row = self.steps[kind][subop]
-            drained = self._drain_pending(subop, kind)
-            taken = (e for es in (before[kind], *waits[kind].values()) for e in es) if drained else ()
-            taking = {self.events.made[e].family for e in taken}
-            row += [Await(e.index, subop) for e in drained if e.family not in taking]
-            row += [Await(e, subop) for e in before[kind]]
+            behind: list[Await] = []  # what takes earlier counts of their flags
+            if drained := self._drain_pending(subop, kind):
+                taken = {self.events.made[e].family for es in (before[kind], *waits[kind].values()) for e in es}
+                row += [Await(e.index, subop) for e in drained if e.family not in taken]
+                behind = [Await(e.index, subop) for e in drained if e.family in taken]
+            if before[kind]:
+                row += [Await(e, subop) for e in before[kind]]
             if kind in self.kinds[subop]:
                 self._add_run(row, subop, kind, waits[kind], fences.get(kind, set()))
             else:
                 assert not waits[kind]
-            # Behind what takes earlier counts of their flags.
-            row += [Await(e.index, subop) for e in drained if e.family in taking]
-        events = tuple(dict.fromkeys([e for k in self.harts.types for e in before[k]] + [
-            e for k in self.harts.types for es in waits[k].values() for e in es
-        ]))  # fmt: skip
-        made = [self.events.made[e] for e in events]
+            row += behind
+        events = dict.fromkeys(chain(*before.values(), *(es for row in waits.values() for es in row.values())))
+        made = list(map(self.events.made.__getitem__, events))
         begins = subop > 0 and subop == self.start
         self.boundaries.append(self.notes.boundary(subop, made, tuple(fences), witnesses, implied, begins=begins))
 
@@ -264,7 +264,7 @@ class _Planner:
         may serve; what of it has the same flags is taken first, whichever operand the kernel comes to first. `latest`:
         what some operand of the kernel needs, so that an event of all cores behind no more comes early enough."""
         for family, (keys, last) in families.items():
-            here = {kind: {self.events.made[e] for es in row.values() for e in es} for kind, row in waits.items()}
+            here = {k: {self.events.made[e] for es in row.values() for e in es} for k, row in waits.items() if row}
             receivers = {receiver for _, receiver in keys}
             event = (
                 self.events.find(family, last, receivers, here)
@@ -275,12 +275,13 @@ class _Planner:
             for key in keys:
                 operands.setdefault(key[1], set()).update(needs[key].operands)
             for receiver, needing in operands.items():
-                ahead = self.events.ahead(event, receiver, here[receiver])
+                mine = here.get(receiver, ())
+                ahead = self.events.ahead(event, receiver, mine)
                 for operand in needing:
                     row = waits[receiver].setdefault(operand, [])
                     row += [e.index for e in ahead if e.index not in row]
                 for earlier in ahead:
-                    if earlier not in here[receiver]:
+                    if earlier not in mine:
                         self.events.take(earlier, receiver, subop)
 
     def _families(self, needs: Unsatisfied) -> Families:
@@ -367,7 +368,7 @@ class _Planner:
         found: dict[HartKind, set[int]] = {}
         for hart, wanted, at in here.unfenced(fenced) if self.early_start else ():
             kind = self.harts.kinds[hart]
-            if all(self.events.returned[e][hart] < wanted for e in waits[kind].get(at, ())):
+            if all(self.events.returned[e].item(hart) < wanted for e in waits[kind].get(at, ())):
                 found.setdefault(kind, set()).add(at)
         for core in self.busy[subop] if found else ():  # a core without units passes no fence
             if self.harts.kinds[core] in found:

@@ -24,7 +24,7 @@ ROUNDS_MAX = 3  # a kernel has four wait entries; one may be a fence
 FEW = 48  # conflicts that are looked at one by one, which takes less time than columns of so few
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Dependence:
     """What lacks between harts of two types: its conflicts, the last sub-operator that must be known, whether all are
     between harts of one group, and the operands."""
