@@ -340,6 +340,7 @@ class _Ablation:
         self.io = kernel._io(list(arrays.values()))
         self.known: dict[tuple[Options, bool], Measured] = {}
         self.numpy_us: dict[tuple[str, ...], float] = {}  # by nodes, as first measured: no row differs by its noise
+        self.lines_all_on: list[Timeline] = []  # of the other rows they would take memory for nothing
 
     def run(self, sensitivity: bool) -> Ablation:
         """All rows."""
@@ -387,8 +388,7 @@ class _Ablation:
         single = self.measured(tables, single=True)
         full, fused = self.measured(tables), self.measured(self.all_on)
         cycle_ns = self.target.nanoseconds(1)
-        traced = fused.compiled.executable.simulate(self.io, mode="timing", races=False, trace=True)
-        chain = sync_lower_bound(fused.compiled, [Timeline.of(fused.compiled, launch) for launch in traced.launches])
+        chain = sync_lower_bound(fused.compiled, self.lines_all_on)
         free = unsynchronised_cycles(fused.compiled, self.io, self.shared)
         free_us = None if free is None else dataclasses.replace(fused, cycles=free).time_us()
         before, after = (
@@ -425,7 +425,10 @@ class _Ablation:
         options = dataclasses.replace(self.options, **on)
         found = self.known.get((options, single))
         if found is None:
-            found = self.known[options, single] = self.measure(self.compiled(options), single=single)
+            found, lines = self.measure(self.compiled(options), single=single)
+            self.known[options, single] = found
+            if not single and options == dataclasses.replace(self.options, **self.all_on):
+                self.lines_all_on = lines
         return found
 
     def compiled(self, options: Options) -> AicoreCompiled:
@@ -440,15 +443,16 @@ class _Ablation:
     def compiled_anew(self, options: Options) -> AicoreCompiled:
         return compile_graph(self.graph, self.target, options, AicoreBackend(self.shared))
 
-    def measure(self, compiled: AicoreCompiled, *, single: bool = False) -> Measured:
+    def measure(self, compiled: AicoreCompiled, *, single: bool = False) -> tuple[Measured, list[Timeline]]:
         run = compiled.executable.simulate(self.io, mode="timing", races=False, trace=True, single=single)
         lines = [Timeline.of(compiled, launch, single=single) for launch in run.launches]
         subops = compiled.schedule.subops
-        return Measured(
+        found = Measured(
             compiled, single, len(lines), sum(line.end - line.begin for line in lines),
             tuple(line.split() for line in lines), _same_line(run.launches, compiled.plan.total),
             sum(self.numpy_us.setdefault(subops[call.subop].nodes, call.us) for call in run.between),
         )  # fmt: skip
+        return found, lines
 
     # Sensitivity ------------------------------------------------------------------------------------------------------
 
