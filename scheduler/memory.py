@@ -81,8 +81,12 @@ def plan_memory(
     offsets, arena = _offsets(places, touched, roomy_bytes) if touched is not None and lives else places.smallest
     blob = _Blob(constants, buffers, align)
     addresses = []
+    packed: dict[tuple[int, int], Mapping[int, Pack]] = {}  # asked once: many sub-operators share body and tiling
     for sub, tiling in zip(subops, tilings, strict=True):
-        packs = tiling.packs(sub.body)
+        identity = id(sub.body), id(tiling)
+        packs = packed.get(identity)
+        if packs is None:
+            packs = packed[identity] = tiling.packs(sub.body)
         row = []
         for i, name in enumerate(sub.values):
             root, inner = _root(name, parents)

@@ -63,7 +63,9 @@ def place(
     """Place the sub-operators of a grouping on `cores` cores (1 to 64), with kernels that keep to a limit of working
     memory in bytes on each."""
     placer, order = _placed(grouping, target, cores, options or Options(), families, workspace_max)
-    subops = tuple(replace(grouping.subops[i], index=at) for at, i in enumerate(order))
+    subops = tuple(
+        sub if sub.index == at else replace(sub, index=at) for at, sub in enumerate(grouping.subops[i] for i in order)
+    )
     rows = [placer.placed[i] for i in order]
     tilings = tuple(p.partition.tiling for p in rows)
     touched = placer.touched(order) if placer.cores > 1 else None

@@ -137,8 +137,10 @@ def _task(code: X86Code, index: int, task: TaskSpec) -> None:
     room = _aligned_room(count, pushed=task.checked is not None)
     if room:
         code.add_number(RSP, -room)
-    for space in {place.space for place in task.operands} & _BASES.keys():
-        code.load(_BASES[space], RDI, abi.OFFSET[space.value])
+    spaces = {place.space for place in task.operands}
+    for space, base in _BASES.items():
+        if space in spaces:
+            code.load(base, RDI, abi.OFFSET[space.value])
     for number in range(len(_ARGUMENTS), count):
         _argument(code, RAX, task, number)
         code.store(RSP, 8 * (number - len(_ARGUMENTS)), RAX)

@@ -12,6 +12,7 @@ from superkernel.core.arrays import same_contents
 from superkernel.core.errors import Violation
 from superkernel.ir.body import Role
 from superkernel.scheduler.schedule import MemoryAddress, Schedule, Space
+from superkernel.scheduler.tiling import Pack
 
 
 def digest(parts: Iterable[str]) -> str:
@@ -28,8 +29,12 @@ def wrong_constants(
 ) -> Iterator[Violation]:
     """Constants that do not lie where a kernel was told, packed as its tiling wants them."""
     slots = {slot.offset: slot for slot in schedule.constants}
+    packed: dict[tuple[int, int], Mapping[int, Pack]] = {}  # asked once: many sub-operators share body and tiling
     for sub, tiling, row in zip(schedule.subops, schedule.tilings, addresses, strict=True):
-        packs = tiling.packs(sub.body)
+        identity = id(sub.body), id(tiling)
+        packs = packed.get(identity)
+        if packs is None:
+            packs = packed[identity] = tiling.packs(sub.body)
         for i, (value, operand, address) in enumerate(zip(sub.values, sub.body.operands, row, strict=True)):
             if operand.role is not Role.CONSTANT or not operand.type.nbytes:
                 continue

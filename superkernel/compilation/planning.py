@@ -104,5 +104,11 @@ def _grouped(graph: Graph, planner: Planner[TargetT, Any, Any]) -> tuple[Graph, 
 def _with_names(grouping: Grouping, planner: Planner[TargetT, Any, Any]) -> Grouping:
     """The grouping whose sub-operators know their kernels' canonical names."""
     name_of, target = planner.kernels.name_of, planner.job.target
-    named = (replace(sub, kernel_name=name_of(sub.kernel, sub.body, target)) for sub in grouping.subops)
+    known: dict[tuple[str, int], str] = {}  # equal layers share their bodies
+    named = []
+    for sub in grouping.subops:
+        key = sub.kernel, id(sub.body)
+        if key not in known:
+            known[key] = name_of(sub.kernel, sub.body, target)
+        named.append(replace(sub, kernel_name=known[key]))
     return replace(grouping, subops=tuple(named))

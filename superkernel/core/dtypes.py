@@ -72,6 +72,8 @@ class DType(Enum):
             return thing
         if isinstance(thing, str) and thing in _BY_NAME:
             return _BY_NAME[thing]
+        if isinstance(thing, np.dtype) and (known := _BY_NUMPY.get(thing)) is not None:  # asked for every constant
+            return known
         try:
             key = np.dtype(thing)  # type: ignore[call-overload]
         except TypeError as error:

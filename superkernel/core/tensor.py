@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise, product
 from math import gcd, prod
 from operator import itemgetter
@@ -75,6 +75,11 @@ class TensorType:
 
 def row_major_strides(shape: Sequence[int]) -> tuple[int, ...]:
     """Strides in elements of a dense row-major tensor."""
+    return _row_major(tuple(shape))
+
+
+@lru_cache(maxsize=4096)  # grouping asks for the same few shapes at every step
+def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
     strides, step = [], 1
     for extent in reversed(shape):
         strides.append(step)
