@@ -22,7 +22,7 @@ enum {
   SK_ERROR_CPU = 3,        // this CPU lacks what the code was compiled for
   SK_ERROR_THREADS = 4,    // no plan for so few threads, or the system refuses them
   SK_ERROR_MEMORY = 5,
-  SK_ERROR_ARGUMENT = 6,  // a pointer that is null or not aligned, or an output that overlaps something
+  SK_ERROR_ARGUMENT = 6,  // an address that is null or not aligned, an output that overlaps something, threads < 0
   SK_ERROR_DATA = 7,      // values of the inputs are out of the range that an operator demands
   SK_ERROR_WATCHDOG = 8,  // no core could go on, or one waited for longer than option `watchdog_ms`
   SK_ERROR_NESTED = 9,    // this very thread is inside a run

@@ -164,6 +164,7 @@ SkStatus open(const Description& library, const char* model, std::int32_t thread
   if (opened == nullptr) return failed(SK_ERROR_ARGUMENT, "there is nowhere to put the model");
   *opened = nullptr;
   if (model == nullptr) return failed(SK_ERROR_ARGUMENT, "the model's name is null");
+  if (threads < 0) return failed(SK_ERROR_ARGUMENT, "%" PRId32 " is no number of threads", threads);
   const auto info = std::ranges::find_if(library.infos, [&](auto& i) { return std::strcmp(i.name, model) == 0; });
   if (info == library.infos.end()) return no_model(library, model);
   const Model& found = library.models[static_cast<std::size_t>(info - library.infos.begin())];

@@ -40,4 +40,4 @@ def run(args: argparse.Namespace, load_model: Callable[[argparse.Namespace], Ker
             load_model(argparse.Namespace(**{**vars(args), "model": model, "threads": threads}))
             for threads in dict.fromkeys((args.threads, *args.also_threads))
         ]
-    return superkernel.export(kernels, args.output, compiler=args.compiler)
+    return superkernel.export(kernels, args.output, manifest=args.manifest, compiler=args.compiler)

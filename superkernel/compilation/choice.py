@@ -168,9 +168,9 @@ class KernelChooser:
                 raise error from None
         return bool(refused)
 
-    def require_listed(self, subops: Sequence[SubOperator], files: Sequence[str]) -> None:
-        """That sub-operators have kernels which manifests hold. Raises ManifestError with all that have not, and what
-        `_fitting` raises."""
+    def require_listed(self, subops: Sequence[SubOperator], files: Sequence[str]) -> Manifest:
+        """What manifests list together, which is all that sub-operators need. Raises ManifestError with all that is
+        missing, and what `_fitting` raises."""
         listed = self._fitting(files, "argument 'manifest'")
         chosen = [(sub, self.selection_of(sub)) for sub in subops]
         raise_all(
@@ -181,6 +181,7 @@ class KernelChooser:
                 if not listed.holds(selection.row, selection.requirement.op, self._rows)
             ],
         )
+        return listed
 
     def manifest_of(self, model: str, subops: Sequence[SubOperator], symbols: Sequence[Sequence[str]]) -> Manifest:
         """The manifest of a model: the kernels that its sub-operators have, with the symbols of their functions."""

@@ -139,6 +139,8 @@ int main(void) {
   fail("header");
   if (zoo_open("elsewhere", 1, 0, &other) != SK_ERROR_MODEL || other != NULL) return 7;
   fail("fourth");
+  if (zoo_mlp_create(-1, &model) != SK_ERROR_ARGUMENT) return 12;
+  fail("none");
   if (zoo_counter_create(1, &counter) != SK_ERROR_THREADS) return 8;
   fail("few");
   if (zoo_counter_create(4, &counter) != SK_OK) return 9;
@@ -289,16 +291,17 @@ def test_a_program_for_one_model(zoo: Zoo, compiler: str, standard: str, static:
     y = zoo.kernels["mlp"][1].run(x=x).outputs["y"]
     assert lines[0] == f"8 64 1 {sk.__version__}"
     assert [float.fromhex(word) for word in lines[1].split()] == y.reshape(-1).tolist()
-    assert lines[2:8] == [
+    assert lines[2:9] == [
         "null: input 'x' is null",
         "crooked: input 'x' is not aligned to 4 bytes",
         "same: output 'y' overlaps input 'x'",
         "header: model 'mlp': the program's header is of another export of library zoo",
         "fourth: library zoo has no model 'elsewhere'; it has: mlp, bytes, counter",
+        "none: -1 is no number of threads",
         "few: model 'counter' has no plan for 1 threads; the smallest is for 2",
     ]
-    assert lines[8:10] == ["-8.5 0.5", "0.5"]
-    manifest = Manifest.from_json(json.loads(lines[10]))
+    assert lines[9:11] == ["-8.5 0.5", "0.5"]
+    manifest = Manifest.from_json(json.loads(lines[11]))
     assert manifest == zoo.shared.manifest
     assert manifest.models == {"mlp", "bytes", "counter"}
 
@@ -496,6 +499,10 @@ def test_a_fourth_model_is_refused_by_its_key(zoo: Zoo, tmp_path: Path) -> None:
     merge(kernels[0].manifest() for kernels in zoo.kernels.values()).save(listed)
     made = sk.export(zoo.kernels, tmp_path / "libthree.so", manifest=listed)
     assert made.manifest == zoo.shared.manifest
+    assert not made.idle
+    fewer = sk.export({"mlp": zoo.kernels["mlp"]}, tmp_path / "libfewer.so", manifest=listed)
+    assert {*fewer.idle} == made.manifest.kernels.keys() - zoo.kernels["mlp"][0].manifest().kernels.keys() != set()
+    assert f"needed by none of these models: {fewer.idle[0]}" in str(fewer)
     fourth = sk.compile(models.transformer(layers=1), threads=1)
     with pytest.raises(sk.ManifestError) as caught:
         sk.export({**zoo.kernels, "fourth": fourth}, tmp_path / "libfour.so", manifest=listed)

@@ -32,9 +32,10 @@ def export(
         raise InputError("not the name of a library", expected="libNAME.so or libNAME.a", found=repr(path.name))
     name, kind = found.groups()
     library = contents(name, models)
-    if manifest:
-        for _, plan in library.plans:
-            plan.chooser.require_listed(plan.schedule.subops, manifest)
+    listed: set[str] = set()
+    for _, plan in library.plans if manifest else ():
+        listed |= plan.chooser.require_listed(plan.schedule.subops, manifest).kernels.keys()
+    held = library.manifest()
     text = header(library, SOURCES / "include")
     toolchain, objects = find_toolchain(compiler), library.objects()
     with tempfile.TemporaryDirectory(prefix="superkernel-") as place:
@@ -61,7 +62,8 @@ def export(
         str(path),
         str(beside),
         {model.name: tuple(plan.cores for plan in model.plans) for model in library.models},
-        library.manifest(),
+        held,
+        tuple(sorted(listed - held.kernels.keys())),
         sum(map(memory_bytes, objects)),
         tables.constants.nbytes,
         file_bytes,
