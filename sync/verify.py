@@ -135,7 +135,8 @@ def _is_stepwise(plan: Plan, accesses: Accesses) -> bool:
         return True  # not even their ranges meet
 
     def beside(one: Numbers, other: Numbers) -> NDArray[np.bool_]:
-        found: NDArray[np.bool_] = (subop[one] == subop[other]) & (core[one] != core[other])
+        found: NDArray[np.bool_] = subop[one] == subop[other]
+        found[found] = core[one[found]] != core[other[found]]
         return found
 
     return next(accesses.racing(beside), None) is None

@@ -238,8 +238,8 @@ class _Planner:
             joined = 0
         if self.early_start:
             operands = sorted({*waits, *fences})
-            entries = tuple(OperandWait(o, tuple(waits.get(o, ())), o in fences) for o in operands)
-            row.append(Run(subop, entries, joined))
+            entries = [OperandWait(o, tuple(waits.get(o, ())), o in fences) for o in operands]
+            row.append(Run(subop, tuple(entries), joined))
             return
         row += [Await(e, subop) for e in sorted({e for es in waits.values() for e in es})]
         row.append(Run(subop, barriers=joined))

@@ -143,10 +143,9 @@ class FewConflicts:
 
     def unsatisfied(self, known: Known, uses: NDArray[np.int64] | None = None) -> tuple[Unsatisfied, FewConflicts, int]:
         """What is missing at some uses, or at all; the conflicts that show it; the number of those implied."""
-        needed = [row for row in self.rows if row[5] >= 0]
         at = known.item
-        missing = [row for row in needed if at(row[9]) < row[5]]
-        implied = len(needed) - len(missing)
+        missing = [row for row in self.rows if at(row[9]) < row[5]]  # -1 is known of everybody
+        implied = len(self.rows) - [row[5] for row in self.rows].count(-1) - len(missing)
         if uses is not None:
             some = uses.tolist()
             missing = [row for row in missing if row[8] in some]
