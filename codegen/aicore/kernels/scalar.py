@@ -32,6 +32,7 @@ class ControlBuilder(HostBuilder):
         self.operands = [kb.operand(k) for k in range(operands)]
         self.scratch = Address(SCRATCH, 0)
         self.begin, self.end = ir.Constant(I64, 0), ir.Constant(I64, units)  # of the host's tiling, all of them
+        self._sizes = None  # of tensors: all are known
 
     def offset(self, base: ir.Value | Address, nbytes: Index) -> ir.Value | Address:
         """`base` moved on by bytes; an `Address` stays one."""
