@@ -445,10 +445,10 @@ def report(
     killed, or could not be run. `progress`: a line for each, of so many."""
     total: Counter[str] = Counter()
     killed: Counter[str] = Counter()
-    wrong = 0
+    wrong = missing = 0
     for number, (mutant, result) in enumerate(results, 1):
         if isinstance(result, str):
-            wrong += 1
+            wrong, missing = wrong + 1, missing + 1
             print(f"not run, {result}: {mutant}", flush=True)
             continue
         if progress:
@@ -467,7 +467,8 @@ def report(
     for file in total:
         print(f"{killed[file]:5} of {total[file]:5} killed  {file}")
     score = killed.total() / max(1, total.total())
-    print(f"{killed.total()} of {total.total()} killed, {100 * score:.1f} %; {len(listed)} are listed as equivalent")
+    rest = f"; {missing} were not run" * bool(missing) + f"; {len(listed)} are listed as equivalent"
+    print(f"{killed.total()} of {total.total()} killed, {100 * score:.1f} %{rest}")
     return wrong
 
 

@@ -308,6 +308,8 @@ def test_what_is_alive_or_listed_wrongly_is_an_error(capsys: pytest.CaptureFixtu
     killed, alive = mutant_runs.Result("test_few", 1, 0), mutant_runs.Result("", 1, 0)
     assert mutants.report([(first, killed), (second, alive)], set()) == 1
     assert "alive after 1 tests" in capsys.readouterr().out
+    assert mutants.report([(first, killed), (second, "its tests fail")], set()) == 1
+    assert "1 of 1 killed, 100.0 %; 1 were not run" in capsys.readouterr().out
     assert mutants.report([(first, killed), (second, alive)], {second.key}) == 0
     assert "1 of 1 killed, 100.0 %; 1 are listed" in capsys.readouterr().out
     assert mutants.report([(first, killed), (second, alive)], {first.key, second.key}) == 1
