@@ -3,10 +3,11 @@
     python bench/estimates.py [--target a3] [--quick] [--only PATTERN ...] [--json]
 
 A problem is a graph of one operator. Its estimate is that of the longest range, as placement sees it
-(`AicoreTiling.contended_cycles`); the simulated cycles are those of a whole launch, start of its code included, which
-estimates know nothing of: 500 to 1,500 cycles. Kernels of vector cores are simulated warm (the second of two launches):
-in a model others have just written what they read, and that is what their estimates assume. Kernels of the cube are
-simulated cold: their estimates take all bytes from HBM once.
+(`AicoreTiling.contended_cycles`); a convolution's is with its changes of layout, and the flags between them. The
+simulated cycles are those of a whole launch, start of its code included, which estimates know nothing of: 500 to 1,500
+cycles. Kernels of vector cores are simulated warm (the second of two launches): in a model others have just written
+what they read, and that is what their estimates assume. Kernels of the cube are simulated cold: their estimates take
+all bytes from HBM once (of a convolution the weights: its image was just written).
 
 Below the rows, by kind and in all: `ratio`, simulated by estimated, smallest, geometric mean and largest; `rank`,
 the share of pairs of problems that the estimate orders as the simulator does; `regret`, what the tiling that is taken
@@ -47,7 +48,9 @@ ATTENTION = ((12, 197, 197, 64), (8, 512, 512, 64), (16, 1024, 1024, 64), (16, 1
 # Images, channels, height and width, channels of the result, window, stride.
 CONVOLUTIONS = (
     (1, 3, 224, 64, 7, 2), (1, 16, 112, 16, 3, 1), (1, 32, 112, 32, 3, 1), (1, 64, 56, 64, 3, 1), (1, 64, 56, 64, 1, 1),
-    (1, 16, 112, 64, 1, 1), (1, 256, 14, 256, 3, 1), (8, 64, 56, 64, 3, 1),
+    (1, 16, 112, 64, 1, 1), (1, 256, 14, 256, 3, 1), (8, 64, 56, 64, 3, 1), (1, 128, 28, 128, 3, 1),
+    (1, 512, 7, 512, 3, 1), (1, 64, 56, 256, 1, 1), (1, 256, 56, 64, 1, 1), (1, 128, 56, 128, 3, 2),
+    (1, 1024, 14, 256, 1, 1), (1, 256, 14, 1024, 1, 1), (8, 128, 28, 128, 3, 1),
 )  # fmt: skip
 VECTOR: dict[str, Callable[[sk.GraphBuilder, sk.Value, sk.Value], sk.Value]] = {
     "add": lambda b, x, y: x + y,
@@ -153,12 +156,17 @@ def row(problem: Problem, target: str | AicoreTarget) -> Row:
         assert isinstance(tiling, AicoreTiling)
         spans = {(t.begin, t.end) for t in schedule.tasks if t.subop == index}
         estimated += max((tiling.contended_cycles(sub.body, *span, taken.target) for span in spans), default=0.0)
-    if len(own) == 1:
-        sub, family = schedule.subops[own[0]], family_of(schedule.subops[own[0]].kernel)
+    for boundary in taken.plan.boundaries:
+        events = [taken.plan.events[event] for event in boundary.events]
+        estimated += max((taken.target.flag_cycles(event.mode.value) for event in events), default=0)
+    tilings = enumerate(schedule.tilings)
+    on_cube = [i for i, t in tilings if isinstance(t, AicoreTiling) and t.kernel_type.uses_cube]
+    for index in on_cube or own:  # one, without changes of layout beside it
+        sub, family = schedule.subops[index], family_of(schedule.subops[index].kernel)
         others = [t for t in family.tilings(sub.kernel, sub.body, taken.target) if isinstance(t, AicoreTiling)]
         offered = max(1, len(others))
         for other in others:
-            if other != schedule.tilings[own[0]]:
+            if other != schedule.tilings[index]:
                 with mock.patch.object(type(family), "tilings", return_value=(other,)):
                     best = min(best, _simulated(graph, target, problem.warm)[1])
     return Row(problem.kind, problem.name, estimated, simulated, best, offered)

@@ -3,10 +3,10 @@
 Model: L2 is cold where a run begins. A sub-operator's first touch of a constant misses: its cores bring the bytes at
 `hbm.core_bytes_per_cycle` each, those that several cores read in equal shares. What is in L2 comes at the rate of the
 core's own path. What that makes of a kernel, which may hide much of it behind its other engines, its family says, by
-its cost on targets that differ. A family that has misses in its cost is asked with HBM as it is and with an HBM that
-costs nothing; one that has not, on the target and on one whose paths are as slow as misses. By how much of what could
-miss is a constant that does, the sub-operator lies between the two. Sub-operators follow one another on the cores of
-their types, and wait for the plan's events.
+its cost on targets that differ. A family that has misses in its cost (`AicoreTiling.missed`) is asked with HBM as it is
+and with an HBM that costs nothing; one that has not, on the target and on one whose paths are as slow as misses. By how
+much of what could miss is a constant that does, the sub-operator lies between the two. Sub-operators follow one another
+on the cores of their types, and wait for the plan's events.
 
 Early-Start: a kernel that waits for its operands brings constants meanwhile, as long as the wait is and as far as its
 local memory has room (HELD of it).
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.ir.body import Body
+from superkernel.ir.body import Role
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.schedule import MemoryAccess, Schedule, Space, Task
 from superkernel.sync.aicore.plan import AicorePlan, CoreKind, HartKind, LaunchEnd, Pause, Run
@@ -93,23 +93,23 @@ def demands_of(schedule: Schedule, plan: AicorePlan, target: AicoreTarget) -> tu
     seen = _Seen(schedule)
     miss_gb_per_s = target.hbm.core_bytes_per_cycle * target.device.clock_mhz / 1000
     slow = target.replaced({path: min(miss_gb_per_s, float(str(target.value(path)))) for path in _PATH.values()})
-    warm = target.replaced({"hbm.core_bytes_per_cycle": FREE_BYTES_PER_CYCLE, "hbm.latency_ns": 0})
+    free_gb_per_s = FREE_BYTES_PER_CYCLE * target.device.clock_mhz / 1000
+    warm = target.replaced(
+        {
+            "hbm.core_bytes_per_cycle": FREE_BYTES_PER_CYCLE, "hbm.rate_gb_per_s": free_gb_per_s, "hbm.latency_ns": 0,
+        }
+    )  # fmt: skip
     found = []
     for sub, tiling, tasks in zip(schedule.subops, schedule.tilings, rows, strict=True):
         if isinstance(tiling, AicoreTiling) and tasks:
             spans = {(t.begin, t.end) for t in tasks}
-            cost = {span: _costs(tiling, sub.body, span, (target, warm, slow)) for span in spans}
-            found.append(_demand(tasks, cost, plan, target, seen))
+            hit, cold = (warm, target) if tiling.missed else (target, slow)
+            cost = {
+                span: (tiling.contended_cycles(sub.body, *span, hit), tiling.contended_cycles(sub.body, *span, cold))
+                for span in spans
+            }
+            found.append(_demand(tasks, cost, tiling.missed, plan, target, seen))
     return tuple(found)
-
-
-def _costs(
-    tiling: AicoreTiling, body: Body, span: tuple[int, int], targets: tuple[AicoreTarget, AicoreTarget, AicoreTarget]
-) -> tuple[float, float, bool]:
-    """Cycles with all in L2, with all missing, and whether the family itself has misses in its cost, those of what
-    several cores read in equal shares. `targets`: as it is, with an HBM that costs nothing, with paths like misses."""
-    cold, hit, slow = (tiling.contended_cycles(body, *span, target) for target in targets)
-    return (hit, cold, True) if cold > hit else (hit, slow, False)
 
 
 def times_of(
@@ -185,11 +185,14 @@ class _Seen:
 
 def _demand(
     tasks: Sequence[Task],
-    cost: Mapping[tuple[int, int], tuple[float, float, bool]],
+    cost: Mapping[tuple[int, int], tuple[float, float]],
+    could_miss: Collection[Role],
     plan: AicorePlan,
     target: AicoreTarget,
     seen: _Seen,
 ) -> Demand:
+    """`cost`: cycles of each range with what could miss in L2, and with it missing. `could_miss`: what that is in the
+    family's cost, none: it has no misses in it."""
     outside = [a for t in tasks for a in t.accesses if a.space in _FIRST_TOUCHED]
     sharers = Counter((a.space, a.slot, r) for t in tasks for a in t.accesses if not a.write for r in a.regions)
     miss_rate = float(target.hbm.core_bytes_per_cycle)
@@ -207,7 +210,8 @@ def _demand(
         read = share = missed = constant = 0.0
         for access, region in ((a, r) for a in task.accesses if not a.write for r in a.regions):
             read += region.nbytes
-            share += region.nbytes / sharers[access.space, access.slot, region]
+            role = Role.CONSTANT if access.space is Space.CONSTANT else Role.INPUT
+            share += region.nbytes / sharers[access.space, access.slot, region] if role in could_miss else 0.0
             constant += region.nbytes if access.space is Space.CONSTANT else 0
             if access.space in _FIRST_TOUCHED:
                 fresh = seen.fresh(access, region.start, region.stop)
@@ -216,8 +220,8 @@ def _demand(
                 if access.space is Space.CONSTANT and fresh:
                     missed += own
                     ranges.append((region.start, region.stop))
-        cycles, slowly, shared = cost[task.begin, task.end]
-        could = share if shared else read  # miss
+        cycles, slowly = cost[task.begin, task.end]
+        could = share if could_miss else read
         whole &= constant / rate <= PARTS * max(cycles, float(target.dma.startup_cycles))
         hit = max(hit, cycles)
         cold = max(cold, cycles + (slowly - cycles) * (missed / could if could else 0.0))

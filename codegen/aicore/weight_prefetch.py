@@ -193,10 +193,12 @@ class _Chooser:
         taken: list[PrefetchTask] = []
         times, notes = self.cold, dict[int, str]()
         for demand in candidates:
-            task, notes[demand.subop] = self._try(demand, taken, times)
+            prefetched = [*(t.demand.subop for t in taken), demand.subop]
+            after = times_of(self.demands, self.plan, self.target, prefetched)
+            task, notes[demand.subop] = self._try(demand, taken, times.gain[demand.subop], after)
             if task is not None:
                 taken = sorted([*taken, task], key=lambda t: (t.demand.subop, t.release))
-                times = times_of(self.demands, self.plan, self.target, [t.demand.subop for t in taken])
+                times = after
         return taken, times, notes
 
     def _result(self, taken: Sequence[PrefetchTask], times: Times) -> WeightPrefetch:
@@ -233,8 +235,11 @@ class _Chooser:
         """Cycles of SDMA at its full rate."""
         return len(demand.ranges) * self.startup + demand.nbytes / self.rate
 
-    def _try(self, demand: Demand, taken: Sequence[PrefetchTask], times: Times) -> tuple[PrefetchTask | None, str]:
-        """The task with the earliest release that keeps everybody's time and place, and why it, or none."""
+    def _try(
+        self, demand: Demand, taken: Sequence[PrefetchTask], gain_cycles: float, times: Times
+    ) -> tuple[PrefetchTask | None, str]:
+        """The task with the earliest release that keeps everybody's time and place, and why it, or none. `times`: with
+        it, when sub-operators come sooner."""
         said = ""
         for release in self._releases(demand):
             task = PrefetchTask(demand, release)
@@ -248,7 +253,7 @@ class _Chooser:
                 said = "L2 has no room for it beside what is needed sooner"
             else:
                 where = f"{self.names[release]!r} ({demand.subop - release} sub-operators ahead)"
-                gain = f"about {times.gain[demand.subop]:.0f} cycles sooner"
+                gain = f"about {gain_cycles:.0f} cycles sooner"
                 return task, f"prefetched from {where} on: {demand.nbytes} bytes, {gain}"
         return None, f"not prefetched: {said or 'nothing runs ahead of it in its launch'}"
 

@@ -141,18 +141,19 @@ def _tiling(
     offered = [tiling for tiling in cuts if isinstance(tiling, AicoreTiling)]
     if cuts and not offered:
         return cuts[0], "no kernel: NumPy between two launches"
-    best, best_cycles = None, (0.0, 0.0)
+    best, best_cycles, longest = None, (0.0, 0.0), 0.0
     for tiling in offered if sub.kernel_type is None else _of_type(sub, offered):
         spans = {(begin, end) for _, begin, end, role in ranges(tiling, cores) if role is tiling.roles()[0]}
-        longest = max((tiling.contended_cycles(sub.body, *span, target) for span in spans), default=0.0)
+        ranked = max((tiling.ranked_cycles(sub.body, *span, target) for span in spans), default=0.0)
         alone = max((tiling.cost_cycles(sub.body, *span, target) for span in spans), default=0.0)
-        if best is None or (longest, alone) < best_cycles:
-            best, best_cycles = tiling, (longest, alone)
+        if best is None or (ranked, alone) < best_cycles:
+            best, best_cycles = tiling, (ranked, alone)
+            longest = max((tiling.contended_cycles(sub.body, *span, target) for span in spans), default=0.0)
     if best is None:
         raise InternalError("the family offers no tiling", location=sub.name, found=sub.kernel)
     used = min(cores.slots(best.launch_type), best.units)
     what = "groups" if best.launch_type.is_mix else "harts" if best.kernel_type.on_aicpu else "cores"
-    return best, f"{best.launch_type.value} on {used} {what}, {best.units} units, about {best_cycles[0]:.0f} cycles"
+    return best, f"{best.launch_type.value} on {used} {what}, {best.units} units, about {longest:.0f} cycles"
 
 
 def _one_vector_core(target: AicoreTarget) -> AicoreTarget:

@@ -33,7 +33,7 @@ from heapq import heappop, heappush
 from operator import or_
 from typing import NamedTuple
 
-from superkernel.ir.body import Role, SubOperator
+from superkernel.ir.body import SubOperator
 from superkernel.scheduler.aicore.cores import Cores
 from superkernel.scheduler.dependences import VectorClock, dependences, issued
 from superkernel.scheduler.families.aicore.base import AicoreTiling
@@ -190,9 +190,10 @@ class _StreamState:
 
     def wait(self, index: int, count: int) -> float:
         """What is left of a flag's latency beside the constants that Early-Start brings meanwhile."""
-        operands = self.subops[index].body.operands
-        constants = sum(o.type.nbytes for o in operands if o.role is Role.CONSTANT)
-        return max(0.0, self.sync - constants / max(1, count) / self.target.hbm.core_bytes_per_cycle)
+        tiling, body = self.tilings[index], self.subops[index].body
+        if not isinstance(tiling, AicoreTiling):
+            return self.sync
+        return max(0.0, self.sync - tiling.lead_cycles(body, 0, -(-tiling.units // max(1, count)), self.target))
 
     def _own(self, p: int, i: int, count: int) -> bool:
         """Whether a core that has a range of both reads of the first what it wrote itself: seen at the last range; not

@@ -191,6 +191,18 @@ class AicoreTarget(Target):
             return cycles
         return -(-cycles * 1000 // (1000 - round(self.dma.unaligned_loss_percent * 10)))
 
+    def missed_cycles(self, beats: int, missed_bytes: int, sharers: float = 1.0, at_once: float = 1.0) -> int:
+        """Data cycles of a read that takes `beats` from L2, where L2 lacks so many bytes of the lines that it touches.
+
+        A core brings `hbm.core_bytes_per_cycle`. Of `sharers` that ask for the same lines at a time, the first brings
+        all until it is late by as much as requests run ahead, `dma.startup_cycles`; from then on they take turns.
+        `at_once` such reads, of different lines, have HBM's rate together. The last line takes `hbm.latency_ns`.
+        """
+        alone = missed_bytes // self.hbm.core_bytes_per_cycle
+        shared = max(beats, int(alone / sharers)) + self.dma.startup_cycles
+        together = int(missed_bytes * at_once / self.bytes_per_cycle(self.hbm_gb_per_s))
+        return max(beats, together, min(alone, shared)) + self.cycles(self.hbm.latency_ns)
+
     def move_cycles(self, path: str, rows: int, row_bytes: int, address: int = 0) -> int:
         """Cycles of a command that moves rows to or from global memory: `startup_of` the path,
         `global_transfer_cycles`, and dma.row_cycles for each row but the first."""

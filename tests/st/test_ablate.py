@@ -226,6 +226,7 @@ def test_timelines_and_paths_cover_the_launch(graph: Graph, options: dict[str, A
         assert take.fired < take.end
         if take.event is not None:
             assert take.setter in plan.observed(plan.events[take.event], take.core)
+            assert take.subop > plan.events[take.event].after, "nobody waits ahead of what he signals himself"
     assert _Tasks(_compiled(kernel), line).end() == line.end
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,14 @@ import superkernel as sk
 from superkernel.analysis.ablate import ablate, ablation_target
 from superkernel.backends.aicore.compiled import AicoreCompiled
 from superkernel.backends.aicore.report import SimReport
-from superkernel.codegen.aicore.weight_prefetch import plan_weight_prefetch, with_prefetch
+from superkernel.codegen.aicore.weight_demand import demands_of, times_of
+from superkernel.codegen.aicore.weight_prefetch import _Chooser, plan_weight_prefetch, with_prefetch
 from superkernel.core.errors import VerificationError
 from superkernel.ir.graph import Graph
 from superkernel.reference.random_inputs import random_inputs
 from superkernel.runtime.kernel import Kernel
+from superkernel.scheduler.families.aicore.conv_form import cube_conv
+from superkernel.scheduler.families.aicore.conv_tiling import ConvTiling, range_cycles
 from superkernel.sim.device import Device
 from superkernel.sync.aicore.mutate import edits
 from superkernel.sync.aicore.plan import AicorePlan, AwaitCount, CoreKind, Notify, Prefetch
@@ -126,6 +130,42 @@ def test_where_l2_is_short_it_comes_no_sooner_than_fits() -> None:
     assert lines(report)["useless"] <= 0.02 * sum(lines(report).values())
     assert report.memory["misses"] <= 1.02 * plain.memory["misses"]
     assert report.cycles < plain.cycles
+
+
+def test_what_is_taken_is_in_time_for_sub_operators_that_come_sooner() -> None:
+    """Constants in L2 make a sub-operator faster, and all behind it come sooner: tasks are in time for that."""
+    b = sk.GraphBuilder("products")
+    widths = (256, 256, 2048, 2048, 2048, 1024, 2048, 512)
+    x = b.input("x", (64, widths[0]), "f16")
+    for depth, columns in pairwise(widths):
+        x = x @ b.constant(np.ones((depth, columns), np.float16))
+    b.output(x)
+    compiled = made(b.graph(), weight_prefetch="none")[1]
+    demands = demands_of(compiled.schedule, compiled.plan, compiled.target)
+    chooser = _Chooser(compiled.schedule, demands, compiled.plan, compiled.target, "auto")
+    for order in (demands, demands[::-1]):
+        taken, times, _ = chooser._taken(order)
+        assert len(taken) > 1
+        assert chooser._in_time(taken, times)
+        sooner = times_of(demands, compiled.plan, compiled.target, [t.demand.subop for t in taken])
+        assert times == sooner
+
+
+def test_a_convolution_gains_what_its_weights_cost_it() -> None:
+    """Its image is in L2 by its cost: all that could miss are the weights."""
+    b = sk.GraphBuilder("convolution")
+    x = b.input("x", (1, 256, 14, 14), "f16")
+    b.output(b.conv(x, b.constant(np.ones((256, 256, 3, 3), np.float16)), pads=(1, 1, 1, 1)))
+    compiled = made(b.graph(), weight_prefetch="none")[1]
+    schedule, target = compiled.schedule, compiled.target
+    (index,) = (i for i, t in enumerate(schedule.tilings) if isinstance(t, ConvTiling))
+    tiling, body = schedule.tilings[index], schedule.subops[index].body
+    assert isinstance(tiling, ConvTiling)
+    units = max(t.end - t.begin for t in schedule.tasks if t.subop == index)
+    (demand,) = (d for d in demands_of(schedule, compiled.plan, target) if d.subop == index)
+    assert demand.cold_cycles == pytest.approx(tiling.cost_cycles(body, 0, units, target))
+    assert demand.hit_cycles == pytest.approx(range_cycles(tiling, cube_conv(body), units, target, cold=False))
+    assert demand.hit_cycles < 0.9 * demand.cold_cycles
 
 
 def test_a_program_that_is_launched_again_counts_on() -> None:

@@ -426,6 +426,22 @@ def test_weights_come_first() -> None:
     assert sources[:3] == [1, 1, 0]
 
 
+def test_the_lead_is_the_loads_of_weights_that_come_first() -> None:
+    """As long as a flag takes, they cost nothing: a kept panel of weights, the first chunks of streamed ones, nothing
+    where both factors are computed."""
+    target = load_target("a3")
+    for rows, constant in ((64, True), (4, True), (64, False)):
+        body = _body((rows, 128, 128), constant=constant)
+        for tiling in candidates(body, target):
+            share = -(-tiling.units // target.device.cube_cores)
+            lead, whole = (f(body, 0, share, target) for f in (tiling.lead_cycles, tiling.cost_cycles))
+            assert tiling.lead_cycles(body, 0, 0, target) == 0.0
+            if constant:  # one tile each: its weights come in one transfer, from HBM
+                assert target.dma.startup_cycles + target.cycles(target.hbm.latency_ns) < lead < whole
+            else:
+                assert lead == 0.0
+
+
 def test_epilogue_does_not_hold_the_cube_up() -> None:
     target = load_target("a3")
     steps = (Instruction("add", (0, 1), F16), Instruction("relu", (2,), F16))

@@ -405,6 +405,20 @@ def test_targets_are_values(a3: AicoreTarget) -> None:
         a3.replaced({"dma.size_curve_gb_per_s": (1.0, 2.0)})
 
 
+def test_reads_that_miss_wait_for_whoever_brings_the_lines(a3: AicoreTarget) -> None:
+    """Alone at a core's own rate; together with others later than from L2 by no more than requests run ahead."""
+    size, latency = 1 << 17, a3.cycles(a3.hbm.latency_ns)
+    beats = a3.transfer_cycles("rates.gm_to_l1_gb_per_s", size)
+    alone = size // a3.hbm.core_bytes_per_cycle
+    assert a3.missed_cycles(beats, size) == alone + latency
+    assert a3.missed_cycles(beats, size, sharers=24) == beats + a3.dma.startup_cycles + latency < alone + latency
+    assert a3.missed_cycles(beats, size, sharers=1.5) == int(alone / 1.5) + a3.dma.startup_cycles + latency
+    few = a3.dma.startup_cycles * a3.hbm.core_bytes_per_cycle
+    assert a3.missed_cycles(1, few, sharers=24) == a3.dma.startup_cycles + latency  # too few for turns
+    crowd = a3.missed_cycles(beats, size, at_once=a3.device.cube_cores)
+    assert crowd == int(size * a3.device.cube_cores / a3.bytes_per_cycle(a3.hbm_gb_per_s)) + latency > alone + latency
+
+
 def test_table_and_json(a3: AicoreTarget) -> None:
     shown = table(a3)
     assert re.search(r"^memory\.l1_bytes +512 KiB +published +L1 of a cube core$", shown, re.MULTILINE)

@@ -83,10 +83,9 @@ class _Cube:
         self.now, self.next = (_Tile(*(kb.variable(0) for _ in _Tile._fields)) for _ in range(2))
         self.unit, self.held, self.coming = kb.variable(kb.begin), kb.variable(NOTHING), kb.variable(NOTHING)
         self.group, self.chunk = kb.variable(0), kb.variable(0)
-        single = self.cut.groups == 1
         self.constant = self.kept.factor.layout is FactorLayout.PACKED
         self.ahead = tiling.kept_slots == 2
-        self.late = single and not self.ahead and not self.constant and tiling.batch * tiling.panels == 1
+        self.late = tiling.panel_follows(self.constant)
         self.channel = None
         if tiling.mix:
             self.channel = Channel(kb, tiling.slot_bytes, kb.end - kb.begin, to_vector=True, depth=CHANNEL_SLOTS)

@@ -130,11 +130,13 @@ class AicoreTiling(CostedTiling[AicoreTarget]):
     """See the module docstring. `scratch_bytes`: workspace in global memory per group (MIX) or per core. `launched`:
     the type that the ranges are divided by, where it is not the kernel's own (`AicoreKernelType.by_groups`).
     `engines_write_all`: engines write every byte that is declared as written (the simulator counts them).
+    `missed`: what `cost_cycles` takes from HBM, in equal shares to those who read it; all else is in L2.
     `dynamically_partitioned`: what each range writes is known at run time only: all declare all, and a table says whose
     is which."""
 
     engines_write_all: ClassVar[bool] = True
     dynamically_partitioned: ClassVar[bool] = False
+    missed: ClassVar[frozenset[Role]] = frozenset()
     launched: AicoreKernelType | None = field(default=None, kw_only=True, repr=False)  # the kernel's code is the same
 
     @property
@@ -181,6 +183,12 @@ class AicoreTiling(CostedTiling[AicoreTarget]):
         """Estimated cycles of one core (or group) that has global memory for itself, for the range, without
         synchronisation."""
 
+    def lead_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
+        """Of `cost_cycles`, the loads of constants that a range begins with, ahead of all that others produce: what
+        Early-Start hides behind a flag on its way. Here the range's share of the constants' bytes."""
+        constants = sum(o.type.nbytes for o in body.operands if o.role is Role.CONSTANT)
+        return constants * (end - begin) / max(1, self.units) / target.hbm.core_bytes_per_cycle
+
     def moved_bytes(self, body: Body) -> tuple[int, int]:
         """What all units together read and write in global memory, each byte once: all of the operands, but for what
         is rewritten in place."""
@@ -197,6 +205,11 @@ class AicoreTiling(CostedTiling[AicoreTarget]):
         cores = device.groups if self.launch_type.is_mix else device.vector_cores
         at_once = min(1.0, cores * (end - begin) / self.units)
         return max(alone, at_once * streaming_cycles(*self.moved_bytes(body), target))
+
+    def ranked_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
+        """What tilings of a family are ranked by, in cycles: `contended_cycles`, or those where what the device is in
+        when the range runs is not known yet."""
+        return self.contended_cycles(body, begin, end, target)
 
     def cost_ns(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
         """`contended_cycles` as time."""

@@ -28,7 +28,7 @@ from superkernel.scheduler.families.aicore.conv_tiling import (
     ConvTiling,
     conv_fix,
     is_empty,
-    range_cycles,
+    ranked_cycles,
     vector_packs,
     window_extent,
 )
@@ -91,7 +91,7 @@ def _longest(tiling: AicoreTiling, body: Body, target: AicoreTarget) -> float:
     """Cycles of the longest range of an even split."""
     device = target.device
     cores = device.cube_cores if tiling.kernel_type.uses_cube else device.vector_cores
-    return tiling.cost_cycles(body, 0, -(-tiling.units // int(cores)), target)
+    return tiling.ranked_cycles(body, 0, -(-tiling.units // int(cores)), target)
 
 
 def cube_tilings(body: Body, target: AicoreTarget, every: bool = False) -> tuple[ConvTiling, ...]:
@@ -135,8 +135,8 @@ class _Search:
         return rows == columns * self.conv.out_width
 
     def run(self, every: bool) -> dict[ConvTiling, float]:
-        """Cuts that fit with the cycles of the longest range of an even split. Without `every`, blocks whose sums or
-        stores alone take longer than the best cut so far are left out."""
+        """Cuts that fit, with what they are ranked by: cycles of the longest range of an even split. Without `every`,
+        blocks whose sums or stores alone take longer than the best cut so far are left out."""
         found: dict[ConvTiling, float] = {}
         best = float("inf")
         for frame in dict.fromkeys(self._frames()):
@@ -149,7 +149,7 @@ class _Search:
                 for tiling in (
                     t for hold in (NOTHING, WEIGHTS, IMAGE) for t in self._fitted(frame, load, channels, hold)
                 ):
-                    found[tiling] = range_cycles(tiling, self.conv, self._share(tiling.units), self.target)
+                    found[tiling] = ranked_cycles(tiling, self.conv, self._share(tiling.units), self.target)
                     best = min(best, found[tiling])
         return found
 

@@ -16,7 +16,8 @@ workspace in f32.
 Invariant: the order of additions behind a sum is that of the depth, whatever the cut.
 
 Cost: the engines of a core run side by side; a range takes as long as the busiest of them, after the loads that must
-come first and before the store that must come last. Each figure follows the cycle formula of its command.
+come first and before the store that must come last. Each figure follows the cycle formula of its command. The image is
+in L2, where others have just written it; weights come from HBM once, and whoever reads a block of them first waits.
 """
 
 from __future__ import annotations
@@ -25,16 +26,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise, product
-from math import prod
+from math import gcd, prod
+from typing import ClassVar
 
 from superkernel.core.dtypes import DType
 from superkernel.core.tensor import Box, Region
-from superkernel.ir.body import Body, View
+from superkernel.ir.body import Body, Role, View
 from superkernel.ir.collapse import runs_of_range
 from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES, AicoreKernelType, AicoreTiling, CoreRole
 from superkernel.scheduler.families.aicore.conv_fix import FixForm, fix_form, slot_bias
 from superkernel.scheduler.families.aicore.conv_form import CubeConv, ImageLoad, cube_conv
 from superkernel.scheduler.families.aicore.conv_mix import lane_form
+from superkernel.scheduler.families.aicore.cube import FirstReads
 from superkernel.scheduler.families.aicore.packs import PackCubeFilters, PackVector
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.boxes import AccessSet
@@ -56,6 +59,8 @@ class ConvTiling(AicoreTiling):
     """One cut, see the module docstring. `pixel_channels` and `image_width`: of the image in L1. Sizes of the depth in
     elements. `slots`: of the rings for the image, the head, the chunks and the sums. `lane_rows`: positions of a tile
     in a vector core (MIX)."""
+
+    missed: ClassVar[frozenset[Role]] = frozenset({Role.CONSTANT})
 
     hold: str
     load: ImageLoad
@@ -235,6 +240,9 @@ class ConvTiling(AicoreTiling):
     def cost_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
         return range_cycles(self, cube_conv(body), end - begin, target)
 
+    def ranked_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
+        return ranked_cycles(self, cube_conv(body), end - begin, target)
+
 
 @lru_cache(maxsize=1024)
 def conv_fix(body: Body) -> FixForm | None:
@@ -282,7 +290,7 @@ def is_empty(body: Body) -> bool:
 @dataclass(frozen=True)
 class UnitCycles:
     """Engine by engine, for a unit of full size: loading an image, weights ahead of it, weights behind it, MTE1, M,
-    FIX."""
+    FIX. Weights come from L2, or from HBM."""
 
     image: float
     head: float
@@ -292,8 +300,10 @@ class UnitCycles:
     fix: float
 
 
-def unit_cycles(tiling: ConvTiling, conv: CubeConv, target: AicoreTarget) -> UnitCycles:
-    """See UnitCycles."""
+def unit_cycles(
+    tiling: ConvTiling, conv: CubeConv, target: AicoreTarget, first: FirstReads | None = None
+) -> UnitCycles:
+    """See UnitCycles. `first`: how weights that nobody read before are; None: L2 has them."""
     item, cube, dma = conv.item, target.cube, target.dma
     m, n = ceil_to(tiling.positions, cube.m), ceil_to(min(tiling.channels, conv.out_channels), cube.n)
     wide = min(tiling.channels, conv.out_channels)
@@ -306,7 +316,11 @@ def unit_cycles(tiling: ConvTiling, conv: CubeConv, target: AicoreTarget) -> Uni
     def weights(length: int) -> float:
         if not length:
             return 0.0
-        return dma.startup_cycles + target.global_transfer_cycles("rates.gm_to_l1_gb_per_s", wide * length * item, 32)
+        size = wide * length * item
+        beats = target.global_transfer_cycles("rates.gm_to_l1_gb_per_s", size, 32)
+        if first is not None:
+            beats = target.missed_cycles(beats, size, first.sharers, first.at_once)
+        return dma.startup_cycles + beats
 
     streamed = tiling.depth - tiling.head
     whole, tail = divmod(streamed, tiling.chunk)
@@ -359,21 +373,45 @@ def _first_unit(tiling: ConvTiling, one: UnitCycles, target: AicoreTarget) -> fl
     return done
 
 
-def range_cycles(tiling: ConvTiling, conv: CubeConv, units: int, target: AicoreTarget) -> float:
-    """Cycles of one core (MIX: group) for a range of that many units."""
+def _first_reads(tiling: ConvTiling, units: int, target: AicoreTarget) -> tuple[int, FirstReads]:
+    """How many of a range's loads of weights nobody did before, where all cores have such ranges and begin at the same
+    time; and of these loads."""
+    cores = min(target.device.cube_cores, tiling.units)
+    blocks = tiling.groups * tiling.channel_blocks
+    if tiling.hold == WEIGHTS:
+        loads, own = -(-units // tiling.places), max(1, units // tiling.places)
+        sharers = max(1.0, min(cores, tiling.places / units))
+        return own, FirstReads(own / loads, sharers, cores / sharers)
+    begun = min(cores, blocks // gcd(blocks, units))  # different blocks
+    own = min(units, -(-blocks // begun))
+    return own, FirstReads(own / units, cores / begun, begun)
+
+
+def ranked_cycles(tiling: ConvTiling, conv: CubeConv, units: int, target: AicoreTarget) -> float:
+    """What cuts are ranked by: the mean of cycles with weights from HBM and from L2. Which it will be is not known yet:
+    SDMA may bring them ahead."""
+    return sum(range_cycles(tiling, conv, units, target, cold=cold) for cold in (True, False)) / 2
+
+
+def range_cycles(tiling: ConvTiling, conv: CubeConv, units: int, target: AicoreTarget, *, cold: bool = True) -> float:
+    """Cycles of one core (MIX: group) for a range of that many units; `cold`: nobody has read the weights before."""
     if units <= 0:
         return 0.0
     one = unit_cycles(tiling, conv, target)
+    own, first = _first_reads(tiling, units, target)
+    missed = unit_cycles(tiling, conv, target, first) if cold else one
     held = -(-units // max(1, tiling.inner))
     images = held if tiling.hold == "image" else units
     heads = held if tiling.hold == "weights" else units
     compute = max(one.mte1, one.cube)
-    later = (images - 1) * one.image + (heads - 1) * one.head + (units - 1) * one.rest
+    later_heads = (heads - 1) * one.head + (own - 1) * (missed.head - one.head)
+    later_rests = (units - 1) * one.rest + (own - 1) * (missed.rest - one.rest)
+    later = (images - 1) * one.image + later_heads + later_rests
     serial = one.fix if tiling.slots[3] == 1 else 0.0  # sums are stored before the next ones begin
     inside = max(later, (units - 1) * (compute + serial), (units - 1) * one.fix)
     if tiling.slots[0] == 1 and tiling.hold != "image":  # the next image waits for this one's last use
         inside = max(inside, (units - 1) * (one.image + compute))
     if tiling.head and tiling.slots[1] == 1:  # and so does the next head
-        inside = max(inside, (heads - 1) * (one.head + compute))
+        inside = max(inside, later_heads + (heads - 1) * compute)
     last = one.fix + (0.0 if tiling.fix else _MIX_CYCLES)
-    return _CALL_CYCLES + _DRAIN_CYCLES + _first_unit(tiling, one, target) + inside + last
+    return _CALL_CYCLES + _DRAIN_CYCLES + _first_unit(tiling, missed, target) + inside + last

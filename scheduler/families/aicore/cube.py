@@ -78,6 +78,16 @@ class DepthCut:
 
 
 @dataclass(frozen=True)
+class FirstReads:
+    """How a core's loads of a factor meet those of others: the `part` of its loads that nobody did before, so that the
+    bytes come from HBM; the cores that do one of them at the same time; how many different ones are done at a time."""
+
+    part: float
+    sharers: float
+    at_once: float
+
+
+@dataclass(frozen=True)
 class CubeFactor:
     """One operand of the cube as its kernel reads it. Strides, offset and extents in elements. `tile`: lines of a
     tile; `resident`: depth of what L1 holds of it at a time."""
@@ -140,8 +150,8 @@ class CubeFactor:
             self.cut, self.block_bytes // self.item, self.line_block,
         )  # fmt: skip
 
-    def load_cycles(self, lines: int, depths: int, target: AicoreTarget, fresh: float = 0.0) -> int:
-        """Cycles of MTE2 for a chunk; `fresh`: the share of its bytes that L2 does not have yet."""
+    def load_cycles(self, lines: int, depths: int, target: AicoreTarget, first: FirstReads | None = None) -> int:
+        """Cycles of MTE2 for a chunk, the mean of those that L2 has and of those that nobody read before."""
         row, rows = depths * self.item, lines
         stride = self.line_stride
         if self.layout is FactorLayout.DEPTHS:
@@ -160,18 +170,22 @@ class CubeFactor:
             poor = target.global_transfer_cycles(path, row * rows, 1)
             beats += (poor - beats) * (every - 1) // every
         beats += (rows - 1) * target.dma.row_cycles
-        missed = rows * self._missed_bytes(row, target.l2.line_bytes) // target.hbm.core_bytes_per_cycle
-        missed += target.cycles(target.hbm.latency_ns)
-        return target.dma.startup_cycles + beats + round(fresh * max(0, missed - beats))
+        if first is None:
+            return target.dma.startup_cycles + beats
+        size, beside = self._missed(row, rows, target.l2.line_bytes)
+        missed = target.missed_cycles(beats, size, first.sharers * beside, first.at_once / beside)
+        return target.dma.startup_cycles + beats + round(first.part * (missed - beats))
 
-    def _missed_bytes(self, row_bytes: int, line_bytes: int) -> int:
-        """What a core fetches for a row that is missed: the row, where cores that have other parts of its lines fetch
-        these at the same time. With groups of depths, neighbours are at different ones, and who comes first fetches
-        whole lines."""
-        if self.layout is not FactorLayout.DEPTHS or self.tile >= self.lines or self.cut.groups == 1:
-            return row_bytes
-        lines = 1 + (row_bytes - gcd(self.tile * self.item, line_bytes)) / line_bytes
-        return max(row_bytes, int(lines * min(line_bytes, max(line_bytes / self.cut.groups, row_bytes))))
+    def _missed(self, row_bytes: int, rows: int, line_bytes: int) -> tuple[int, float]:
+        """Bytes of the lines that rows lie in, and how many cores with tiles side by side want such a line at the same
+        time. With groups of depths, neighbours are at different ones, and who comes first fetches whole lines."""
+        if self.layout is not FactorLayout.DEPTHS or self.tile >= self.lines:
+            return rows * row_bytes, 1.0
+        if self.cut.groups == 1:
+            lines = rows * min(self.depth_stride * self.item, ceil_to(row_bytes, line_bytes))
+            return lines, min(lines / (rows * row_bytes), -(-self.lines // self.tile))
+        pieces = 1 + (row_bytes - gcd(self.tile * self.item, line_bytes)) / line_bytes
+        return rows * max(row_bytes, int(pieces * min(line_bytes, max(line_bytes / self.cut.groups, row_bytes)))), 1.0
 
     def feed_cycles(self, lines: int, depths: int, target: AicoreTarget) -> int:
         """Cycles of MTE1 for a step."""

@@ -57,6 +57,11 @@ def candidates(body: Body, target: AicoreTarget) -> tuple[MatmulTiling, ...]:
         for tiling in _divisions(*shape, product, body, target):
             units = -(-tiling.units // cores)
             found[tiling] = cycles_of(tiling, body, units, target)
+
+    def leads(tiling: MatmulTiling) -> bool:
+        constant = (product.left if tiling.kept == LEFT else product.right).constant
+        return constant or tiling.panel_follows(constant)
+
     if not found:
         step = f"{target.cube.m} x {target.cube.k_f16} x {target.cube.n}"
         fields = [f"memory.{name}_bytes" for name in ("l1", "l0a", "l0b", "l0c")]
@@ -67,7 +72,8 @@ def candidates(body: Body, target: AicoreTarget) -> tuple[MatmulTiling, ...]:
             found=", ".join(str(target.value(field)) for field in fields),
             hint="a target with larger memories",
         )
-    best = sorted(found, key=lambda t: found[t])
+    # Of equals, one whose weights stand ahead of all else in the kernel.
+    best = sorted(found, key=lambda t: (found[t], not leads(t)))
     distinct = {(t.kept, t.rows, t.columns): t for t in reversed(best)}
     chosen = [t for t in best if distinct[t.kept, t.rows, t.columns] is t][:RETURNED]
     split = _split(body, target, cores, found[best[0]])

@@ -40,10 +40,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product as combinations
 from math import gcd
+from typing import ClassVar
 
 from superkernel.core.errors import UnsupportedError
 from superkernel.core.tensor import Box
-from superkernel.ir.body import Body
+from superkernel.ir.body import Body, Role
 from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES, mixes
 from superkernel.scheduler.families.aicore.cube import DepthCut, FactorLayout, chunk_bytes, cube_cycles, fix_cycles
 from superkernel.scheduler.families.aicore.matmul_form import CubeProduct, product_of, turned
@@ -68,6 +69,8 @@ BLOCKS_MIN, PASSES_MIN = 2, 4
 class SplitTiling(MatmulTiling):
     """See the module docstring. `cut`: its groups are the passes, a chunk is a piece of one. `parts`: transfers in
     which a piece of the kept factor comes; `spare`: parts that L1 holds beyond the window."""
+
+    missed: ClassVar[frozenset[Role]] = frozenset()
 
     block: int = 1
     stage: int = 1

@@ -20,7 +20,7 @@ fills the slots of L1, MTE1 and the cube work chunks off together, FIX stores ti
 been worked off. A few tiles are played, the others take as long as the later ones of these. What MTE2 needs is what
 is short: hence large tiles, and few and large transfers, because each costs a start-up.
 
-Everything comes from HBM once, at a core's own rate of misses, in equal shares to those who read it.
+Everything comes from HBM once, at the rate of misses of whoever reads it first, or of those who do at the same time.
 
 Not in it: banks and channels that others are at, the wait for what others produce.
 """
@@ -30,11 +30,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
 from superkernel.core.tensor import Box, Region, regions_of_box
-from superkernel.ir.body import Body, PointwiseProgram
+from superkernel.ir.body import Body, PointwiseProgram, Role
 from superkernel.ir.collapse import permuted, runs_of_range
 from superkernel.scheduler.families.aicore.base import CHANNEL_ALIGN_BYTES, AicoreKernelType, AicoreTiling, CoreRole
 from superkernel.scheduler.families.aicore.conv_fix import FixForm, fix_form
@@ -42,6 +46,7 @@ from superkernel.scheduler.families.aicore.cube import (
     CubeFactor,
     DepthCut,
     FactorLayout,
+    FirstReads,
     cube_cycles,
     fix_cycles,
     packed_batch_strides,
@@ -74,6 +79,8 @@ class MatmulTiling(AicoreTiling):
     the cube; `kept_slots`: panels that L1 holds; `sums`: tiles that L0C holds; `halves`: 2 where the cube works on the
     two halves of a tile one after the other, chunk by chunk, so that one is stored while it works on the other;
     `lanes`: vector cores that take part, 0 where FIX does the epilogue."""
+
+    missed: ClassVar[frozenset[Role]] = frozenset({Role.INPUT, Role.CONSTANT})
 
     kept: str
     rows: int
@@ -259,9 +266,22 @@ class MatmulTiling(AicoreTiling):
             found[vector.operand] = PackVector(vector.offset, vector.stride, product.columns)
         return found
 
-    def cost_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
+    def panel_follows(self, constant: bool) -> bool:
+        """Whether the panel (`constant`: of weights) is loaded behind the first chunks: it is the only one, and others
+        produce it."""
+        return not constant and self.cut.groups == self.kept_slots == self.batch * self.panels == 1
 
+    def cost_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
         return cycles_of(self, body, end - begin, target)
+
+    def lead_cycles(self, body: Body, begin: int, end: int, target: AicoreTarget) -> float:
+        product, figures = self.product(body), _figures(self, body, target)
+        kept, streamed = (product.left, product.right) if self.kept == LEFT else (product.right, product.left)
+        if begin >= end or not (kept.constant or streamed.constant):
+            return 0.0
+        if kept.constant:
+            return figures.groups[0]
+        return sum(load for load, _ in figures.chunks[0][: 2 if self.panel_follows(constant=False) else 1])
 
 
 def _run(columns: Span) -> tuple[Region, ...]:
@@ -394,16 +414,28 @@ def lane_bytes(code: TileCode, size: TileSize, tiles: int = 1) -> int:
 
 
 def cycles_of(tiling: MatmulTiling, body: Body, units: int, target: AicoreTarget) -> float:
-    """Cycles of one core (group) for so many units."""
+    """Cycles of one core (group) for so many units, where all have as many."""
     figures = _figures(tiling, body, target)
     played = min(units, max(PLAYED_MIN, min(PLAYED_MAX, 2 * tiling.panel_tiles)))
-    player = _Player(figures, tiling)
-    ends = [player.tile(unit, unit == played - 1) for unit in range(played)]
+    begin = _most_panels(units, tiling.units, target.device.cube_cores, tiling.panel_tiles)
+    player = _Player(figures, tiling, begin)
+    ends = [player.tile(unit, unit == begin + played - 1) for unit in range(begin, begin + played)]
     total = ends[-1] if ends else 0.0
     if units > played:
         half = played // 2
         total += (units - played) * (ends[-1] - ends[half - 1]) / (played - half)
     return max(total, units * max(figures.control, figures.vector)) + (figures.vector if units else 0.0)
+
+
+@lru_cache(maxsize=4096)
+def _most_panels(units: int, total: int, cores: int, panel_tiles: int) -> int:
+    """The first unit, within its panel, of the range of so many that touches most panels, in an even split of all."""
+    if not units:
+        return 0
+    ranges = cores if -(-total // cores) == units else -(-total // units)
+    bounds = [(i * total // ranges, (i + 1) * total // ranges) for i in range(ranges)]
+    longest = [begin % panel_tiles for begin, end in bounds if end - begin == units]
+    return max(longest, key=lambda begin: (begin + units - 1) // panel_tiles, default=0)
 
 
 @dataclass(frozen=True)
@@ -438,21 +470,50 @@ def _figures(tiling: MatmulTiling, body: Body, target: AicoreTarget) -> _Figures
     def chunk(depths: int) -> tuple[int, int]:
         whole, rest = divmod(depths, cut.step)
         cube, feed = (whole * a + (b if rest else 0) for a, b in zip(step(cut.step), step(rest or 1), strict=True))
-        return streamed.load_cycles(streamed_lines, depths, target, 1 / tiling.panels), max(cube, feed)
+        return streamed.load_cycles(streamed_lines, depths, target, first_streamed), max(cube, feed)
 
+    first_kept, first_streamed = _first_reads(
+        min(target.device.cube_cores, tiling.units), tiling.batch, tiling.panels, tiling.panel_tiles, cut.groups,
+        tiling.drift, tiling.stagger,
+    )  # fmt: skip
     depths = [min(cut.group, cut.depth - at) for at in range(0, cut.depth, cut.group)]
     chunks = tuple(tuple(chunk(min(cut.chunk, d - at)) for at in range(0, d, cut.chunk)) for d in depths)
     count = sum(map(len, chunks))
     control = tiling.halves * -(-cut.depth // cut.step) * STEP_CONTROL + count * CHUNK_CONTROL + TILE_CONTROL
-    fresh = 1 / max(1, tiling.panel_tiles - 1) if len(depths) > 1 else _share_of_panel(tiling, target)
-    loads = tuple(kept.load_cycles(kept_lines, d, target, fresh) for d in depths)
+    loads = tuple(kept.load_cycles(kept_lines, d, target, first_kept) for d in depths)
     vectors, fix, vector = _store_cycles(tiling, body, *part, target)
     return _Figures(loads, chunks, vectors, fix, vector, control, kept.layout is FactorLayout.PACKED)
 
 
-def _share_of_panel(tiling: MatmulTiling, target: AicoreTarget) -> float:
-    """Of a panel that several cores keep, each one's share."""
-    return min(1.0, -(-tiling.units // target.device.cube_cores) / max(1, tiling.panel_tiles))
+@lru_cache(maxsize=4096)
+def _first_reads(
+    cores: int, batch: int, panels: int, tiles: int, groups: int, drift: int, stagger: int
+) -> tuple[FirstReads, FirstReads]:
+    """Of the kept and of the streamed factor, where all cores begin at one time and go on in step: their loads, a group
+    of the depth of a tile at a time."""
+    units = batch * panels * tiles
+    share = -(-units // max(1, cores))
+    unit = np.minimum(np.arange(cores)[:, None] * units // max(1, cores) + np.arange(share), max(0, units - 1))
+    panel, position = np.divmod(unit, tiles)
+    start = (panel * drift + position * (groups - 1)) % groups
+    group = (start[..., None] + np.arange(groups)) % groups
+    tile = panel // panels * tiles + (position + panel % panels // stagger) % tiles
+    step = np.broadcast_to(np.arange(share * groups).reshape(share, groups), group.shape)
+    loads = np.ones(group.shape, bool)  # of the kept factor: a tile begins with the group that the one ahead ended with
+    loads[:, 1:, 0] = panel[:, 1:] != panel[:, :-1]
+    kept = _first_of((panel[..., None] * groups + group)[loads], step[loads])
+    return kept, _first_of((tile[..., None] * groups + group).ravel(), step.ravel())
+
+
+def _first_of(loaded: NDArray[np.int64], step: NDArray[np.int64]) -> FirstReads:
+    """Of loads at those steps, by what is loaded."""
+    if not loaded.size:
+        return FirstReads(1.0, 1.0, 1.0)
+    never = step.max() + 1
+    first = np.full(loaded.max() + 1, never)
+    np.minimum.at(first, loaded, step)
+    firsts, read = int((first[loaded] == step).sum()), np.bincount(first)[:never]
+    return FirstReads(firsts / loaded.size, firsts / int(read.sum()), int(read.max()))
 
 
 def _store_cycles(tiling: MatmulTiling, body: Body, m: int, n: int, target: AicoreTarget) -> tuple[int, int, float]:
@@ -476,21 +537,20 @@ def _store_cycles(tiling: MatmulTiling, body: Body, m: int, n: int, target: Aico
 class _Player:
     """Times of the engines, in the order in which the kernel issues its commands."""
 
-    def __init__(self, figures: _Figures, tiling: MatmulTiling) -> None:
+    def __init__(self, figures: _Figures, tiling: MatmulTiling, begin: int) -> None:
         self.figures, self.tiling = figures, tiling
         self.mte2 = self.cube = self.fix = self.panel = 0.0
         self.ready: list[float] = []  # chunks in L1, not yet worked off
         self.free = [0.0, 0.0]  # when the chunk slots are worked off, oldest first
         self.stored = [0.0] * max(tiling.sums, tiling.halves)
         self.held: tuple[int, int] | None = None
-        self.single = len(figures.groups) == 1
-        self.ahead = tiling.kept_slots == 2
-        self.late = self.single and not self.ahead and not figures.constant and tiling.batch * tiling.panels == 1
+        self.ahead, self.late = tiling.kept_slots == 2, tiling.panel_follows(figures.constant)
         self.coming, self.coming_ready = -1, 0.0
         self.worked = [0.0, 0.0]  # when the panels of two slots are worked off
+        group = self._order(begin)[0][0]
         if figures.constant and not self.ahead:
-            self._hold(0, 0)
-        self._load(0, 0, 0)
+            self._hold(0, group)
+        self._load(begin, group, 0)
 
     def _load(self, unit: int, group: int, chunk: int) -> None:
         self.mte2 = max(self.mte2, self.free.pop(0)) + self.figures.chunks[group][chunk][0]

@@ -68,7 +68,8 @@ _FETCHES = (STALLS.index("fetch"), STALLS.index("prefetch_late"))
 @dataclass(frozen=True, slots=True)
 class Take:
     """A core takes a cross-core flag. It stood still from `begin` to `end`; `setter` signalled last, at `fired`.
-    `event` of the plan, None for flags inside a kernel; `subop`: in whose kernel, or ahead of whose kernel."""
+    `event` of the plan, None for flags inside a kernel; `subop`: in whose kernel, or ahead of whose kernel; as many as
+    there are, where nothing stands behind it."""
 
     core: int
     event: int | None
@@ -159,7 +160,7 @@ class Timeline:
                 event = queue.pop(0) if queue else None
                 subop = marker // 4
                 if marker % 4 == PHASE_BEHIND or subop == self.subops:  # it stands ahead of what comes next
-                    subop = behind.get(subop, subop)
+                    subop = behind.get(subop, self.subops)
                 found.append(Take(core, event, subop, stalls.get(end, end), end, fired, setter))
         return tuple(found)
 
