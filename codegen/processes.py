@@ -53,11 +53,13 @@ def run_jobs(
     *,
     prepare: Callable[[Job], Any] = lambda job: job,
     jobs_per_child: int = JOBS_WORTH_A_CHILD,
+    helpers: int = sys.maxsize,
 ) -> list[bytes]:
     """`work` of each job, of what `prepare` makes of it here while helpers are at work. `report` is called with the
-    number of finished jobs. Fewer than `jobs_per_child` are not worth the start of another helper. Raises what `work`
-    raises, and MachineError or InternalError where it ends the process that does it."""
-    cpus = min(usable_cpus(), helpers_max or sys.maxsize)
+    number of finished jobs. Fewer than `jobs_per_child` are not worth the start of another helper, and there are
+    `helpers` at the most, one per CPU. Raises what `work` raises, and MachineError or InternalError where it ends the
+    process that does it."""
+    cpus = min(usable_cpus(), helpers_max or sys.maxsize, helpers)
     todo, tries = list(reversed(range(len(jobs)))), dict.fromkeys(range(len(jobs)), 0)
     done: dict[int, bytes] = {}
     running: dict[int, tuple[_Helper, int]] = {}  # by descriptor

@@ -22,7 +22,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from functools import cache, lru_cache
+from itertools import islice, product
 from math import prod
 from typing import TypeAlias
 
@@ -161,17 +162,27 @@ class _Local:
     def reached(self, held: Need | None) -> list[States]:
         """By actor. `held`: one that leaves these states at no time."""
         seen = [1] * len(self.system.sizes)
+        made = [0] * len(seen)  # by actor: so many of its moves lead nowhere new
         todo = dict.fromkeys(range(len(seen)))
         while todo:
             actor = next(iter(todo))
             del todo[actor]
             before = now = seen[actor]
             limit = held[1] if held is not None and held[0] == actor else -1
-            for move in self.of_actor[actor]:  # by source: all moves go up, so that none behind this one can be made
+            moves, first = self.of_actor[actor], made[actor]
+            while first < len(moves) and now >> moves[first].target & 1:
+                first += 1
+            made[actor] = first
+            for move in islice(moves, first, None):  # by source: all go up, so that none behind this one can be made
                 if now >> move.source == 0:
                     break
                 new = now >> move.source & 1 and limit & ~now & 1 << move.target
-                if new and all((now if n == actor else seen[n]) & states for n, states in move.needs):
+                if not new:
+                    continue
+                for n, states in move.needs:
+                    if not (now if n == actor else seen[n]) & states:
+                        break
+                else:
                     now |= new
             if now != before:
                 seen[actor] = now
@@ -228,12 +239,16 @@ def executions(plan: Plan) -> System:
     moves: list[Move] = []
     at: dict[int, list[Move]] = defaultdict(list)
     counters = [_counters(program) for program in plan.programs]
+
+    @cache
+    def passed(producer: int, count: int) -> States:
+        return sum(1 << n for n, reached in enumerate(counters[producer]) if reached >= count)
+
     for core, program in enumerate(plan.programs):
         for state, step in enumerate(program):
             needs: tuple[Need, ...] = ()
             if isinstance(step, Wait):
-                passed = (n for n, count in enumerate(counters[step.producer]) if count >= step.count)
-                needs = ((step.producer, sum(1 << n for n in passed)),)
+                needs = ((step.producer, passed(step.producer, step.count)),)
             moves.append(Move(core, state, state + 1, needs))
             if isinstance(step, TaskStep):
                 at[step.task].append(moves[-1])
@@ -260,17 +275,27 @@ def _wrong(plan: Plan, at: Mapping[int, Sequence[Move]], counters: Sequence[Sequ
 
 
 def _races(plan: Plan, at: Mapping[int, Sequence[Move]]) -> Iterator[BadState]:
-    reads, writes = _by_task(plan.tasks, write=False), _by_task(plan.tasks, write=True)
-    for later in plan.tasks:
-        for earlier in plan.tasks[: later.index]:
-            a, b = earlier.index, later.index
-            if meet(writes[a], writes[b]) or meet(writes[a], reads[b]) or meet(reads[a], writes[b]):
-                for begun, ended in product(at.get(b, ()), at.get(a, ())):
-                    if begun.actor != ended.actor or begun.source < ended.target:
-                        yield BadState(
-                            f"task {b} (core {later.core}) begins and task {a} (core {earlier.core}) has not ended",
-                            (ended.actor, (1 << ended.target) - 1), begun.enabled,
-                        )  # fmt: skip
+    for earlier, later in _conflicts(plan.tasks):
+        a, b = earlier.index, later.index
+        for begun, ended in product(at.get(b, ()), at.get(a, ())):
+            if begun.actor != ended.actor or begun.source < ended.target:
+                yield BadState(
+                    f"task {b} (core {later.core}) begins and task {a} (core {earlier.core}) has not ended",
+                    (ended.actor, (1 << ended.target) - 1), begun.enabled,
+                )  # fmt: skip
+
+
+@lru_cache(maxsize=1)  # a plan and its mutants have the same
+def _conflicts(tasks: tuple[Task, ...]) -> tuple[tuple[Task, Task], ...]:
+    reads, writes = _by_task(tasks, write=False), _by_task(tasks, write=True)
+    return tuple(
+        (earlier, later)
+        for later in tasks
+        for earlier in tasks[: later.index]
+        if meet(writes[earlier.index], writes[later.index])
+        or meet(writes[earlier.index], reads[later.index])
+        or meet(reads[earlier.index], writes[later.index])
+    )
 
 
 def _by_task(tasks: Sequence[Task], *, write: bool) -> list[Touched]:

@@ -7,21 +7,26 @@ accepts what is broken is wrong (a *false accept*), and one that refuses what is
 reject*). `held_back` decides for all; where a plan has at most STATES_MAX states, `all_states` looks at each of them
 too, and only what it calls harmless counts as such.
 
-Invariants: plan n of a family follows from seed, family and n alone. A failure is shrunk to the smallest plan that
-still fails: without any further task, core, step or access it would not.
+All families go on together, by rounds; processes of their own try a few plans of one family at a time. An interrupt
+leaves the counts of whole rounds, and what is left is a run of its own.
+
+Invariants: plan n of a family follows from seed, family and n alone. Counts do not depend on rounds or processes. A
+failure is shrunk to the smallest plan that still fails: without any further task, core, step or access it would not.
 """
 
 from __future__ import annotations
 
+import pickle
 import random
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final, Generic, TypeVar
 
+from superkernel.codegen import processes
 from superkernel.core.errors import InputError, InternalError
 from superkernel.sync.executions import System, all_states, held_back
 
@@ -29,6 +34,8 @@ MUTANTS: Final = 8  # of each plan
 STATES_MAX: Final = 1 << 15
 FALSE_REJECTS_MAX: Final = 0.02
 SHOWN: Final = 1  # failures of a kind in a family that are shrunk and shown
+ROUND: Final = 10  # plans of each family: a second or two of work
+CHUNK: Final = 5  # plans that a process tries at a time
 
 P = TypeVar("P")
 
@@ -108,11 +115,10 @@ class RateRow:
         """Broken plans and mutants that are accepted."""
         return self.broken - self.caught
 
-    def __iadd__(self, other: RateRow) -> RateRow:
-        for name in ("plans", "mutants", "broken", "caught", "harmless", "refused", "plans_wrong", "seconds"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.reasons.update(other.reasons)
-        return self
+    def __add__(self, other: RateRow) -> RateRow:
+        names = ("plans", "mutants", "broken", "caught", "harmless", "refused", "plans_wrong", "seconds")
+        sums = {name: getattr(self, name) + getattr(other, name) for name in names}
+        return replace(self, **sums, reasons=self.reasons + other.reasons)
 
     def cells(self) -> tuple[str, ...]:
         """The row of a table: `HEADS`."""
@@ -133,19 +139,21 @@ HEADS: Final = (
 
 @dataclass(frozen=True)
 class TargetRates:
-    """Of one target. `whole`: the sum of the rows."""
+    """Of one target. `whole`: the sum of the rows; `rest`: where an interrupt came first, the command line of what is
+    left."""
 
     target: str
     seed: int
     rows: tuple[RateRow, ...]
     failures: tuple[WrongVerdict, ...]
+    rest: str = ""
 
     @property
     def whole(self) -> RateRow:
         """All families together."""
         total = RateRow("all", "")
         for row in self.rows:
-            total += row
+            total = total + row
         return total
 
     @property
@@ -165,6 +173,7 @@ class TargetRates:
             rest = (text.rjust(width) for text, width in zip(row[1:], widths[1:], strict=True))
             lines.append("  ".join([row[0].ljust(widths[0]), *rest]))
         lines += [f"refused though harmless: {n} for {why!r}" for why, n in self.whole.reasons.most_common()]
+        lines += [f"interrupted; what is left: {self.rest}"] if self.rest else []
         return "\n".join([*lines, *map(str, self.failures)])
 
     def to_json(self) -> dict[str, Any]:
@@ -176,41 +185,134 @@ class TargetRates:
         return {
             "target": self.target, "seed": self.seed, "ok": self.ok, "whole": figures(self.whole),
             "families": [figures(row) for row in self.rows], "failures": [vars(f) for f in self.failures],
+            "rest": self.rest or None,
         }  # fmt: skip
 
 
+class RatesInterrupted(KeyboardInterrupt):
+    """An interrupt while rates were counted. `found`: what was counted by then."""
+
+    def __init__(self, found: TargetRates) -> None:
+        super().__init__()
+        self.found = found
+
+
 def rates(
-    subject: Subject[P], plans: int, seed: int = 0, *, family: str | None = None, first: int = 0, mutants: int = MUTANTS
+    subject: Subject[P],
+    plans: int,
+    seed: int = 0,
+    *,
+    family: str | None = None,
+    first: int = 0,
+    mutants: int = MUTANTS,
+    jobs: int = 1,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> TargetRates:
     """Try `plans` plans in all, as many of each family (or of the one that is named), from plan number `first` on, with
-    up to `mutants` mutants of each. Raises InputError for a family that there is not."""
+    up to `mutants` mutants of each, in `jobs` processes (this one, where it is 1; at most one per CPU). `progress` is
+    called with the plans that were tried, and all of them. Raises InputError for a family that there is not, and
+    RatesInterrupted for KeyboardInterrupt."""
     names = [f.name for f in subject.families]
     if family is not None and family not in names:
         raise InputError("no such family of plans", expected=", ".join(names), found=family)
     if plans < 1 or first < 0:
         raise InputError("not a number of plans", expected="at least 1", found=str(plans))
+    if jobs < 1:
+        raise InputError("not a number of processes", expected="at least 1", found=str(jobs))
     chosen = [f for f in subject.families if family in (None, f.name)]
-    rows, failures = [], []
-    for number, one in enumerate(chosen):
-        count = (plans + len(chosen) - 1 - number) // len(chosen)
-        trial = _Trial(subject, one, seed, mutants)
-        for at in range(first, first + count):
-            trial.plan(at)
-        rows.append(trial.row)
-        failures += trial.failures
-    return TargetRates(subject.target, seed, tuple(rows), tuple(failures))
+    counts = [(plans + len(chosen) - 1 - number) // len(chosen) for number in range(len(chosen))]
+    so_far = [_Tried(RateRow(f.name, f.what)) for f in chosen]
+    done = 0  # plans of each family, in whole rounds
+
+    def found(rest: str = "") -> TargetRates:
+        rows, failures = tuple(one.row for one in so_far), tuple(f for one in so_far for f in one.failures)
+        return TargetRates(subject.target, seed, rows, failures, rest)
+
+    try:
+        while done < counts[0]:
+            ends = [min(done + ROUND, count) for count in counts]
+            chunks = [
+                (number, range(first + at, first + min(at + CHUNK, ends[number])))
+                for number in sorted(range(len(chosen)), key=lambda n: -so_far[n].row.seconds)  # the longest first
+                for at in range(done, ends[number], CHUNK)
+            ]
+            trials = [_Trial(subject, chosen[n], seed, mutants, some, so_far[n].failures) for n, some in chunks]
+            before = sum(one.row.plans for one in so_far)
+            merged = list(so_far)
+            for (number, _), one in zip(chunks, _all_tried(trials, jobs), strict=True):
+                merged[number] = merged[number].with_more(one)
+                progress(before := before + one.row.plans, plans)
+            so_far, done = merged, done + ROUND
+    except KeyboardInterrupt:
+        left = plans - sum(one.row.plans for one in so_far)
+        raise RatesInterrupted(found(_again(subject.target, family, seed, first + done, left))) from None
+    return found()
 
 
+def _all_tried(trials: Sequence[_Trial[P]], jobs: int) -> Iterator[_Tried]:
+    if jobs == 1:
+        yield from map(_Trial.run, trials)
+    else:
+        yield from map(pickle.loads, processes.run_jobs(_pickled, trials, jobs_per_child=1, helpers=jobs))
+
+
+def _pickled(trial: _Trial[Any]) -> bytes:
+    return pickle.dumps(trial.run())
+
+
+def untried(subject: Subject[Any], plans: int, seed: int, family: str | None, first: int) -> TargetRates:
+    """Where an interrupt came before any plan was tried."""
+    return TargetRates(subject.target, seed, (), (), _again(subject.target, family, seed, first, plans))
+
+
+def _again(target: str, family: str | None, seed: int, first: int, plans: int) -> str:
+    chosen = "" if family is None else f" --family {family!r}"
+    return f"superkernel verify --rates --target {target}{chosen} --seed {seed} --first {first} --plans {plans}"
+
+
+def _listed(kind: str, reason: str, failures: Sequence[WrongVerdict]) -> bool:
+    """Whether enough of that kind are known."""
+    return sum(f.kind == kind and reason_of(f.verdict) == reason for f in failures) >= SHOWN
+
+
+@dataclass
+class _Tried:
+    """Plans of one family that were tried."""
+
+    row: RateRow
+    failures: list[WrongVerdict] = field(default_factory=list)
+
+    def with_more(self, other: _Tried) -> _Tried:
+        """Both together; of each kind of failure as many as are shown."""
+        failures = list(self.failures)
+        for one in other.failures:
+            if not _listed(one.kind, reason_of(one.verdict), failures):
+                failures.append(one)
+        return _Tried(self.row + other.row, failures)
+
+
+@dataclass
 class _Trial(Generic[P]):
-    """One family: its row and failures so far."""
+    """Plans of one family that are to be tried, by `numbers`. `known`: its failures so far."""
 
-    def __init__(self, subject: Subject[P], family: PlanFamily[P], seed: int, mutants: int) -> None:
-        self.subject, self.family, self.seed, self.mutants = subject, family, seed, mutants
-        self.row, self.failures = RateRow(family.name, family.what), list[WrongVerdict]()
+    subject: Subject[P]
+    family: PlanFamily[P]
+    seed: int
+    mutants: int
+    numbers: range
+    known: list[WrongVerdict]
 
-    def plan(self, number: int) -> None:
-        """Plan number so and so, and mutants of it."""
+    def run(self) -> _Tried:
+        """Try them."""
+        self.row, self.failures = RateRow(self.family.name, self.family.what), list[WrongVerdict]()
         start = time.process_time()
+        for number in self.numbers:
+            self._plan(number)
+        self.row.seconds = time.process_time() - start
+        return _Tried(self.row, self.failures)
+
+    def _plan(self, number: int) -> None:
+        """Plan number so and so, and mutants of it."""
         rng = random.Random(f"{self.seed} {self.subject.target} {self.family.name} {number}")
         plan = self.family.make(rng)
         self.row.plans += 1
@@ -219,7 +321,6 @@ class _Trial(Generic[P]):
         for what, mutant in rng.sample(tried, min(self.mutants, len(tried))):
             self.row.mutants += 1
             self._judge(number, what, mutant)
-        self.row.seconds += time.process_time() - start
 
     def _judge(self, number: int, what: str, plan: P, *, unchanged: bool = False) -> None:
         refusal = self.subject.refusal(plan)
@@ -239,8 +340,7 @@ class _Trial(Generic[P]):
         reason = reason_of(refusal) if refusal else ""
         if kind == "false reject":
             self.row.reasons[reason] += 1
-        listed = [f for f in self.failures if f.kind == kind and reason_of(f.verdict) == reason]
-        if kind and len(listed) < SHOWN:
+        if kind and not _listed(kind, reason, (*self.known, *self.failures)):
             self._fail(kind, number, what, plan)
 
     def _fail(self, kind: str, number: int, what: str, plan: P) -> None:

@@ -61,6 +61,7 @@ def _refusal(plan: Plan) -> str:
 
 
 def _mutants(plan: Plan) -> Iterator[tuple[str, Plan]]:
+    plan = replace(plan, programs=tuple(map(tuple, plan.programs)))  # each step made once, and not for each mutant
     for mutant in (*mutants(plan), *rearranged(plan)):
         yield mutant.what, mutant.plan
 

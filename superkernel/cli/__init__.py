@@ -421,8 +421,11 @@ def _inspect(args: argparse.Namespace) -> int:
 
 def _verify(args: argparse.Namespace) -> int:
     if args.rates:
-        found = cli_analysis.run_rates(args)
+        found, interrupted = cli_analysis.run_rates(args)
         _print(args, [one.to_json() for one in found], lambda: "\n\n".join(one.text() for one in found))
+        if interrupted:
+            print("superkernel: interrupted", file=sys.stderr)
+            return INTERRUPTED
         return 0 if all(one.ok for one in found) else cli_analysis.WRONG
     if args.model is None:
         raise InputError("no model", hint="name one, or ask for --rates, which needs none")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,11 +95,14 @@ def add_verify_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--family", default=None, metavar="NAME", help="with --rates: plans of this family only")
     text = "with --rates: number of the first plan of each family (default 0)"
     parser.add_argument("--first", type=int, default=0, metavar="N", help=text)
+    text = "with --rates: processes that try plans, at most one per CPU (default 1)"
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help=text)
 
 
-def run_rates(args: argparse.Namespace) -> list[TargetRates]:
-    """Carry `verify --rates` out, for one target or for all."""
-    from superkernel.analysis.rates import rates
+def run_rates(args: argparse.Namespace) -> tuple[list[TargetRates], bool]:
+    """Carry `verify --rates` out, for one target or for all. Where an interrupt came, what was counted by then, and
+    True."""
+    from superkernel.analysis.rates import RatesInterrupted, rates, untried
     from superkernel.analysis.subjects import SUBJECTS, subject_of
     from superkernel.core.errors import InputError
 
@@ -105,8 +110,45 @@ def run_rates(args: argparse.Namespace) -> list[TargetRates]:
     given += [f"--{name}" for name in ("threads", "option", "dim", "shape") if getattr(args, name)]
     if given:
         raise InputError(f"{', '.join(given)} with --rates", hint="the plans are made at random")
-    chosen = SUBJECTS.values() if args.target is None else [subject_of(args.target)]
-    return [rates(one, args.plans, args.seed, family=args.family, first=args.first) for one in chosen]
+    chosen = list(SUBJECTS.values()) if args.target is None else [subject_of(args.target)]
+    found: list[TargetRates] = []
+    for number, one in enumerate(chosen):
+        shown = RateProgress(one.target)
+        try:
+            found.append(
+                rates(one, args.plans, args.seed, family=args.family, first=args.first, jobs=args.jobs, progress=shown)
+            )
+        except RatesInterrupted as interrupt:
+            rest = [untried(later, args.plans, args.seed, args.family, args.first) for later in chosen[number + 1 :]]
+            return [*found, interrupt.found, *rest], True
+        finally:
+            shown.end()
+    return found, False
+
+
+class RateProgress:
+    """Says on stderr how many plans were tried: in one line of a terminal, else by a line now and then."""
+
+    LINES_APART_S = 30.0
+
+    def __init__(self, target: str) -> None:
+        self.target, self.terminal = target, sys.stderr.isatty()
+        self.began = self.told = time.monotonic()
+        self.open = False  # whether the cursor stands behind what was told
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if self.terminal or now - self.told >= self.LINES_APART_S:
+            text = f"{self.target}: {done} of {total} plans, {now - self.began:.0f} s"
+            print(
+                f"\r{text}" if self.terminal else text, end="" if self.terminal else "\n", file=sys.stderr, flush=True
+            )
+            self.told, self.open = now, self.terminal
+
+    def end(self) -> None:
+        """Behind the last one."""
+        if self.open:
+            print(file=sys.stderr)
 
 
 def _add_inputs(parser: argparse.ArgumentParser) -> None:

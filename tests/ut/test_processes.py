@@ -49,6 +49,10 @@ def test_few_jobs_start_one_helper() -> None:
     assert len({r.decode().split()[1] for r in run_jobs(who, range(5), jobs_per_child=3)}) == 1
 
 
+def test_a_call_may_ask_for_fewer_helpers() -> None:
+    assert len({r.decode().split()[1] for r in run_jobs(who, range(9), jobs_per_child=1, helpers=2)}) == 2
+
+
 def test_who_compiles_in_several_processes_starts_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "helpers_max", 1)
     assert len({r.decode().split()[1] for r in run_jobs(who, range(7))}) == 1

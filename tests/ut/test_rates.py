@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from dataclasses import replace
+from io import StringIO
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from seeds import run_seed
 
 from superkernel import cli
 from superkernel.analysis import rates_aicore, rates_host
-from superkernel.analysis.rates import RateRow, TargetRates, rates
+from superkernel.analysis.rates import RateRow, RatesInterrupted, TargetRates, rates
 from superkernel.analysis.subjects import SUBJECTS, subject_of
 from superkernel.cli.analysis import WRONG
 from superkernel.core.errors import InputError, InternalError, Violation
@@ -44,6 +46,104 @@ def test_a_seed_gives_the_same_plans() -> None:
     assert figures[0] == figures[1]
     third = rates(SUBJECTS["host"], 20, 8)
     assert [row.broken for row in third.rows] != [row.broken for row in one.rows]
+
+
+def counts(*found: TargetRates) -> list[RateRow]:
+    """The rows of some runs together, but for the time they took."""
+    rows = zip(*(one.rows for one in found), strict=True)
+    return [replace(sum(some[1:], start=some[0]), seconds=0.0) for some in rows]
+
+
+@pytest.mark.parametrize(("jobs", "chunk"), [(1, 1), (2, 2)])
+def test_counts_do_not_depend_on_rounds_and_processes(jobs: int, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = rates(SUBJECTS["host"], 23, 7)
+    monkeypatch.setattr("superkernel.analysis.rates.ROUND", 3)
+    monkeypatch.setattr("superkernel.analysis.rates.CHUNK", chunk)
+    told: list[tuple[int, int]] = []
+    found = rates(SUBJECTS["host"], 23, 7, jobs=jobs, progress=lambda *numbers: told.append(numbers))
+    assert counts(found) == counts(whole)
+    assert [row.plans for row in found.rows] == [5, 5, 5, 4, 4]
+    assert told == sorted(told)
+    assert told[-1] == (23, 23)
+
+
+def test_processes_find_what_a_broken_verifier_overlooks_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failures come back from processes, and each kind of them is shown once in a family, whoever found it."""
+    monkeypatch.setattr("superkernel.analysis.rates.CHUNK", 1)
+    blind = replace(SUBJECTS["host"], refusal=accepts)
+    found = rates(blind, 4, 0, family="rows", jobs=2)
+    assert not found.ok
+    assert [f.kind for f in found.failures] == ["false accept"]
+    assert found.whole.false_accepts == found.whole.broken > 4
+
+
+def accepts(plan: Plan) -> str:
+    """A verifier that refuses nothing."""
+    return ""
+
+
+def test_an_interrupt_leaves_whole_rounds_and_says_what_is_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("superkernel.analysis.rates.ROUND", 2)
+    judged: list[Plan] = []
+
+    def interrupted(plan: Plan) -> Any:
+        judged.append(plan)
+        if len(judged) > 150:  # 5 families, rounds of 2 plans, up to 9 verdicts on each
+            raise KeyboardInterrupt
+        return check(plan)
+
+    words = ["verify", "--rates", "--plans", "23", "--seed", "7", "--json"]
+    with monkeypatch.context() as patch:
+        patch.setattr(rates_host, "check", interrupted)
+        assert cli.main(words) == cli.INTERRUPTED
+    said = capsys.readouterr()
+    assert "interrupted" in said.err
+    host, aicore = json.loads(said.out)
+    assert host["whole"]["plans"] == 10
+    assert host["rest"] == "superkernel verify --rates --target host --seed 7 --first 2 --plans 13"
+    assert aicore["whole"]["plans"] == 0
+    assert aicore["rest"] == "superkernel verify --rates --target aicore --seed 7 --first 0 --plans 23"
+    assert cli.main([*shlex.split(host["rest"])[1:], "--json"]) == 0
+    (rest,) = json.loads(capsys.readouterr().out)
+    assert rest["rest"] is None
+    whole = rates(SUBJECTS["host"], 23, 7)
+    for name in ("plans", "mutants", "broken", "caught", "harmless", "refused"):
+        assert host["whole"][name] + rest["whole"][name] == getattr(whole.whole, name)
+    with pytest.raises(RatesInterrupted) as caught:
+        rates(SUBJECTS["host"], 23, 7, family="rows", progress=interrupt)
+    assert caught.value.found.whole.plans == 0
+    assert "interrupted; what is left: superkernel verify --rates --target host --family 'rows'" in str(
+        caught.value.found.text()
+    )
+
+
+def interrupt(done: int, total: int) -> None:
+    """What Ctrl-C does while somebody looks on."""
+    raise KeyboardInterrupt
+
+
+class Terminal(StringIO):
+    """An error output that somebody looks at."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["verify", "--rates", "--target", "host", "--family", "rows", "--plans", "7"]
+    assert cli.main(words) == 0
+    assert capsys.readouterr().err == ""  # it was soon over, and nobody looked on
+    monkeypatch.setattr("superkernel.cli.analysis.RateProgress.LINES_APART_S", 0.0)
+    assert cli.main(words) == 0
+    assert [line.split(",")[0] for line in capsys.readouterr().err.splitlines()] == [
+        "host: 5 of 7 plans", "host: 7 of 7 plans",
+    ]  # fmt: skip
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    assert cli.main(words) == 0
+    assert re.fullmatch(r"\rhost: 5 of 7 plans, \d+ s\rhost: 7 of 7 plans, \d+ s\n", terminal.getvalue())
 
 
 def test_a_broken_verifier_of_the_host_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,6 +236,7 @@ def test_by_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
         (["verify", "--rates", "--target", "gpu"], "no such target"),
         (["verify", "--rates", "--target", "host", "--family", "x"], "no such family"),
         (["verify", "--rates", "--target", "host", "--plans", "0"], "not a number of plans"),
+        (["verify", "--rates", "--target", "host", "--jobs", "0"], "not a number of processes"),
     ],
 )
 def test_wrong_words(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
