@@ -2,8 +2,9 @@
 
 Model: a compilation makes some hundred thousand objects, few of them in cycles, and keeps most. Within `paused` the
 cyclic collector rests, for all threads; reference counting goes on. Pauses may nest and overlap between threads: the
-last one to end lets the collector work again, if it did before the first. A forked child has only the thread that
-forked: the pauses of the others end there.
+last one to end lets the collector work again, if it did before the first; it looks through all that is new then, in
+whichever thread asks for memory next. A `Rest` is a pause that another thread may end, at a better time for that. A
+forked child has only the thread that forked: all other pauses end there.
 """
 
 from __future__ import annotations
@@ -11,32 +12,52 @@ from __future__ import annotations
 import gc
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 
 _lock = threading.RLock()  # a signal handler may compile too, in the middle of what is below
-_pauses: dict[int, int] = {}  # of threads, by their identity
+_pauses: dict[Hashable, int] = {}  # of threads, by their identity, and rests
 _was_enabled = False  # before the pauses that there are; the last one to end has to let it work again
 
 
 @contextmanager
 def paused() -> Iterator[None]:
     """No cyclic garbage collection within. A fifth of the time of a compilation from the cache."""
-    global _was_enabled
     thread = threading.get_ident()
-    with _lock:
-        if not _pauses:
-            _was_enabled |= gc.isenabled()
-        _pauses[thread] = _pauses.get(thread, 0) + 1
-        gc.disable()
+    _begin(thread)
     try:
         yield
     finally:
-        with _lock:
-            _pauses[thread] -= 1
-            if _pauses[thread] == 0:
-                del _pauses[thread]
-            _enable_again()
+        _end(thread)
+
+
+class Rest:
+    """A pause that lasts from the beginning of this object until `end`, which any thread may call."""
+
+    def __init__(self) -> None:
+        _begin(self)
+
+    def end(self) -> None:
+        """Once is enough; more do nothing."""
+        _end(self)
+
+
+def _begin(whose: Hashable) -> None:
+    global _was_enabled
+    with _lock:
+        if not _pauses:
+            _was_enabled |= gc.isenabled()
+        _pauses[whose] = _pauses.get(whose, 0) + 1
+        gc.disable()
+
+
+def _end(whose: Hashable) -> None:
+    with _lock:
+        if whose in _pauses:
+            _pauses[whose] -= 1
+            if _pauses[whose] == 0:
+                del _pauses[whose]
+        _enable_again()
 
 
 def _enable_again() -> None:

@@ -2,9 +2,12 @@
 
 Every kernel is planned and proved for its sizes as any other, and computes the same bits as one that was compiled for
 them alone. The machine code of sub-operators that do not change with the sizes is found in the cache, and constants
-are shared, as given and as packed. A call with new sizes returns before their plan is in the cache: a thread puts it
-there then, and a process that ends waits for it. What is kept is bounded by number (`kernels_max`) and, where that is
-asked for, by bytes (`bytes_max`).
+are shared, as given and as packed. What is kept is bounded by number (`kernels_max`) and, where that is asked for, by
+bytes (`bytes_max`).
+
+A call with new sizes returns before their plan is in the cache, and before the garbage collector has looked through
+what compiling made: a thread does both when no new sizes have come for a while, as it would take turns at the
+interpreter with whoever compiles, or when more than LATER_MAX such things wait. A process that ends waits for it.
 
 States (a KV cache) belong to the object: all its kernels work on the same arrays, one at a time, so that what they hold
 survives a change of sizes. So no state's type or initial contents may depend on the sizes.
@@ -17,12 +20,13 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from threading import Lock, RLock
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from superkernel.core.arrays import NamedArrays, owners, same_contents
-from superkernel.core.collection import paused
+from superkernel.core.collection import Rest, paused
 from superkernel.core.errors import InputError, SuperKernelError, UnsupportedError, Violation, raise_all
 from superkernel.frontends.dynamic import DynamicInput, DynamicSource, Ranges, sizes_of
 from superkernel.ir.graph import Graph
@@ -34,6 +38,8 @@ if TYPE_CHECKING:
     from superkernel.compilation.stages import Later
 
 KERNELS_MAX = 16
+QUIET_S = 0.05  # without a call with new sizes: none is expected soon
+LATER_MAX = 16
 MET_MAX = 4096  # shapes of calls that are remembered; then anew
 Make: TypeAlias = "Callable[[Graph, Mapping[str, Array], Later], Kernel]"
 """What compiles a graph, with states in given arrays; those that are not given are new."""
@@ -53,7 +59,9 @@ class DynamicKernel:
         self._lock = Lock()  # of the kernels that there are
         self._making = Lock()
         self._background: ThreadPoolExecutor | None = None
-        self._unkept: deque[Callable[[], None]] = deque()  # what puts plans into the cache
+        self._later: deque[Callable[[], None]] = deque()  # what puts plans into the cache, and ends rests
+        self._waits_for_quiet = False  # whether somebody will do what is to be done later
+        self._made_s = 0.0  # when the last kernel was there
         self._met: dict[tuple[Any, ...] | None, tuple[int, ...]] = {}  # sizes by the shapes of a call
         self._initial: Mapping[str, Array] | None = None  # of states, by the first graph
         self._reset: Mapping[str, Array] = {}  # the same, by the first kernel
@@ -114,7 +122,7 @@ class DynamicKernel:
         """The kernel for given sizes, compiled where there is none: to compile ahead, to report, explain, save. Raises
         InputError, and what compiling raises."""
         kernel = self._at(self._checked(sizes))
-        self._keep_plans()
+        self._do_now()
         return kernel
 
     def prepare(self, *sizes: Mapping[str, int], wait: bool = True) -> None:
@@ -125,7 +133,7 @@ class DynamicKernel:
         if wait:
             for each in chosen:
                 self._at(each)
-                self._keep_plans()
+                self._do_now()
         elif chosen:
             self._submit(self._prepare, chosen)
 
@@ -133,27 +141,58 @@ class DynamicKernel:
         """Compile the first in the background, then the others: an executor takes no more when the process ends."""
         with suppress(SuperKernelError):
             self._at(chosen[0])
-            self._keep_plans()
+            self._do_now()
         if chosen[1:]:
             self._submit(self._prepare, chosen[1:])
 
-    def _submit(self, work: Callable[..., None], *given: Any) -> None:
+    def _submit(self, work: Callable[..., None], *given: Any) -> bool:
         """To be done in the background, unless the process ends."""
         with self._lock:
             if self._background is None:
                 self._background = ThreadPoolExecutor(1, "superkernel-prepare")
-        with suppress(RuntimeError):
+        try:
             self._background.submit(work, *given)
+        except RuntimeError:
+            return False
+        return True
 
-    def _keep_plans(self) -> None:
-        """Put the plans that have been made into the cache."""
-        while self._unkept:
-            try:
-                keep = self._unkept.popleft()
-            except IndexError:  # another thread was sooner
-                return
-            with paused():
-                keep()
+    def _do_later(self) -> None:
+        """Have done in the background what is to be done later."""
+        with self._lock:
+            waits, self._waits_for_quiet = self._waits_for_quiet, True
+        if not waits:
+            self._submit(self._do_when_quiet)
+
+    def _do_when_quiet(self) -> None:
+        """What is to be done later, one after the other: new sizes and other background work may come in between."""
+        try:
+            if len(self._later) <= LATER_MAX:
+                sleep(self._not_quiet_s())
+            if self._not_quiet_s() == 0 or len(self._later) > LATER_MAX:
+                self._do_next()
+        finally:
+            self._waits_for_quiet = bool(self._later)
+            if self._waits_for_quiet and not self._submit(self._do_when_quiet):
+                self._do_now()
+
+    def _not_quiet_s(self) -> float:
+        """How long it is at least until no new sizes are expected soon."""
+        if self._making.locked():
+            return QUIET_S
+        return max(0.0, self._made_s + QUIET_S - monotonic())
+
+    def _do_now(self) -> None:
+        """Put the plans that have been made into the cache; end rests."""
+        while self._later:
+            self._do_next()
+
+    def _do_next(self) -> None:
+        try:
+            work = self._later.popleft()
+        except IndexError:  # another thread was sooner
+            return
+        with paused():
+            work()
 
     def _checked(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """Sizes in the dimensions' order. Raises InputError."""
@@ -187,11 +226,12 @@ class DynamicKernel:
             if shapes is not None:
                 self._met = {**self._met, shapes: sizes} if len(self._met) < MET_MAX else {shapes: sizes}
         kernel = self._at(sizes)
-        with self._turn:
-            results = kernel(*args)
-        if self._unkept:
-            self._submit(self._keep_plans)
-        return results
+        try:
+            with self._turn:
+                return kernel(*args)
+        finally:
+            if self._later:
+                self._do_later()
 
     def run(self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, **named: Any) -> RunResult[RunReport]:
         """Run once and return outputs by name: `Kernel.run` of the kernel for the inputs' shapes. Inputs: a mapping, a
@@ -202,11 +242,12 @@ class DynamicKernel:
         else:
             bound = bind_arguments(self.inputs, given or (), {})
         kernel = self._at(self._sizes(bound))
-        with self._turn:
-            result = kernel.run(bound)
-        if self._unkept:
-            self._submit(self._keep_plans)
-        return result
+        try:
+            with self._turn:
+                return kernel.run(bound)
+        finally:
+            if self._later:
+                self._do_later()
 
     def __repr__(self) -> str:
         ranges = ", ".join(f"{name} {low} to {high}" for name, (low, high) in self.dims.items())
@@ -228,7 +269,8 @@ class DynamicKernel:
             with paused():
                 graph = self._source.load(dict(zip(self.dims, sizes, strict=True)))
                 self._check_states(graph)
-                kernel = self._make(graph, self._states, self._unkept.append)
+                kernel = self._make(graph, self._states, self._later.append)
+                self._later.append(Rest().end)
             if self._initial is None:
                 self._initial, self._reset = graph.states, kernel.initial_states
                 self._states.update(kernel.states)
@@ -236,6 +278,7 @@ class DynamicKernel:
             with self._lock:
                 self._kernels[sizes] = kernel
                 self._shrink()
+            self._made_s = monotonic()
             return kernel
 
     def _found(self, sizes: tuple[int, ...]) -> Kernel | None:

@@ -12,7 +12,7 @@ import pytest
 
 import superkernel as sk
 from superkernel.core import collection
-from superkernel.core.collection import paused
+from superkernel.core.collection import Rest, paused
 
 
 @pytest.fixture(autouse=True)
@@ -105,4 +105,18 @@ def test_compiling_leaves_it_as_it_was() -> None:
     assert np.array_equal(kernel(np.ones(4, np.float32)), np.full(4, 2, np.float32))
     with pytest.raises(sk.InputError):
         sk.compile(b.graph(), target="nothing")
+    assert gc.isenabled()
+
+
+def test_another_thread_ends_a_rest() -> None:
+    with paused():
+        rest = Rest()
+    assert not gc.isenabled()
+    thread = threading.Thread(target=rest.end)
+    thread.start()
+    thread.join()
+    assert gc.isenabled()
+    with paused():
+        rest.end()  # it has ended: another's pause goes on
+        assert not gc.isenabled()
     assert gc.isenabled()

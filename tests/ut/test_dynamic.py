@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
+from time import monotonic, sleep
 from typing import Any
 
 import numpy as np
@@ -18,9 +21,11 @@ import superkernel as sk
 from superkernel.api import resolved
 from superkernel.backends import backend_of, kernel_of
 from superkernel.compilation.pipeline import compile_graph
+from superkernel.compilation.planned import PlanStore
 from superkernel.core.errors import GraphError, InputError, UnsupportedError
 from superkernel.frontends import load_graph
 from superkernel.frontends.dynamic import DynamicSource
+from superkernel.runtime import dynamic as dynamic_module
 
 RNG = np.random.default_rng(4)
 WEIGHTS = RNG.standard_normal((8, 8), dtype=np.float32)
@@ -260,6 +265,39 @@ go_on.set()
     )
     assert (first.stdout, first.stderr) == ("True True\n", "")  # planned, and nothing kept when the calls returned
     assert (second.stdout, second.stderr) == ("False False\n", "")
+
+
+def test_what_is_done_later_waits_until_no_new_sizes_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither plans are kept nor is garbage looked for between two calls with new sizes, unless much of it waits; nor
+    does anything wait for ever behind a call that fails."""
+    monkeypatch.setenv("SK_CACHE_DIR", str(tmp_path))
+    done = Event()
+    monkeypatch.setattr(dynamic_module, "QUIET_S", 3600.0)
+    monkeypatch.setattr(dynamic_module, "LATER_MAX", 4)
+    monkeypatch.setattr(dynamic_module, "sleep", lambda _: done.wait(60))
+    kept: list[Any] = []
+    monkeypatch.setattr(PlanStore, "keep", lambda store, planned: kept.append(planned))
+    kernel = dynamic()
+    kernel(**given(1, 3))
+    kernel(**given(1, 4))
+    assert not kept
+    assert not gc.isenabled()
+    kernel(**given(1, 5))  # more than may wait
+    done.set()
+    assert _within_a_minute(lambda: len(kernel._later) <= 4)
+    assert kept
+    monkeypatch.setattr(dynamic_module, "QUIET_S", 0.0)
+    with pytest.raises(InputError):
+        kernel(**{**given(1, 5), "x": given(1, 5)["x"].astype(np.int64)})
+    assert _within_a_minute(gc.isenabled)
+    assert len(kept) == 3
+
+
+def _within_a_minute(holds: Callable[[], bool]) -> bool:
+    end = monotonic() + 60
+    while not holds() and monotonic() < end:
+        sleep(0.001)
+    return holds()
 
 
 def test_plans_of_kernels_made_ahead_are_kept_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
