@@ -32,7 +32,7 @@ def add_anchor(values: Values, node: Node) -> None:
     types, outputs = graph.input_types(node), graph.output_types(node)
     if any(o.shape != outputs[0].shape for o in outputs):
         raise UnsupportedError("outputs of different shapes", location=f"node {node.name!r} ({node.op})")
-    kernel = context.choose(plain_body(context, node, lambda value: values.constant_of(value) is not None))
+    kernel = context.choose(plain_body(context, node, values.is_constant))
     update = graph.definition(node).family is OpFamily.UPDATE
     cluster = values.clusters.new(outputs[0].shape)
     cluster.nodes.append(context.positions[node.name])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
+from superkernel.core.dtypes import DType
 from superkernel.core.tensor import TensorType, broadcast_strides
 from superkernel.ir.body import Body, Instruction, Operand, PointwiseProgram, ProgramInput, ProgramOutput, Role
 from superkernel.ir.graph import Node
@@ -33,10 +36,16 @@ def single_body(values: Values, node: Node) -> Body:
     known = node.inputs[1] if traits_of(node.op).constant else None
     if known is not None and legality.is_scalar_constant(values, known):
         return _with_known(values, node, known)
-    kinds = [values.context.graph.types[v].dtype for v in node.inputs if v is not None]
-    out = values.context.graph.types[node.outputs[0]].dtype
-    op, attrs = _instruction(node)
-    shape = _single_shape(values, node)
+    types = values.context.graph.types
+    kinds = tuple([types[v].dtype for v in node.inputs if v is not None])
+    return _single_body(*_instruction(node), kinds, types[node.outputs[0]].dtype, _single_shape(values, node))
+
+
+@lru_cache(maxsize=256)
+def _single_body(
+    op: str, attrs: tuple[tuple[str, AttrValue], ...], kinds: tuple[DType, ...], out: DType, shape: tuple[int]
+) -> Body:
+    """That of all nodes that are alike."""
     operands = [Operand(Role.INPUT, TensorType(k, shape)) for k in kinds] + [
         Operand(Role.OUTPUT, TensorType(out, shape))
     ]

@@ -90,7 +90,7 @@ def _operand_strides(values: Values, value: str, shape: tuple[int, ...]) -> tupl
 
 def is_scalar_constant(values: Values, value: str) -> bool:
     """True of constants of one element: they become immediates."""
-    return values.context.graph.types[value].size == 1 and values.constant_of(value) is not None
+    return values.context.graph.types[value].size == 1 and values.is_constant(value)
 
 
 def rebase(values: Values, part: Cluster, prefix: Coords) -> dict[str, Coords] | None:

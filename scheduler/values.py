@@ -115,9 +115,14 @@ class Values:
     def constant_of(self, value: str) -> NDArray[Any] | None:
         """The array behind a value that is a constant or a view of one."""
         found = self.where.get(value)
-        if not isinstance(found, Ref) or not self.buffers[found.buffer].is_constant:
+        if not isinstance(found, Ref) or not self.is_constant(value):
             return None
         return strided_view(self.constants[found.buffer], found.shape, found.strides, found.offset)
+
+    def is_constant(self, value: str) -> bool:
+        """Whether there is an array behind the value (`constant_of`)."""
+        found = self.where.get(value)
+        return isinstance(found, Ref) and self.buffers[found.buffer].is_constant
 
     def sources(self, value: str) -> list[Cluster]:
         """The clusters that must have run before the value can be read from memory."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
@@ -96,12 +97,14 @@ class Wait:
 
 Step = TaskStep | Set | Wait
 BODY, SET, WAIT = range(3)  # kinds of steps in columns
+FEW_STEPS = 1024
 
 
 @dataclass(frozen=True, eq=False)
 class StepRows(Sequence[Step]):
-    """One core's steps, of which there may be millions: each is made when somebody asks for it. `rows`: a kind and the
-    step's numbers in the order of its fields, zeros behind them. Raises ValueError on rows that are none."""
+    """One core's steps, of which there may be millions: each is made when somebody asks for it; few, which are gone
+    through a handful of times, stay. `rows`: a kind and the step's numbers in the order of its fields, zeros behind
+    them. Raises ValueError on rows that are none."""
 
     rows: NDArray[np.signedinteger[Any]]
 
@@ -139,8 +142,15 @@ class StepRows(Sequence[Step]):
         return _step(*self.rows[at].tolist())
 
     def __iter__(self) -> Iterator[Step]:
-        for at in range(0, len(self.rows), 1024):
-            yield from self[at : at + 1024]
+        return iter(self._few) if len(self.rows) <= FEW_STEPS else self._made()
+
+    @cached_property
+    def _few(self) -> tuple[Step, ...]:
+        return self[:]
+
+    def _made(self) -> Iterator[Step]:
+        for at in range(0, len(self.rows), FEW_STEPS):
+            yield from self[at : at + FEW_STEPS]
 
     def __eq__(self, other: object) -> bool:
         return tuple(self) == tuple(other) if isinstance(other, StepRows | tuple) else NotImplemented

@@ -123,7 +123,8 @@ class HostImage:
 
 
 class ImageBuilder:
-    """Builds one image. `keep_ir` also keeps the IR text of what was compiled (SK_DUMP=ir)."""
+    """Builds one image. `keep_ir` also keeps the IR text of what was compiled (SK_DUMP=ir); `later` takes what need not
+    be done before the image runs: keeping its entries in the cache, which no other image has."""
 
     def __init__(
         self,
@@ -138,12 +139,13 @@ class ImageBuilder:
         prefetch: bool = True,
         progress: Progress | None = None,
         keep_ir: bool = False,
+        later: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
         self.schedule, self.plan, self.cpu, self.cache = schedule, plan, cpu, cache
         self.slots = {Space.INPUT: 0, Space.OUTPUT: inputs, Space.STATE: inputs + outputs}
         self.io_count = inputs + outputs + states
         self.places = ConstantPlaces(schedule.constants)
-        self.prefetch, self.progress, self.keep_ir = prefetch, progress, keep_ir
+        self.prefetch, self.progress, self.keep_ir, self.later = prefetch, progress, keep_ir, later
         self.ir_texts: dict[str, str] = {}
         self.compiled = 0
 
@@ -269,7 +271,10 @@ class ImageBuilder:
 
     def _keep(self, key: str, data: bytes, objects: dict[str, bytes | None]) -> None:
         self.compiled += 1
-        self.cache.put(key, data)
+        if self.later is not None and key.startswith("entries "):
+            self.later(partial(self.cache.put, key, data))
+        else:
+            self.cache.put(key, data)
         objects[key] = data
 
     def _report(self, text: str, done: int, total: int) -> None:

@@ -42,7 +42,7 @@ def compile_graph(
 ) -> CompiledT:
     """One kernel from one graph. Without `later` everything is done on return. Raises UnsupportedError, MachineError,
     VerificationError."""
-    run = Stages(settings.dump_stages())
+    run = Stages(settings.dump_stages(), later)
     scoped = with_scopes(source, options.scopes)  # checked everywhere, in force where there is more than one entry
     source = _with_known_arrays(scoped if target.separates_scopes else source)
     job = Job(source, target, backend.cores(target, threads), options)
@@ -53,7 +53,7 @@ def compile_graph(
         return compile_graph(source, target, options, backend, threads=threads, cache_factory=cache_factory)
 
     job = replace(job, options=backend.settled(job, cache, other))
-    planned, chooser = _planned(run, job, backend, cache, later)
+    planned, chooser = _planned(run, job, backend, cache)
     return complete(run, job, backend, planned, cache, chooser)
 
 
@@ -96,7 +96,6 @@ def _planned(
     job: Job[TargetT],
     backend: Backend[TargetT, PlannedT, Any, Any, Any],
     cache: ObjectCache,
-    later: Later | None,
 ) -> tuple[PlannedT, Choice]:
     """The plan of a job, from the cache, or made and kept there: what makes it is not even imported until then. With it
     the choice of its kernels, for whoever asks for reasons."""
@@ -113,8 +112,8 @@ def _planned(
 
     planner = backend.planner(job)
     planned = plan_graph(run, job, planner)
-    if store is not None and later is not None:
-        later(partial(store.keep, planned))
+    if store is not None and run.later is not None:
+        run.later(partial(store.keep, planned))
     elif store is not None:
         with run.stage("keep"):
             store.keep(planned)

@@ -21,7 +21,7 @@ from superkernel.scheduler.schedule import Schedule
 
 CacheFactory = Callable[[Path | None], ObjectCache]
 Later = Callable[[Callable[[], None]], None]
-"""Takes what need not be done before a kernel runs: keeping its plan in the cache."""
+"""Takes what need not be done before a kernel runs: keeping its plan and its entries in the cache."""
 
 
 class FallbackWarning(UserWarning):
@@ -29,10 +29,10 @@ class FallbackWarning(UserWarning):
 
 
 class Stages:
-    """Times, dumps and progress of one compilation."""
+    """Times, dumps and progress of one compilation, and where what may wait goes: None, it is done at once."""
 
-    def __init__(self, dumps: frozenset[str]) -> None:
-        self.dumps = dumps
+    def __init__(self, dumps: frozenset[str], later: Later | None = None) -> None:
+        self.dumps, self.later = dumps, later
         self.times: dict[str, int] = {}
         self.progress = Progress()
         self._events: list[dict[str, Any]] = []

@@ -66,7 +66,8 @@ def orient(a: TensorType, b: TensorType, swap_a: bool, swap_b: bool) -> Product:
     columns = b.shape[-2:] if b.rank > 1 else (b.shape[0], 1)
     m, k = reversed(rows) if swap_a else rows
     other, n = reversed(columns) if swap_b else columns
-    require(k == other, "inner dimensions differ", f"{k} (from a {a})", f"{other} (from b {b})", "input 1 (b)")
+    if k != other:
+        require(False, "inner dimensions differ", f"{k} (from a {a})", f"{other} (from b {b})", "input 1 (b)")
     batch = broadcast_shape([a.shape[:-2], b.shape[:-2]])
     return Product(batch, m, k, n, a.rank == 1, b.rank == 1, swap_a, swap_b)
 

@@ -6,6 +6,10 @@ from superkernel.ir.graph import Graph, Node
 from superkernel.transforms.base import NodePass
 from superkernel.transforms.editor import Editor
 
+_MAY_BE_IDENTITIES = frozenset(
+    ("identity", "cast", "reshape", "expand", "concat", "slice", "tile", "pad", "transpose", "mul", "div")
+)
+
 
 class RemoveIdentities:
     """Only what is the identity on every bit: x + 0 is not (it turns -0 into 0)."""
@@ -13,7 +17,7 @@ class RemoveIdentities:
     def apply(self, graph: Graph) -> Graph:
         editor = Editor.of(graph)
         for node in editor.walk():
-            source = _same_as(editor, node)
+            source = _same_as(editor, node) if node.op in _MAY_BE_IDENTITIES else None
             if source is not None:
                 editor.alias(node.outputs[0], source)
         return editor.finish()

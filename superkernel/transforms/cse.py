@@ -20,8 +20,8 @@ class ShareSubexpressions:
         self._share_constants(editor)
         seen: dict[Hashable, tuple[str, ...]] = {}
         for node in editor.walk():
-            attrs = tuple(sorted((k, v) for k, v in node.attrs.items() if v is not None))
-            key = (node.op, node.inputs, str(attrs), node.scope, node.stream, node.kernel_type)
+            attrs = str(sorted((k, v) for k, v in node.attrs.items() if v is not None)) if node.attrs else ""
+            key = (node.op, node.inputs, attrs, node.scope, node.stream, node.kernel_type)
             earlier = seen.setdefault(key, node.outputs)
             if earlier != node.outputs and all(out not in editor.outputs for out in node.outputs):
                 for mine, theirs in zip(node.outputs, earlier, strict=True):

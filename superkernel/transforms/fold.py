@@ -23,12 +23,15 @@ class FoldConstants:
 
     def apply(self, graph: Graph) -> Graph:
         editor = Editor.of(graph)
+        types, constants = editor.types, editor.constants
         for node in editor.walk():
-            kinds = tuple(editor.type(out) for out in node.outputs)
+            if types[node.outputs[0]].size and not all(v is None or v in constants for v in node.inputs):
+                continue  # nearly all nodes
+            kinds = tuple(types[out] for out in node.outputs)
             if all(kind.size == 0 for kind in kinds):
                 editor.fold(node, tuple(np.empty(kind.shape, kind.dtype.numpy) for kind in kinds))
                 continue
-            if node.op in self.kept or not all(value is None or value in editor.constants for value in node.inputs):
+            if node.op in self.kept or not all(value is None or value in constants for value in node.inputs):
                 continue
             read = sum(editor.type(value).nbytes for value in node.inputs if value is not None)
             if sum(kind.nbytes for kind in kinds) > max(read, self.grow_bytes_max):

@@ -160,5 +160,5 @@ def _recorded(image: HostImage, schedule: Schedule, sizes: Mapping[tuple[Space, 
             return Wait(row[1], row[2], -1, row[3])
         return HostCall(row[1]) if row[0] == _HOST_CALL else Set(row[1])
 
-    lines = (" ".join(map(str, row)) for core in rows for row in ((len(core),), *core))
-    return _Recorded(tuple(tuple(map(event, core)) for core in rows), digest(chain(kernels, map(repr, places), lines)))
+    text = digest(chain(kernels, map(repr, places), map(repr, rows)))
+    return _Recorded(tuple(tuple(map(event, core)) for core in rows), text)

@@ -92,6 +92,7 @@ class HostBackend(Backend[CpuTarget, Planned[Plan], Certificate, HostImage, Host
             prefetch=options.starts_early and options.weight_strength != "none",
             progress=run.progress.update,
             keep_ir="ir" in run.dumps,
+            later=run.later,
         )
         image = builder.build(planned.grouping.constants)
         flash = job.target.regions().get("flash")
