@@ -8,8 +8,9 @@ of the window stands a byte of the shadow that says what became of it:
     WRITTEN  a store wrote it; loads behind it find what the kernel itself wrote, and are not noted
 
 LLVM's passes run first, so that what is recorded is what runs: registers that the emitter kept on the stack are gone,
-and a load that the passes made up is seen. The calls go into the text that LLVM prints; addresses of window and shadow
-are constants in it, so that such code is good for one process and never cached. Kernels contain loads, stores and
+and a load that the passes made up is seen. The calls go into the text that LLVM prints, which is then translated as it
+stands: better code would take five times as long to make, and runs once. Addresses of window and shadow are constants
+in it, so that such code is good for one process and never cached. Kernels contain loads, stores and
 prefetches, which touch nothing; on any other instruction that may access memory the pass gives up with an error.
 Stack and tables, which no other core can reach, are checked against their own size.
 
@@ -79,10 +80,9 @@ def recordable(cpu: CpuTarget) -> CpuTarget:
 
 def compile_recorded(text: str, cpu: CpuTarget, window: MemoryWindow) -> bytes:
     """As `lower.compile_ir`: object code that records in `window` what it touches there."""
-    machine = machine_of(cpu)
-    opened = machine.open()
-    text = recorded(str(optimised(text, machine, opened)), window)
-    return bytes(opened.emit_object(parsed(text, cpu.triple, opened)))
+    machine, translating = machine_of(cpu), machine_of(cpu, level=0).open()
+    text = recorded(str(optimised(text, machine, machine.open())), window)
+    return bytes(translating.emit_object(parsed(text, cpu.triple, translating)))
 
 
 def recorded(text: str, window: MemoryWindow) -> str:
