@@ -5,15 +5,17 @@ each test once on the code as it is, but for a call ahead of each statement that
 mutants the test comes by, and how long it takes. Then each mutant has a fork of its own, in which the code of the
 changed functions is exchanged; it runs the tests that come by the change, those first that killed the most mutants per
 second so far, until one fails. A test that takes ten times as long as before and some seconds more, in CPU time, fails;
-so does one that needs several GB more memory.
+so does one that needs several GB more memory, and one that hangs: it takes hardly any CPU time for minutes. How busy
+the machine is decides nothing.
 
 Where few mutants are looked at, most of the time is the first run of the tests. With a limit for it, a test runs on the
 mutants that it comes by when it has passed, or together with the next ones, files that are nearest to some mutant
-first, of each file one test of every function, then the second ones; files none of whose mutants are left are not run.
+first, of each file one test of every function, then the second ones; files none of whose mutants are left are not run,
+and tests that fail on the code as it is are left out, and told. A mutant is told when its last file has been run.
 
 What is changed outside of functions, or cannot be exchanged, is run by a fork that imports and collects anew, with the
 changed file in the place of the original, tests that call some function of the file first. So is a mutant that stayed
-alive: what was computed at import may have hidden it.
+alive and that collection came by: what was computed then may hide it.
 """
 
 from __future__ import annotations
@@ -31,10 +33,11 @@ import resource
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -44,12 +47,12 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 SLACK_S = 5  # CPU time beyond ten times what a test took before
-HANG_S = 180  # wall time of one test
+HANG_S = 180  # of wall time, in which the processes of a mutant take less than a hundredth of CPU time
 MEMORY_BYTES_MAX = 6 << 30  # beyond what the process has
 
 
 _MARK = "__mutants_come_by__"
-_KNOWN, _FAILED = -1, -2  # in the place of a mutant's number: what is known of the tests; an error
+_KNOWN, _FAILED, _LEFT_OUT = -1, -2, -3  # in the place of a mutant's number: what is known of tests; errors
 
 
 class Mutant(Protocol):
@@ -69,7 +72,8 @@ class Mutant(Protocol):
 
 @dataclass(frozen=True)
 class Result:
-    """`killed_by`: the test that failed; empty: none of `tests` did."""
+    """`killed_by`: the test that failed; empty: none of `tests` did. `ran`: whether an exchange of code was all that
+    it takes to see the change."""
 
     killed_by: str
     tests: int
@@ -99,12 +103,11 @@ def run(
     *,
     budget_s: float,
     first_s: float = float("inf"),
-    sure: bool = True,
 ) -> Iterator[tuple[Any, Result]]:
     """Run each mutant's tests (paths of files below `root`, the nearest first), `budget_s` seconds of CPU time long,
     and tell how it went. `first_s`: CPU time of a mutant's tests on the code as it is, an equal share for each file;
-    those that it is not enough for are left out. `sure`: run what stays alive anew. Raises RuntimeError where tests
-    cannot be collected, or one fails on the code as it is."""
+    those that it is not enough for are left out. Raises RuntimeError where tests cannot be collected, or one fails on
+    the code as it is and there is no limit for that."""
     paths = list(dict.fromkeys(test for mine in tests.values() for test in mine))
     sys.setswitchinterval(0.005)
     with tempfile.TemporaryDirectory() as folder:
@@ -120,11 +123,14 @@ def run(
                 if isinstance(result, Exception):
                     raise result
                 if number == _KNOWN:
-                    work.known = result
+                    work.known |= result
+                    continue
+                if number == _LEFT_OUT:
+                    print(f"left out: {result}", flush=True)
                     continue
                 told += 1
                 mutant = work.mutants[number]
-                if not result.killed_by and (sure or not result.ran):
+                if not result.killed_by and not result.ran:
                     result = work.run_anew(number, result)
                 yield mutant, result
         os.waitpid(child, 0)
@@ -176,7 +182,17 @@ class _Work:
 
     def collect_and_run(self, send: Callable[[object], None]) -> None:
         """In a fork: all mutants."""
-        self._pytest(self.paths, lambda items: self._run_all(items, send))
+        early: set[int] = set()
+        setattr(builtins, _MARK, lambda *numbers: early.update(numbers))
+        marked = _marked(self.mutants)
+        sys.meta_path.insert(0, _Changed({os.path.realpath(path): new for path, (_, new) in marked.items()}))
+
+        def run(items: Sequence[pytest.Item]) -> None:
+            for module in dict.fromkeys(mutant.module for mutant in self.mutants):
+                importlib.import_module(module)
+            self._run_all(items, marked, early, send)
+
+        self._pytest(self.paths, run)
 
     def _pytest(self, paths: Sequence[str], loop: Callable[[Sequence[pytest.Item]], None]) -> None:
         """Collect, and give the tests to `loop`."""
@@ -205,35 +221,48 @@ class _Work:
         if ran[0] is not None:
             raise ran[0]
 
-    def _run_all(self, items: Sequence[pytest.Item], send: Callable[[object], None]) -> None:
-        for module in dict.fromkeys(mutant.module for mutant in self.mutants):
-            importlib.import_module(module)
-        files = {os.path.realpath(mutant.path): mutant.path for mutant in self.mutants}
-        functions = _functions(files)
-        marked, everywhere = _marked(self.mutants, functions)
+    def _run_all(
+        self,
+        items: Sequence[pytest.Item],
+        codes: Mapping[Path, tuple[CodeType, CodeType]],
+        early: set[int],
+        send: Callable[[object], None],
+    ) -> None:
+        """`codes`: of each file, its code as it is, and with the marks that were imported; `early`: the mutants that
+        collection came by."""
+        functions = _functions({os.path.realpath(path) for path in codes})
+        marked, everywhere = _unmark(self.mutants, codes, functions)
         exchanged = [_exchanged(mutant, functions) for mutant in self.mutants]
-        left = {number: Result("", 0, 0, ran=code is not None) for number, code in enumerate(exchanged)}
+        left = {n: Result("", 0, 0, ran=code is not None and n not in early) for n, code in enumerate(exchanged)}
         of_file: dict[str, list[pytest.Item]] = {}
         for item in items:
             of_file.setdefault(_file(item), []).append(item)
         limited = self.first_s < float("inf")
-        for file in sorted(of_file, key=self._nearness):
-            if not self._is_wanted(file, left, 0.0):
-                continue
-            mine = _one_of_each(of_file[file]) if limited else of_file[file]
-            passed = self._run_first(mine, marked, everywhere, left)
-            for some in self._together(passed) if limited else [list(passed)]:
-                for number in self._kill(some, left, exchanged) if limited else ():
-                    send((number, left.pop(number)))
-        send((_KNOWN, self.known))
+        waiting = sorted(of_file, key=self._nearness)
+        while waiting:
+            file = waiting.pop(0)
+            if self._is_wanted(file, left, 0.0):
+                mine = _one_of_each(of_file[file]) if limited else of_file[file]
+                passed = self._run_first(mine, marked, everywhere, left, send)
+                for some in self._together(passed) if limited else [list(passed)]:
+                    for number in self._kill(some, left, exchanged) if limited else ():
+                        send((number, left.pop(number)))
+                send((_KNOWN, {i.nodeid: self.known[i.nodeid] for i in of_file[file] if i.nodeid in self.known}))
+            for number in [n for n in left if limited and not self._has_more(n, waiting)]:
+                send((number, left.pop(number)))
         for number, result in left.items():
             code = exchanged[number]
-            if code is None or limited:
+            if code is None:
                 send((number, result))
                 continue
             mine = [i for i in items if i.nodeid in self.known and number in self.known[i.nodeid].mutants]
             mine = [item for item in mine if _file(item) in self.tests[self.mutants[number]]]
-            send((number, self._run(mine, code)))
+            send((number, replace(self._run(mine, code), ran=result.ran)))
+
+    def _has_more(self, number: int, waiting: Iterable[str]) -> bool:
+        """Whether a mutant has time for one of the files that have not been run."""
+        near = self.tests[self.mutants[number]]
+        return self._spent[number] <= self.budget_s and any(file in near for file in waiting)
 
     def _nearness(self, file: str) -> int:
         """The least place that a file of tests has among those of some mutant."""
@@ -251,6 +280,7 @@ class _Work:
         marked: Mapping[FunctionType, CodeType],
         everywhere: set[int],
         left: Mapping[int, Result],
+        send: Callable[[object], None],
     ) -> Iterator[pytest.Item]:
         """Run the tests of a file in a fork, on the code as it is, as long as some mutant is left for them: each test
         when it has passed."""
@@ -271,12 +301,16 @@ class _Work:
                 going.write(b".")
                 try:
                     name, baseline = pickle.load(results)
-                except EOFError as error:
-                    raise RuntimeError(f"the process that runs {file} has died") from error
-                if isinstance(baseline, Exception):
-                    raise baseline
-                if not baseline.passed:
-                    raise RuntimeError(f"{name} fails without any mutant")
+                except EOFError:
+                    name, baseline = _FAILED, RuntimeError(f"the process that runs {file} has died")
+                if name == _FAILED or not baseline.passed:
+                    wrong = baseline if name == _FAILED else RuntimeError(f"{name} fails without any mutant")
+                    if self.first_s == float("inf"):
+                        raise wrong
+                    send((_LEFT_OUT, str(wrong)))
+                    if name == _FAILED:
+                        break
+                    continue
                 spent_s += baseline.seconds
                 self.known[name] = baseline
                 yield of_name[name]
@@ -310,7 +344,8 @@ class _Work:
                 continue
             self._spent[number] += sum(self.known[one.nodeid].seconds for one in mine)
             result = self._run(mine, code)
-            left[number] = Result(result.killed_by, before.tests + result.tests, before.seconds + result.seconds)
+            tests, seconds = before.tests + result.tests, before.seconds + result.seconds
+            left[number] = Result(result.killed_by, tests, seconds, before.ran)
             if result.killed_by:
                 killed.append(number)
         return killed
@@ -339,9 +374,14 @@ class _Work:
     def outcome(self, body: Callable[[Callable[[object], None]], None]) -> Result:
         """Of a fork that tells the name of each test ahead of it, then whether it passed."""
         start = time.monotonic()
-        child, told = self._forked(body)
+
+        def in_group(send: Callable[[object], None]) -> None:
+            os.setpgid(0, 0)
+            body(send)
+
+        child, told = self._forked(in_group)
         name, passed, count = "", True, 0
-        with told:
+        with told, _watched(child):
             while True:
                 try:
                     name, passed = pickle.load(told)
@@ -352,6 +392,8 @@ class _Work:
                     break
                 count += passed is None
         os.waitpid(child, 0)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)  # what it started
         killed = passed is not True
         if name in self.known:
             self.known[name].kills += killed
@@ -365,7 +407,6 @@ class _Work:
         with contextlib.suppress(ValueError):
             resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
         hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
         for item, following in _pairs(items):
             if time.process_time() - spent > self.budget_s:
@@ -373,7 +414,6 @@ class _Work:
             known = self.known.get(item.nodeid)
             limit = time.process_time() + SLACK_S + (10 * known.seconds if known else self.budget_s)
             resource.setrlimit(resource.RLIMIT_CPU, (int(limit) + 1, hard))
-            signal.alarm(HANG_S)
             send((item.nodeid, None))
             passed = _passes(item, following)
             send((item.nodeid, passed))
@@ -387,7 +427,7 @@ class _Work:
         order = {
             name: (number not in known.mutants, -known.promise)
             for name, known in self.known.items()
-            if name.split("::")[0] in self.tests[mutant] and (not before.ran or number in known.mutants)
+            if name.split("::")[0] in self.tests[mutant]
         }
 
         def body(send: Callable[[object], None]) -> None:
@@ -396,10 +436,43 @@ class _Work:
                 self.run_until_failure(sorted(mine, key=lambda item: order[item.nodeid]), send)
 
             code = compile(mutant.tree(), str(mutant.path), "exec", dont_inherit=True)
-            sys.meta_path.insert(0, _Changed(path, code))
+            sys.meta_path.insert(0, _Changed({path: code}))
             self._pytest(sorted({name.split("::")[0] for name in order}), loop)
 
         return self.outcome(body) if order else before
+
+
+@contextlib.contextmanager
+def _watched(group: int) -> Iterator[None]:
+    """Kill a process group that hangs."""
+    over = threading.Event()
+
+    def watch() -> None:
+        before = -1.0
+        while not over.wait(HANG_S):
+            now = _cpu_s(group)
+            if now - before < HANG_S / 100:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(group, signal.SIGKILL)
+            before = now
+
+    watching = threading.Thread(target=watch, daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watching.join()
+
+
+def _cpu_s(group: int) -> float:
+    """CPU time of the processes of a group, and of those that ended and that they waited for."""
+    ticks = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            of_group, times = (fields := stat.read_text().rpartition(")")[2].split())[2], fields[11:15]
+            ticks += sum(map(int, times)) * (int(of_group) == group)
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _pairs(items: Sequence[pytest.Item]) -> Iterator[tuple[pytest.Item, pytest.Item | None]]:
@@ -451,7 +524,7 @@ def _run_once(
 # Exchange of code -----------------------------------------------------------------------------------------------------
 
 
-def _functions(files: Mapping[str, Path]) -> dict[tuple[str, str, int], list[FunctionType]]:
+def _functions(files: set[str]) -> dict[tuple[str, str, int], list[FunctionType]]:
     """The functions of files, by file, name and first line."""
     found: dict[tuple[str, str, int], list[FunctionType]] = {}
     gc.unfreeze()  # the tests' conftest has frozen what was collected, and what is frozen is not among the objects
@@ -466,13 +539,10 @@ def _functions(files: Mapping[str, Path]) -> dict[tuple[str, str, int], list[Fun
     return found
 
 
-def _marked(
-    mutants: Sequence[Mutant], functions: Mapping[tuple[str, str, int], Sequence[FunctionType]]
-) -> tuple[dict[FunctionType, CodeType], set[int]]:
-    """The functions with the code that calls `_MARK` with a mutant's number ahead of the statement that it changes, or
-    in all functions of the file where that stands outside of them; the numbers of mutants for which there is none."""
-    found: dict[FunctionType, CodeType] = {}
-    unmarked: set[int] = set()
+def _marked(mutants: Sequence[Mutant]) -> dict[Path, tuple[CodeType, CodeType]]:
+    """The code of each file as it is, and with calls of `_MARK` with a mutant's number ahead of the statement that it
+    changes and of definitions that this stands in, or in all functions of the file where it stands outside of them."""
+    found = {}
     of_file: dict[Path, dict[int, list[int]]] = {}
     for number, mutant in enumerate(mutants):
         of_file.setdefault(mutant.path, {}).setdefault(mutant.line, []).append(number)
@@ -480,11 +550,32 @@ def _marked(
         source = path.read_text()
         outside = numbers.keys() - _lines_inside(ast.parse(source))
         marks = _Marks(numbers, [number for line in outside for number in numbers[line]])
-        codes = [compile(one, str(path), "exec", dont_inherit=True) for one in (source, marks.visit(ast.parse(source)))]
-        exchanged = _of_pairs(os.path.realpath(path), _changed_functions(*codes), functions)
-        found.update(exchanged or {})
-        if exchanged is None:
-            unmarked.update(*numbers.values())
+        plain, marked = ast.parse(source), marks.visit(ast.parse(source))
+        found[path] = (
+            compile(plain, str(path), "exec", dont_inherit=True),
+            compile(marked, str(path), "exec", dont_inherit=True),
+        )
+    return found
+
+
+def _unmark(
+    mutants: Sequence[Mutant],
+    codes: Mapping[Path, tuple[CodeType, CodeType]],
+    functions: Mapping[tuple[str, str, int], Sequence[FunctionType]],
+) -> tuple[dict[FunctionType, CodeType], set[int]]:
+    """Give functions their code as it is: those that had marks, with that code; the numbers of mutants of files not
+    all of whose functions are there."""
+    found: dict[FunctionType, CodeType] = {}
+    unmarked: set[int] = set()
+    for path, (plain, marked) in codes.items():
+        real = os.path.realpath(path)
+        pairs = _changed_functions(marked, plain)
+        if _of_pairs(real, pairs, functions) is None:
+            unmarked.update(number for number, mutant in enumerate(mutants) if mutant.path == path)
+        for pair in pairs:
+            for function, code in (_of_pairs(real, [pair], functions) or {}).items():
+                found[function] = function.__code__
+                function.__code__ = code
     return found, unmarked
 
 
@@ -503,17 +594,19 @@ class _Marks(ast.NodeTransformer):
 
     def visit(self, node: ast.AST) -> Any:
         before = self.inside
-        mark = isinstance(node, ast.stmt) and before and node.lineno in self.numbers
+        within = ast.walk(node) if isinstance(node, ast.FunctionDef) else [node]
+        lines = {one.lineno for one in within if isinstance(one, ast.stmt)} if before else set()
+        mine = [number for line in sorted(lines) for number in self.numbers.get(line, ())]
         self.inside = before or isinstance(node, ast.FunctionDef)
         made = self.generic_visit(node)
         self.inside = before
         if isinstance(node, ast.FunctionDef) and not before and self.outside:
             first = ast.get_docstring(node) is not None
             node.body.insert(first, _mark(self.outside, node))
-        if not mark:
+        if not mine:
             return made
         assert isinstance(node, ast.stmt)
-        return [_mark(self.numbers[node.lineno], node), made]
+        return [_mark(mine, node), made]
 
 
 def _mark(numbers: Sequence[int], at: ast.stmt) -> ast.stmt:
@@ -574,20 +667,25 @@ def _changed_functions(old: CodeType, new: CodeType) -> list[tuple[CodeType, Cod
 
 
 class _Changed(importlib.abc.MetaPathFinder):
-    """Finds one file's module, with other code."""
+    """Finds the modules of files, with other code."""
 
-    def __init__(self, path: str, code: CodeType) -> None:
-        self.path, self.code = path, code
+    def __init__(self, codes: Mapping[str, CodeType]) -> None:
+        self.codes = codes
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec is not None and spec.origin and os.path.realpath(spec.origin) == self.path:
-            code = self.code
+        code = self.codes.get(os.path.realpath(spec.origin)) if spec is not None and spec.origin else None
+        if spec is None or spec.origin is None or code is None:
+            return None
 
-            class Loader(importlib.machinery.SourceFileLoader):
-                def get_code(self, fullname: str) -> CodeType:
-                    return code
+        spec.loader = _Loader(name, spec.origin, code)
+        return spec
 
-            spec.loader = Loader(name, spec.origin)
-            return spec
-        return None
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    def __init__(self, name: str, path: str, code: CodeType) -> None:
+        super().__init__(name, path)
+        self.code = code
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.code

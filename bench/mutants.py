@@ -511,7 +511,7 @@ def main() -> int:
         return bool(stale)
     limits: dict[str, Any] = {"budget_s": REST_SECONDS, "first_s": FIRST_S} if arguments.rest else {"budget_s": SECONDS}
     if arguments.quick:
-        limits |= {"budget_s": 10, "sure": False}
+        limits["budget_s"] = 10
     if arguments.budget:
         limits["budget_s"] = arguments.budget
     wrong = report(_results(drawn, arguments, limits), {m.key for m in drawn} & set(listed), len(drawn))

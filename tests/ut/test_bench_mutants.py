@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import mutant_runs
@@ -195,9 +197,63 @@ def test_functions_are_exchanged_in_what_was_collected_and_frozen(
 
     monkeypatch.setattr(mutant_runs._Work, "run_anew", run_anew)
     drawn = {mutant: ["test_checker.py"] for mutant in mutants.mutants(tmp_path, "checker.py")}
-    found = list(mutant_runs.run(tmp_path, drawn, budget_s=60, sure=False))
+    found = list(mutant_runs.run(tmp_path, drawn, budget_s=60))
     assert anew == [("LIMIT = 3", mutant_runs.Result("", 0, 0, ran=False))]
     assert {m.function for m, result in found if result.killed_by} == {"count_up_to", "is_few"}
+
+
+@pytest.mark.parametrize("first_s", [float("inf"), 60])
+def test_what_was_computed_when_tests_were_collected_is_computed_anew(first_s: float, tmp_path: Path) -> None:
+    """By a function or by what one defines; not so in functions that are called by tests alone."""
+    late = "\n\ndef least(limit):\n    def fits(n):\n        return n >= limit\n    return fits\n\n\nMANY = least(3)\n"
+    early = "FEW = [n for n in range(9) if is_few(n)]\n"
+    (tmp_path / "checker.py").write_text(CHECKER + late + early)
+    tests = "import checker\n\n\ndef test_both():\n    assert checker.FEW == [0, 1, 2]\n    assert checker.MANY(3)\n"
+    (tmp_path / "test_checker.py").write_text(tests)
+    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\nmarkers = serial\n")
+    expected = {
+        "return number <= LIMIT or number < 0": True,
+        "return number < LIMIT": False,
+        "return n > limit": True,
+        "while number <= limit:": False,
+    }
+    drawn = {m: ["test_checker.py"] for m in mutants.mutants(tmp_path, "checker.py") if m.now in expected}
+    found = mutant_runs.run(tmp_path, drawn, budget_s=60, first_s=first_s)
+    assert {mutant.now: (bool(result.killed_by), result.ran) for mutant, result in found if result.killed_by} == {
+        now: (True, True) for now, killed in expected.items() if killed
+    }
+    assert len(drawn) == len(expected)
+
+
+def test_a_test_that_waits_for_ever_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tests = (
+        "import time\nimport checker\n\n\ndef test_hang():\n    if not checker.is_few(2):\n        time.sleep(1e6)\n"
+    )
+    (tmp_path / "checker.py").write_text(CHECKER)
+    (tmp_path / "test_checker.py").write_text(tests)
+    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\nmarkers = serial\n")
+    monkeypatch.setattr(mutant_runs, "HANG_S", 1)
+    made = [m for m in mutants.mutants(tmp_path, "checker.py") if m.now == "return number >= LIMIT or number < 0"]
+    ((_, result),) = mutant_runs.run(tmp_path, {m: ["test_checker.py"] for m in made}, budget_s=60)
+    assert (result.killed_by, result.tests) == ("test_checker.py::test_hang", 1)
+
+
+def test_who_works_does_not_hang_nor_who_waits_for_a_child_that_does() -> None:
+    """CPU time of a process group: that of children counts while they run, and when they have ended."""
+    work = "import time; until = {}; exec('while time.process_time() < until: pass'); input()"
+    both = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {work.format(0.3)!r}]); input()"
+    with subprocess.Popen([sys.executable, "-c", both], stdin=subprocess.PIPE, start_new_session=True) as one:
+        while mutant_runs._cpu_s(one.pid) < 0.3:
+            assert one.poll() is None
+        assert one.stdin is not None
+        one.stdin.write(b"\n")
+        one.stdin.flush()
+        while len(Path(f"/proc/{one.pid}/task/{one.pid}/children").read_text().split()) > 0:
+            pass
+        assert mutant_runs._cpu_s(one.pid) >= 0.3
+        one.stdin.write(b"\n")
+        one.stdin.close()
+    assert mutant_runs._cpu_s(one.pid) == 0
 
 
 def test_what_no_test_comes_by_is_alive(tmp_path: Path) -> None:
@@ -207,7 +263,7 @@ def test_what_no_test_comes_by_is_alive(tmp_path: Path) -> None:
     (tmp_path / "test_checker.py").write_text(TESTS + "    checker.unused(0)\n")
     (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\nmarkers = serial\n")
     made = {m: ["test_checker.py"] for m in mutants.mutants(tmp_path, "checker.py") if m.line > 14}
-    found = {m.was: result for m, result in mutant_runs.run(tmp_path, made, budget_s=60, sure=False)}
+    found = {m.was: result for m, result in mutant_runs.run(tmp_path, made, budget_s=60)}
     assert found["return 1 < number"] == mutant_runs.Result("", 0, found["return 1 < number"].seconds)
     assert found["if number:"].tests == 1
     late = [result for _, result in mutant_runs.run(tmp_path, made, budget_s=60, first_s=-1)]
@@ -256,7 +312,7 @@ def test_a_file_of_slow_tests_leaves_others_their_share(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\nmarkers = serial\n")
     wanted = {"while number <= limit:", "return number < LIMIT and number < 0"}
     made = {m: ["test_slow.py", "test_checker.py"] for m in mutants.mutants(tmp_path, "checker.py") if m.now in wanted}
-    found = {m.now: r for m, r in mutant_runs.run(tmp_path, made, budget_s=60, first_s=1.0, sure=False)}
+    found = {m.now: r for m, r in mutant_runs.run(tmp_path, made, budget_s=60, first_s=1.0)}
     assert {now: r.killed_by for now, r in found.items()} == {
         "while number <= limit:": "test_checker.py::test_counting",
         "return number < LIMIT and number < 0": "test_checker.py::test_few",
@@ -274,6 +330,25 @@ def test_tests_that_fail_without_a_mutant_are_an_error(tmp_path: Path) -> None:
         list(mutant_runs.run(tmp_path, {m: ["test_checker.py"] for m in made}, budget_s=60))
 
 
+def test_tests_that_fail_without_a_mutant_are_left_out_where_time_is_short(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And told: the others run."""
+    (tmp_path / "checker.py").write_text(CHECKER)
+    bad = "\n\ndef test_bad():\n    assert not checker.is_few(2)\n"
+    (tmp_path / "test_checker.py").write_text(TESTS.replace("\n\ndef test_few", bad + "\n\ndef test_few"))
+    (tmp_path / "test_dies.py").write_text("import os\n\n\ndef test_dies():\n    os._exit(1)\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\nmarkers = serial\n")
+    few = [m for m in mutants.mutants(tmp_path, "checker.py") if m.now == "return number >= LIMIT or number < 0"]
+    near = {m: ["test_dies.py", "test_checker.py"] for m in few}
+    ((_, result),) = mutant_runs.run(tmp_path, near, budget_s=60, first_s=60)
+    assert result.killed_by == "test_checker.py::test_few"
+    assert capsys.readouterr().out.splitlines() == [
+        "left out: the process that runs test_dies.py has died",
+        "left out: test_checker.py::test_bad fails without any mutant",
+    ]
+
+
 def test_files_run_side_by_side_and_results_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is kept is not run again, until the file or its tests change; tests that cannot be run are told, once per
     mutant."""
@@ -286,7 +361,7 @@ def test_files_run_side_by_side_and_results_are_kept(tmp_path: Path, monkeypatch
     monkeypatch.setattr(mutants, "tests_of", lambda root, file: [f"test_{file}"])
     made = [m for f in ("one.py", "two.py", "bad.py") for m in mutants.mutants(tmp_path, f) if m.function == "is_few"]
     arguments = argparse.Namespace(json=tmp_path / "kept.json", jobs=2)
-    first = list(mutants._results(made, arguments, {"budget_s": 60, "sure": False}))
+    first = list(mutants._results(made, arguments, {"budget_s": 60}))
     assert {m for m, _ in first} == {*made}
     assert len(first) == len(made)
     for mutant, result in first:
