@@ -7,7 +7,7 @@
 #   make bench   ours against others: docs/performance.md (an hour or two; BENCH_FLAGS=--quick to try it)
 #   make test-torch  the tests of the torch frontend alone, torch installed before (make test skips them without it)
 #   make clean   away with what was built (not .venv)
-#   make soak    the checks that `make test` makes of a sample, of everything
+#   make soak    the checks that `make test` makes of a sample, of everything; make soak/NAME is one part of it
 #   make tsan    the runtime's stress test under the thread sanitizer
 #
 # PYTHON picks the interpreter for .venv. Where the tools already stand in .venv, `make build
@@ -31,7 +31,7 @@ BENCH_PIP := $(BENCH_VENV)/bin/python -m pip --disable-pip-version-check --quiet
 CPP := $(shell find csrc -name '*.cpp' -o -name '*.h')
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
-.PHONY: build demo docs quick test coverage soak test-torch emulator browser check format bench tsan clean
+.PHONY: build demo docs quick test coverage soak soak/mutants soak/mutants-rest test-torch emulator browser check format bench tsan clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 # Tests start hundreds of interpreters: none of them compiles what another has, whatever the shell asks for.
@@ -122,11 +122,19 @@ test: check emulator browser $(if $(filter 1,$(SK_REQUIRE_TORCH)),$(VENV)/.torch
 # What `make test` checks of a sample only: each kernel under test as LLVM optimises it, each of its accesses against what
 # its tiling declares, runs of models that are watched for races, ten thousand compilations and a million launches in one
 # process, the extension compiled from the sdist, verdicts of the verifiers on random plans, the largest models. And
-# whether tests notice mutants of the checkers: a sample, drawn each time.
-soak: $(VENV)/.test-tools $(VENV)/.built
-	$(BIN)/python -m pytest --soak -n $(TEST_JOBS) --dist worksteal -q -m 'not serial' \
-	  tests/ut/test_kernels_*.py $(shell grep -l '^import soak' tests/*/test_*.py) $(TEST_FLAGS)
+# whether tests notice mutants of the checkers and of the rest: a sample, drawn each time. Each part is a target of its
+# own, as `make soak/tests/ut/test_rates.py` or `make soak/mutants`; `make -k soak` goes on behind one that fails.
+SOAK := $(wildcard tests/ut/test_kernels_*.py) $(shell grep -l '^import soak' tests/*/test_*.py)
+soak: $(SOAK:%=soak/%) soak/mutants soak/mutants-rest
+
+soak/tests/%: $(VENV)/.test-tools $(VENV)/.built
+	$(BIN)/python -m pytest --soak -n $(TEST_JOBS) --dist worksteal -q -m 'not serial' tests/$* $(TEST_FLAGS)
+
+soak/mutants: $(VENV)/.test-tools $(VENV)/.built
 	$(BIN)/python bench/mutants.py --sample 60
+
+soak/mutants-rest: $(VENV)/.test-tools $(VENV)/.built
+	$(BIN)/python bench/mutants.py --rest
 
 # In a run of its own: following every line makes the tests slower, most of all where Python has no sys.monitoring
 # (3.11).
