@@ -151,15 +151,18 @@ def mutants(root: Path, file: str) -> list[Mutant]:
     tree = ast.parse((root / file).read_text())
     places = _Places(tree)
     seen: Counter[tuple[str, str, str]] = Counter()
+    texts: dict[ast.stmt, list[str]] = {}
     made = []
     for index, node in enumerate(ast.walk(tree)):
         if places.is_declaration(node):
             continue
         for number, changed in enumerate(_changes(node)):
-            statement, scope, function = places.around(node)
-            before = _text(scope)
+            statement, shown, function = places.around(node)
+            if shown not in texts:
+                texts[shown] = _text(shown)
+            before = texts[shown]
             places.replace(node, changed)
-            after = _text(scope) if scope is not node else _text(changed)
+            after = _text(shown if shown is not node else changed)
             places.replace(changed, node)
             different = (pair for pair in zip(before, after, strict=False) if pair[0] != pair[1])
             was, now = next(different, (before[-1], "(left out)"))
@@ -246,13 +249,19 @@ class _Places:
             for one, name in self._above(node)
         )
 
-    def around(self, node: ast.AST) -> tuple[ast.stmt, ast.AST, str]:
-        """The statement that it stands in, what is printed to show it, and the name of that function."""
-        above = [one for one, _ in self._above(node)]
-        statements = [one for one in above if isinstance(one, ast.stmt)]
-        named = [one for one in above if isinstance(one, (ast.FunctionDef, ast.ClassDef))]
-        scope = next((one for one in named if isinstance(one, ast.FunctionDef)), statements[-1])
-        return statements[0], scope, ".".join(one.name for one in reversed(named)) or "(module)"
+    def around(self, node: ast.AST) -> tuple[ast.stmt, ast.stmt, str]:
+        """The statement that it stands in, the one that is printed to show it, which has its own `elif`, and the name
+        of the function."""
+        above = list(self._above(node))
+        statement = next(one for one, _ in above if isinstance(one, ast.stmt))
+        named = [one for one, _ in above if isinstance(one, (ast.FunctionDef, ast.ClassDef))]
+        return statement, self._whole_if(statement), ".".join(one.name for one in reversed(named)) or "(module)"
+
+    def _whole_if(self, statement: ast.stmt) -> ast.stmt:
+        parent, name, _ = self._of[statement]
+        if not (isinstance(statement, ast.If) and isinstance(parent, ast.If) and name == "orelse"):
+            return statement
+        return self._whole_if(parent) if len(parent.orelse) == 1 else statement
 
 
 def equivalent() -> dict[tuple[str, str, str, str, int], str]:

@@ -35,6 +35,7 @@ JOBS_WORTH_A_CHILD = 2  # about as long as a helper takes to start
 TRIES = 2  # whoever ends a helper for want of memory may have meant somebody else
 IDLE_S = 60.0
 GROWTH_BYTES_MAX = 256 << 20
+SAID_BYTES = 500  # of its last words, that errors tell
 helpers_max: int | None = None
 """Set by who compiles in several processes already: more helpers would take CPU time, and win nothing."""
 
@@ -148,7 +149,8 @@ class _Helper:
 
     def _ending(self) -> Exception | None:
         code = self._process.wait()
-        said = os.pread(self._errors, 1 << 16, 0).decode(errors="replace").strip()[-500:]
+        last = max(0, os.fstat(self._errors).st_size - SAID_BYTES)  # it may have warned of much before
+        said = os.pread(self._errors, SAID_BYTES, last).decode(errors="replace").strip()
         if code == 0:
             return None
         ending = signal.Signals(-code).name if code < 0 else f"status {code}"

@@ -21,6 +21,12 @@ def dies(job: int, how: int) -> bytes:
     return bytes([job])
 
 
+def dies_talking(job: int) -> bytes:
+    """Behind that many bytes of warnings."""
+    os.write(2, b"a warning\n" * (job // 10) + b"LLVM ERROR: the last words\n")
+    os._exit(3)
+
+
 def dies_once(job: int, mark: Path) -> bytes:
     if job == 3 and not mark.exists():
         mark.write_text("")

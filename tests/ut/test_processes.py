@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from process_work import dies, dies_once, eats, grows, refuses, who
+from process_work import dies, dies_once, dies_talking, eats, grows, refuses, who
 
 from superkernel.codegen import processes
 from superkernel.codegen.processes import run_jobs
@@ -81,6 +81,27 @@ def test_a_job_that_ends_helpers_is_an_error() -> None:
     with pytest.raises(MachineError, match="not enough memory"):
         run_jobs(eats, [0])
     assert run_jobs(refuses, [1]) == [b"\1"], "the next call has helpers again"
+
+
+@pytest.mark.parametrize("size", [0, 300, 1 << 18])
+def test_an_error_has_the_last_words_of_a_helper(size: int) -> None:
+    """However much it has said before."""
+    with pytest.raises(InternalError, match=r"status 3: [^;]*LLVM ERROR: the last words\W") as caught:
+        run_jobs(dies_talking, [size])
+    assert len(str(caught.value)) < 800
+
+
+def test_an_idle_helper_that_has_died_takes_no_job() -> None:
+    first, second = (run_jobs(who, [0])[0].split()[1] for _ in range(2))
+    assert first == second
+    (helper,) = processes._pool._idle
+    os.kill(int(first), signal.SIGKILL)
+    helper._process.wait()
+    taken = processes._pool.take(1, start=True, wait=False)
+    assert taken is not None
+    assert taken is not helper
+    processes._pool.give_back(taken, usable=True)
+    assert run_jobs(who, [0])[0].split()[1] not in (first, b"")
 
 
 def test_errors_are_those_of_the_work() -> None:

@@ -209,9 +209,10 @@ def test_what_nobody_wrote_is_told_with_its_first_bytes() -> None:
         (0, 0, (write(0, 4, 8, 3), write(64, 8))),
         (1, 0, (write(4, 4, 8, 2), read(0, 4, 8, 3), read(64, 8))),
         (2, 0, (read(0, 24), read(0, 20), read(60, 6), read(2, 4, 8, 3))),
+        (2, 1, (read(0, 24),)),
     )
     unwritten = [(task.index, low, high) for task, _, low, high in Accesses(tasks).unwritten]
-    assert unwritten == [(2, 0, 24), (2, 60, 66), (2, 18, 22)]
+    assert unwritten == [(2, 0, 24), (3, 0, 24), (2, 60, 66), (2, 18, 22)]
 
 
 @pytest.mark.parametrize("seed", seeds(30))
