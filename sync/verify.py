@@ -43,23 +43,27 @@ from superkernel.sync.verify_tasks import check_tasks
 Clocks: TypeAlias = NDArray[np.int32]
 
 
+AS_LOADED = "as loaded"
+
+
 @dataclass(frozen=True, slots=True)
 class Emitted:
     """Of code that was emitted, digests of what was proved: the calls, waits and sets of its workers, the addresses of
     all operands, what is read and written there, and the objects that it was loaded from. All but the last are empty
-    where the system did not let what it does be recorded."""
+    where the system did not let what it does be recorded. `seen`: where it was."""
 
     program: str
     addresses: str
     accesses: str
     objects: str
+    seen: str = AS_LOADED
 
     def __str__(self) -> str:
         objects = f"objects {self.objects[:16]}"
         if not self.program:
             return f"covers the plan only: this system does not let code be changed to record what it does; {objects}"
         return (
-            "covers the program as loaded: "
+            f"covers the program {self.seen}: "
             f"calls, waits and sets {self.program[:16]}, addresses {self.addresses[:16]}, accesses "
             f"{self.accesses[:16]}, {objects}\n"
             "does not cover: that kernels touch only what their tilings declare, that objects are what the compiler "

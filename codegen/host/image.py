@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import llvmlite
@@ -191,14 +191,27 @@ class ImageBuilder:
             symbols.append(key.symbol)
         return keys, tuple(symbols)
 
+    @cached_property
+    def _stamp(self) -> str:
+        """What decides, beside a kernel's own text, what an object becomes."""
+        cpu = replace(self.cpu, timings=NO_TIMINGS)  # which decide what is emitted, not how
+        return f"{__version__} {sources_digest(*GENERATOR)} {llvmlite.__version__} {cpu!r}"
+
     def _objects(self, keys: Mapping[KernelKey, tuple[SubOperator, Tiling]], spec: EntrySpec) -> dict[str, bytes]:
         """All object code by cache key: kernels in the order of their symbols, then the entries."""
-        cpu = replace(self.cpu, timings=NO_TIMINGS)  # which decide what is emitted, not how
-        stamp = f"{__version__} {sources_digest(*GENERATOR)} {llvmlite.__version__} {cpu!r}"
+        objects: dict[str, bytes | None] = {**self._kernel_objects(keys)}
+        for name in (f"waits {self._stamp}", f"entries {self._stamp}\n{spec}"):
+            objects[name] = self.cache.get(name)
+            if objects[name] is None or self.keep_ir:
+                self._compile_entries(name, spec, objects)
+        return {key: data for key, data in objects.items() if data is not None}
+
+    def _kernel_objects(self, keys: Mapping[KernelKey, tuple[SubOperator, Tiling]]) -> dict[str, bytes]:
+        """Those of the kernels."""
         sources = {key: KernelSource.of(key, *keys[key], self.cpu) for key in sorted(keys, key=lambda k: k.symbol)}
 
         def named(kernel: str, text: str) -> str:
-            return f"kernel {stamp}{HOST_KERNELS.sources_of(kernel)}\n{text}"
+            return f"kernel {self._stamp}{HOST_KERNELS.sources_of(kernel)}\n{text}"
 
         objects = {named(key.kernel, key.text): self.cache.get(named(key.kernel, key.text)) for key in sources}
         parts: dict[str, KernelSource] = {}
@@ -212,10 +225,6 @@ class ImageBuilder:
             shared = compiled.get(named(source.kernel, source.text))
             if shared is not None:
                 objects[named(key.kernel, key.text)] = source.own_object(shared, key.symbol)
-        for name in (f"waits {stamp}", f"entries {stamp}\n{spec}"):
-            objects[name] = self.cache.get(name)
-            if objects[name] is None or self.keep_ir:
-                self._compile_entries(name, spec, objects)
         return {key: data for key, data in objects.items() if data is not None}
 
     def _compile_entries(self, key: str, spec: EntrySpec, objects: dict[str, bytes | None]) -> None:

@@ -23,7 +23,11 @@ if TYPE_CHECKING:
     from superkernel.runtime.kernel import Kernel
     from superkernel.target.base import Target
 
-_PACKAGES: dict[str, str] = {"cpu": "superkernel.backends.host", "aicore": "superkernel.backends.aicore"}
+_PACKAGES: dict[str, str] = {
+    "cpu": "superkernel.backends.host",
+    "microcontroller": "superkernel.backends.microcontroller",
+    "aicore": "superkernel.backends.aicore",
+}
 
 
 def register(kind: str, package: str) -> None:

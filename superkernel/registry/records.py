@@ -219,8 +219,8 @@ class Platform:
 
     @property
     def device(self) -> str:
-        """The kind of target."""
-        return self.target.kind
+        """The kind of target whose kernels run there."""
+        return self.target.device
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,11 @@ class Target(ABC):
     """Whether tilings that depend on data may be computed beside the cores that run kernels (option `tiling`)."""
 
     @property
+    def device(self) -> str:
+        """The kind whose kernels run on it, as their rows name it."""
+        return self.kind
+
+    @property
     def layouts_compete(self) -> bool:
         """Whether the layout of images is a choice."""
         return len(self.image_layouts) > 1

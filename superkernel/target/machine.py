@@ -26,8 +26,8 @@ from superkernel.core.errors import FileFormatError, Violation, raise_all
 SCHEMA = 1
 KIND = "machine"
 STEP = 1.1
-OPTIONAL = ("tcm_bytes", "flash_bytes")
-"""Fields that a file may leave out: of machines whose memories are what an operating system gives."""
+OPTIONAL = ("core", "tcm_bytes", "flash_bytes")
+"""Fields that a file may leave out: of machines with the CPU at hand, whose memories are what a system gives."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ class MachineProfile:
     wake_ns: tuple[float, ...] = (50e3, 80e3, 200e3)
     code_line_ns: tuple[float, ...] = ()
     disturbed: float = 0.0
+    core: str | None = None
     tcm_bytes: int | None = None
     flash_bytes: int | None = None
 

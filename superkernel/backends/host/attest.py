@@ -19,11 +19,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 from superkernel import _core
 from superkernel.backends.attested import digest, wrong_constants
-from superkernel.codegen.host.constants import SPARE_BYTES
+from superkernel.codegen.host.constants import SPARE_BYTES, HostConstants
 from superkernel.codegen.host.image import HOST_CALL, HostImage
 from superkernel.compilation.compiled import Planned
 from superkernel.core.errors import VerificationError, raise_all
@@ -31,21 +31,50 @@ from superkernel.scheduler.memory_check import check_memory
 from superkernel.scheduler.schedule import MemoryAddress, Schedule, Space
 from superkernel.scheduler.symbols import symbol_of
 from superkernel.sync.plan import Plan, Set, Wait
-from superkernel.sync.verify import Certificate, Emitted, verify
+from superkernel.sync.verify import AS_LOADED, Certificate, Emitted, verify
 from superkernel.sync.verify_program import Call, Event, HostCall, Program, rebuild
 
 _SCRATCH_ALIGN = 64
 _CALL, _HOST_CALL, _WAIT, _SET = range(4)  # kinds of events, csrc/runtime/recorder.h
 
 
+class Attested(Protocol):
+    """What is asked of an image."""
+
+    @property
+    def cores(self) -> int: ...
+    @property
+    def objects(self) -> Mapping[str, bytes]: ...
+    @property
+    def constants(self) -> HostConstants: ...
+    @property
+    def arena_bytes(self) -> int: ...
+    @property
+    def scratch_bytes(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What the workers do, a digest of it, and where that was seen."""
+
+    program: Program
+    digest: str
+    seen: str = AS_LOADED
+
+
 def attest(planned: Planned[Plan], image: HostImage, proved: Certificate) -> Certificate:
     """The certificate of an image. `proved`: its plan's. Raises VerificationError with everything that is wrong."""
     schedule = planned.schedule
-    sizes = _sizes(planned, image)
-    recorded = _recorded(image, schedule, sizes)
+    recorded = _recorded(image, schedule, sizes_of(planned, image))
     if recorded is None:
         check_memory(schedule.subops, schedule.addresses, planned.grouping.buffers)
         return replace(proved, emitted=Emitted("", "", "", _objects_digest(image)))
+    return attested(planned, image, proved, recorded)
+
+
+def attested(planned: Planned[Plan], image: Attested, proved: Certificate, recorded: Recorded) -> Certificate:
+    """The certificate of a program that was seen. Raises VerificationError with everything that is wrong."""
+    schedule, sizes = planned.schedule, sizes_of(planned, image)
     symbols = _symbols(schedule)
     rebuilt = rebuild(recorded.program, schedule, planned.plan.tasks, symbols, sizes)
     constants = wrong_constants(schedule, planned.grouping.constants, rebuilt.addresses)
@@ -57,6 +86,7 @@ def attest(planned: Planned[Plan], image: HostImage, proved: Certificate) -> Cer
         addresses=digest(" ".join(map(str, row)) for row in rebuilt.addresses),
         accesses=digest(map(repr, sorted(rebuilt.touched.items()))),
         objects=_objects_digest(image),
+        seen=recorded.seen,
     )
     return replace(found, emitted=emitted)
 
@@ -66,7 +96,7 @@ def _same_program(one: Plan, other: Plan) -> bool:
     return (one.tasks, one.programs, one.sets) == (other.tasks, other.programs, other.sets)
 
 
-def _objects_digest(image: HostImage) -> str:
+def _objects_digest(image: Attested) -> str:
     """Of all object code, by what it was made from."""
     return digest(
         f"{hashlib.sha256(key.encode()).hexdigest()} {hashlib.sha256(data).hexdigest()}"
@@ -89,7 +119,7 @@ def _symbols(schedule: Schedule) -> tuple[str | None, ...]:
     return tuple(symbols)
 
 
-def _sizes(planned: Planned[Plan], image: HostImage) -> dict[tuple[Space, int], int]:
+def sizes_of(planned: Planned[Plan], image: Attested) -> dict[tuple[Space, int], int]:
     """Bytes of each space and slot; of scratch memory those of each worker."""
     graph = planned.graph
     sizes = {(Space.ARENA, 0): image.arena_bytes, (Space.CONSTANT, 0): image.constants.places.nbytes + SPARE_BYTES}
@@ -99,15 +129,7 @@ def _sizes(planned: Planned[Plan], image: HostImage) -> dict[tuple[Space, int], 
     return sizes | {(Space.STATE, i): graph.types[value].nbytes for i, value in enumerate(graph.states)}
 
 
-@dataclass(frozen=True)
-class _Recorded:
-    """What the workers do, and a digest of it."""
-
-    program: Program
-    digest: str
-
-
-def _recorded(image: HostImage, schedule: Schedule, sizes: Mapping[tuple[Space, int], int]) -> _Recorded | None:
+def _recorded(image: HostImage, schedule: Schedule, sizes: Mapping[tuple[Space, int], int]) -> Recorded | None:
     """What the workers do, by the loaded code; None: it cannot be recorded here."""
     operands = {
         symbol: len(sub.body.operands)
@@ -161,4 +183,4 @@ def _recorded(image: HostImage, schedule: Schedule, sizes: Mapping[tuple[Space, 
         return HostCall(row[1]) if row[0] == _HOST_CALL else Set(row[1])
 
     text = digest(chain(kernels, map(repr, places), map(repr, rows)))
-    return _Recorded(tuple(tuple(map(event, core)) for core in rows), text)
+    return Recorded(tuple(tuple(map(event, core)) for core in rows), text)

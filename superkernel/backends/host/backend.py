@@ -45,7 +45,8 @@ class HostBackend(Backend[CpuTarget, Planned[Plan], Certificate, HostImage, Host
 
     def named(self, name: str) -> CpuTarget | None:
         if name.endswith(".json"):
-            return profiled(detect_cpu(), load_profile(name))
+            profile = load_profile(name)
+            return profiled(detect_cpu(), profile) if profile.core is None else None
         if name != HOST:
             return None
         directory = settings.cache_directory()

@@ -52,7 +52,7 @@ def header(library: LibraryContents, sources: Path) -> str:
     common = (sources / COMMON).read_text(encoding="utf-8")
     (abi,) = re.findall(r"^#define SK_LIBRARY_ABI (\d+)$", common, re.MULTILINE)
     models = [line for model in library.models for line in _model(library.name, model)]
-    _check_macros(models)
+    check_macros(models)
     guard = f"SUPERKERNEL_LIBRARY_{library.name.upper()}_H"
     return "\n".join(
         [
@@ -80,7 +80,8 @@ def header(library: LibraryContents, sources: Path) -> str:
     )
 
 
-def _check_macros(lines: Sequence[str]) -> None:
+def check_macros(lines: Sequence[str]) -> None:
+    """Raises InputError where names of two models would be one in C."""
     counts = Counter(line.split()[1] for line in lines if line.startswith("#define "))
     twice = [name for name, count in counts.items() if count > 1]
     if twice:
@@ -96,17 +97,11 @@ def _model(library: str, model: LibraryModel) -> Iterator[str]:
     yield f"// Model {c_string(model.name)}, for {threads} threads."
     yield f"#define {macro} {c_string(model.name)}"
     yield f"#define {macro}_INTERFACE UINT64_C({model.interface:#x})"
-    for tensor in (*model.inputs, *model.outputs, *model.states):
-        name = f"{macro}_{tensor.word.upper()}"
-        yield f"#define {name} {c_string(tensor.name)}"
-        yield f"#define {name}_RANK {tensor.type.rank}"
-        if tensor.type.rank:
-            yield f"#define {name}_SHAPE {c_list(tensor.type.shape)}"
-        yield f"#define {name}_ELEMENTS {tensor.type.size}"
+    yield from tensor_macros(macro, model)
     yield ""
     yield f"typedef struct {handle} {handle};"
-    yield f"typedef struct {{{_fields(model.inputs, 'const ')}}} {prefix}_inputs;"
-    yield f"typedef struct {{{_fields(model.outputs, '')}}} {prefix}_outputs;"
+    yield f"typedef struct {{{fields(model.inputs, 'const ')}}} {prefix}_inputs;"
+    yield f"typedef struct {{{fields(model.outputs, '')}}} {prefix}_outputs;"
     yield f"""
 static inline SkStatus {prefix}_create(int32_t threads, {handle} **model) {{
   SkModel *opened;
@@ -116,8 +111,8 @@ static inline SkStatus {prefix}_create(int32_t threads, {handle} **model) {{
 }}
 
 static inline SkStatus {prefix}_run({handle} *model, const {prefix}_inputs *inputs, const {prefix}_outputs *outputs) {{
-  const void *const in[] = {{{_pointers(model.inputs, "inputs")}}};
-  void *const out[] = {{{_pointers(model.outputs, "outputs")}}};
+  const void *const in[] = {{{pointers(model.inputs, "inputs")}}};
+  void *const out[] = {{{pointers(model.outputs, "outputs")}}};
   return {library}_run((SkModel *)model, in, out);
 }}
 
@@ -132,10 +127,23 @@ static inline void {prefix}_destroy({handle} *model) {{ {library}_close((SkModel
         yield f"static inline void {prefix}_reset({handle} *model) {{ {library}_reset((SkModel *)model); }}\n"
 
 
-def _fields(tensors: Sequence[LibraryTensor], qualifier: str) -> str:
+def tensor_macros(macro: str, model: LibraryModel) -> Iterator[str]:
+    """Names, shapes and sizes of a model's tensors, as constants that begin with `macro`."""
+    for tensor in (*model.inputs, *model.outputs, *model.states):
+        name = f"{macro}_{tensor.word.upper()}"
+        yield f"#define {name} {c_string(tensor.name)}"
+        yield f"#define {name}_RANK {tensor.type.rank}"
+        if tensor.type.rank:
+            yield f"#define {name}_SHAPE {c_list(tensor.type.shape)}"
+        yield f"#define {name}_ELEMENTS {tensor.type.size}"
+
+
+def fields(tensors: Sequence[LibraryTensor], qualifier: str) -> str:
+    """The fields of a struct of addresses, a tensor each."""
     lines = [f"  {qualifier}{C_TYPES[t.type.dtype]} *{t.word};  // {t.type}" for t in tensors]
     return "\n" + "\n".join(lines or ["  char none;"]) + "\n"
 
 
-def _pointers(tensors: Sequence[LibraryTensor], struct: str) -> str:
+def pointers(tensors: Sequence[LibraryTensor], struct: str) -> str:
+    """The addresses in such a struct, behind one another."""
     return ", ".join(f"{struct}->{t.word}" for t in tensors) or f"(void *){struct}"

@@ -16,14 +16,16 @@ from elftools.elf.sections import SymbolTableSection
 
 _HIDDEN = 2  # visibilities: default, internal, hidden, protected
 _LOCAL, _WEAK, _UNIQUE = 0, 2, 10  # bindings
-_SECTION_OFFSET = 24  # of its contents' place in the file in a section's header; behind it, their size
-_INFO, _OTHER = 4, 5  # of binding and visibility in a symbol
+_PLACES = {64: (24, "<QQ", 4), 32: (16, "<II", 12)}
+"""By class: in a section's header where the place of its contents stands, and behind it their size; in a symbol where
+its binding stands, and behind it its visibility."""
 
 
 def hidden(data: bytes, names: Mapping[str, str]) -> bytes:
-    """The ELF64 object with all symbols that it defines hidden, and some names changed. Symbols that were to be unique
+    """The object with all symbols that it defines hidden, and some names changed. Symbols that were to be unique
     in a process become weak: they are the library's own."""
     made, elf = bytearray(data), ELFFile(BytesIO(data))
+    place, words, info = _PLACES[elf.elfclass]
     for table in elf.iter_sections():
         if not isinstance(table, SymbolTableSection):
             continue
@@ -31,18 +33,18 @@ def hidden(data: bytes, names: Mapping[str, str]) -> bytes:
         text = bytearray(strings.data())
         for index, symbol in enumerate(table.iter_symbols()):
             at = table["sh_offset"] + index * table["sh_entsize"]
-            binding = made[at + _INFO] >> 4
+            binding = made[at + info] >> 4
             if binding == _LOCAL:
                 continue
             if symbol["st_shndx"] != "SHN_UNDEF":
-                made[at + _OTHER] = made[at + _OTHER] & ~3 | _HIDDEN
+                made[at + info + 1] = made[at + info + 1] & ~3 | _HIDDEN
             if binding == _UNIQUE:
-                made[at + _INFO] = made[at + _INFO] & 15 | _WEAK << 4
+                made[at + info] = made[at + info] & 15 | _WEAK << 4
             if symbol.name in names:
                 struct.pack_into("<I", made, at, len(text))
                 text += names[symbol.name].encode() + b"\0"
         header = elf["e_shoff"] + table["sh_link"] * elf["e_shentsize"]
-        struct.pack_into("<QQ", made, header + _SECTION_OFFSET, len(made), len(text))
+        struct.pack_into(words, made, header + place, len(made), len(text))
         made += text
     return bytes(made)
 
