@@ -92,8 +92,9 @@ def compile(
         node-link .json file, an `onnx.ModelProto`, a `torch.nn.Module` or a `torch.export.ExportedProgram`; or a
         .gguf file or a folder with config.json and safetensors, of which it is the launch that appends `dims["tokens"]`
         tokens to a language model's context (`from_pretrained` makes the whole model).
-    target: "host", the CPU at hand; or an accelerator: a preset ("a3", "a2", "mini"), the path of a target file
-        (docs/hardware.md), or what `load_target` returned. Its kernels run on a simulator.
+    target: "host", the CPU at hand; a microcontroller's core ("cortex-m55"), for `export`; or an accelerator: a preset
+        ("a3", "a2", "mini"), the path of a target file (docs/hardware.md), or what `load_target` returned. Its kernels
+        run on a simulator.
     threads: host: worker threads, the calling one included; default: all CPUs that the process may use, as far as
         the quota of its control groups goes. More than there are CPUs works, slowly, with a warning. An accelerator's
         cores are its target's.
@@ -238,11 +239,13 @@ def export(
     manifest: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     compiler: str | None = None,
 ) -> Library:
-    """Kernels of the host as a library that programs in C and C++ call, without Python and LLVM (docs/libraries.md).
+    """Kernels of the host or of a microcontroller as a library that programs in C and C++ call, without Python and
+    LLVM (docs/libraries.md).
 
     kernels: one, several, or by the names that their models have in the library (default: those of their graphs). A
         model may have a kernel for each of several numbers of threads.
-    path: `libNAME.so`, a shared library, or `libNAME.a`, a static one. Its header, `NAME.h`, is written beside it.
+    path: `libNAME.so`, a shared library, or `libNAME.a`, a static one, as all of microcontrollers are. Its header,
+        `NAME.h`, is written beside it.
     manifest: files of `superkernel kernels dump` or `merge`: the library holds no kernels but those listed.
     compiler: the C++ compiler that builds the runtime and links; default: $CXX, c++, g++ or clang++.
 

@@ -15,8 +15,9 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ("superkernel", "scheduler", "sync", "codegen")
 BASES = ("Target", "Tiling", "CostedTiling", "Compilation", "Kernel", "Executable", "Backend", "Planner")
 """Classes whose subclasses belong to kinds of targets."""
-BACKENDS = ("superkernel/backends/host/", "superkernel/backends/aicore/")
-ROOMS = (*BACKENDS, "scheduler/families/", "scheduler/aicore/", "sync/aicore/", "codegen/host/", "codegen/aicore/")
+BACKENDS = tuple(f"superkernel/backends/{name}/" for name in ("host", "microcontroller", "aicore"))
+CODE = tuple(f"codegen/{name}/" for name in ("host", "microcontroller", "aicore"))
+ROOMS = (*BACKENDS, *CODE, "scheduler/families/", "scheduler/aicore/", "sync/aicore/")
 """Where a kind of target is at home: with it alone, nothing else can be."""
 
 

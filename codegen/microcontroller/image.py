@@ -4,7 +4,8 @@ Model: kernels are the host's, translated for the core; each is an object of its
 call that no object defines is what compilers call by themselves (`RUNTIME_FUNCTIONS`): every toolchain for these cores
 brings it, and whoever links has it.
 
-Invariant: an object that calls anything else is an InternalError, never left to a firmware's linker.
+Invariant: an object that calls anything else, or has memory that is written, is an InternalError, never left to a
+firmware's linker.
 """
 
 from __future__ import annotations
@@ -27,21 +28,20 @@ from superkernel.codegen.microcontroller.program import (
     RESET,
     RUN,
     TABLE,
-    KernelCall,
-    ProgramSpec,
+    TableCall,
+    TableSpec,
     emit_program,
 )
 from superkernel.core.errors import InternalError, UnsupportedError, Violation, raise_all
 from superkernel.core.tensor import TensorType
 from superkernel.core.version import sources_digest
 from superkernel.ops.grouped import TILINGS
-from superkernel.scheduler.schedule import Space
 from superkernel.sync.plan import TaskStep
 
 RUNTIME_FUNCTIONS = re.compile(r"__aeabi_\w+|mem(cpy|set|move)|(ceil|floor|trunc|rint|nearbyint|roundeven|fma)f?")
 """What objects may leave to the linker: the run-time ABI of the Arm architecture (libgcc, compiler-rt), and functions
 of the C library that have no state."""
-_IN_MEMORY = 2  # a flag of sections
+_WRITTEN, _IN_MEMORY = 1, 2  # flags of sections
 
 
 @dataclass
@@ -49,7 +49,7 @@ class MicrocontrollerImage:
     """What is linked into a firmware. `objects`: cache key -> object; the last is the program's. `needs`: functions
     that they leave to the linker."""
 
-    spec: ProgramSpec
+    spec: TableSpec
     constants: HostConstants
     symbols: tuple[str | None, ...]  # per sub-operator
     objects: Mapping[str, bytes]
@@ -108,19 +108,22 @@ class ProgramBuilder(ImageBuilder):
             task = self.plan.tasks[step.task]
             symbol = symbols[task.subop]
             assert symbol is not None
-            calls.append(KernelCall(symbol, schedule.addresses[task.subop], task.begin, task.end))
+            calls.append(TableCall(symbol, schedule.addresses[task.subop], task.begin, task.end))
         arena = max(ARENA_ALIGN_BYTES, -(-schedule.arena_bytes // ARENA_ALIGN_BYTES) * ARENA_ALIGN_BYTES)
         scratch = -(-schedule.scratch_bytes // ARENA_ALIGN_BYTES) * ARENA_ALIGN_BYTES
-        spec = ProgramSpec(tuple(calls), inputs, outputs, states, arena + scratch, arena)
+        spec = TableSpec(tuple(calls), inputs, outputs, states, arena + scratch, arena)
         objects = self._kernel_objects(keys)
         objects |= self._program_object(spec)
+        written = [key.partition(" ")[0] for key, data in objects.items() if _written_bytes(data)]
+        if written:
+            raise InternalError("code for a microcontroller has memory that is written", found=", ".join(written))
         needs = sorted({name for data in objects.values() for name in undefined(data)} - {*_defined(objects)})
         return MicrocontrollerImage(
             spec, HostConstants(schedule.constants, values), symbols, objects, self.compiled == 0,
             schedule.scratch_bytes, arena, tuple(_checked(needs)), ir_texts=self.ir_texts,
         )  # fmt: skip
 
-    def _program_object(self, spec: ProgramSpec) -> dict[str, bytes]:
+    def _program_object(self, spec: TableSpec) -> dict[str, bytes]:
         from superkernel.codegen.host.lower import machine_of
         from superkernel.codegen.llvm import compile_text
         from superkernel.codegen.processes import run_jobs
@@ -139,6 +142,11 @@ class ProgramBuilder(ImageBuilder):
 def memory_bytes(data: bytes) -> int:
     """What an object takes in memory."""
     return sum(s["sh_size"] for s in ELFFile(BytesIO(data)).iter_sections() if s["sh_flags"] & _IN_MEMORY)
+
+
+def _written_bytes(data: bytes) -> int:
+    both = _WRITTEN | _IN_MEMORY
+    return sum(s["sh_size"] for s in ELFFile(BytesIO(data)).iter_sections() if s["sh_flags"] & both == both)
 
 
 def undefined(data: bytes) -> list[str]:

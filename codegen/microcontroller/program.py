@@ -32,7 +32,7 @@ _ARENA, _CONSTANTS = 0, 1
 
 
 @dataclass(frozen=True)
-class KernelCall:
+class TableCall:
     """A call of a kernel: its symbol, where its operands lie, its units."""
 
     symbol: str
@@ -42,10 +42,10 @@ class KernelCall:
 
 
 @dataclass(frozen=True)
-class ProgramSpec:
+class TableSpec:
     """What a program is made from. `scratch_offset`: of working memory in the caller's arena, behind the values."""
 
-    calls: tuple[KernelCall, ...]
+    calls: tuple[TableCall, ...]
     inputs: tuple[TensorType, ...]
     outputs: tuple[TensorType, ...]
     states: tuple[TensorType, ...]
@@ -69,7 +69,7 @@ class ProgramSpec:
         return behind[space] + slot
 
 
-def emit_program(spec: ProgramSpec) -> str:
+def emit_program(spec: TableSpec) -> str:
     """The IR of a program's module."""
     symbols = sorted({call.symbol for call in spec.calls})
     rows = [word for call in spec.calls for word in _row(spec, call)]
@@ -96,14 +96,14 @@ def initial_offsets(states: Sequence[TensorType]) -> list[int]:
     return [0, *accumulate(-(-kind.nbytes // 8) * 8 for kind in states)]
 
 
-def _row(spec: ProgramSpec, call: KernelCall) -> Iterator[str]:
+def _row(spec: TableSpec, call: TableCall) -> Iterator[str]:
     yield f"i32 ptrtoint (ptr @{call.symbol} to i32)"
     yield from (f"i32 {number}" for number in (call.begin, call.end, len(call.operands)))
     for at in call.operands:
         yield from (f"i32 {spec.base(at.space, at.slot)}", f"i32 {at.offset}")
 
 
-def _run(spec: ProgramSpec) -> Iterator[str]:
+def _run(spec: TableSpec) -> Iterator[str]:
     """`i32 sk_run(arena, inputs, outputs, states)`: of the last three, tables of addresses."""
     count = len(spec.caller)
     yield f"define i32 @{RUN}(ptr %arena, ptr %inputs, ptr %outputs, ptr %states) #0 {{"
@@ -133,7 +133,7 @@ def _store(number: int, value: str) -> Iterator[str]:
     yield f"  store ptr {value}, ptr %base{number}, align 4"
 
 
-def _checks(spec: ProgramSpec) -> Iterator[str]:
+def _checks(spec: TableSpec) -> Iterator[str]:
     """From the block at hand to `walk`, or to `bad`."""
     memories = [("%arena", spec.arena_bytes, ARENA_ALIGN_BYTES)]
     memories += [(f"%given{k}", kind.nbytes, kind.dtype.itemsize) for k, kind in enumerate(spec.caller)]
@@ -198,7 +198,7 @@ def _walk(counts: Sequence[int]) -> Iterator[str]:
     yield f"  ret i32 {OK}"
 
 
-def _reset(spec: ProgramSpec) -> Iterator[str]:
+def _reset(spec: TableSpec) -> Iterator[str]:
     """`void sk_reset(states)`: their first contents, word by word and byte by byte."""
     yield f"define void @{RESET}(ptr %states) #0 {{"
     yield "start:"

@@ -11,11 +11,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from superkernel.core.errors import InputError, Violation, raise_all
+from superkernel.core.errors import InputError, UnsupportedError, Violation, raise_all
 from superkernel.core.option import HOST
 from superkernel.core.options import OPTIONS, Options
 from superkernel.target.cpu import TIERS, CpuTarget, profiled
 from superkernel.target.machine import load_profile
+from superkernel.target.microcontroller import CORES, MicrocontrollerTarget
 
 if TYPE_CHECKING:
     from superkernel.registry.selection import Registry
@@ -31,7 +32,9 @@ _PROFILE = ".json"
 _POLICY = ("objective", "precision", "determinism", "tolerance", "max_workspace_bytes", "allow", "deny", "pin")
 """Options that `explain` takes."""
 
-_TARGET_HELP = "of this accelerator (a preset's name or a description file) or machine (its profile; default: host)"
+_TARGET_HELP = (
+    "of this accelerator (a preset's name or a description file), machine (its profile; default: host) or core"
+)
 
 
 def add_commands(
@@ -163,8 +166,8 @@ def _add_explain(verbs: Commands[Any]) -> None:
 
 
 def _accelerator(args: argparse.Namespace) -> AicoreTarget | None:
-    """The accelerator of `--target`; None: the host, or another machine with its CPU."""
-    if args.target in (None, "host") or args.target.endswith(_PROFILE):
+    """The accelerator of `--target`; None: the host, another machine with its CPU, a microcontroller."""
+    if args.target in (None, "host", *CORES) or args.target.endswith(_PROFILE):
         return None
     if args.tier is not None:
         raise InputError("--tier is of the host, --target of an accelerator", location="--target", found=args.target)
@@ -173,10 +176,23 @@ def _accelerator(args: argparse.Namespace) -> AicoreTarget | None:
     return load_target(args.target)
 
 
+def _core(args: argparse.Namespace) -> CpuTarget | None:
+    """The microcontroller of `--target`, if that is one."""
+    from superkernel.backends import backend_of
+
+    found: CpuTarget | None = backend_of(MicrocontrollerTarget.kind).named(args.target or HOST)
+    return found
+
+
 def _machine(args: argparse.Namespace, tier: str | None = None) -> CpuTarget:
-    """The host of `--target`, or the machine whose profile that is."""
+    """The host of `--target`, the machine whose profile that is, or a microcontroller."""
     from superkernel.codegen.host.features import detect_cpu
 
+    core = _core(args)
+    if core is not None:
+        if tier is not None:
+            raise InputError("--tier is of the host, --target of a core", location="--target", found=args.target)
+        return core
     cpu, profile = detect_cpu(tier), args.target or ""
     return profiled(cpu, load_profile(profile)) if profile.endswith(_PROFILE) else cpu
 
@@ -202,8 +218,10 @@ def _list(args: argparse.Namespace) -> int:
         near = suggest_ops(args.op)
         hint = f"did you mean {', '.join(near)}?" if near else ""
         raise InputError(f"unknown operator {args.op!r}", location="--op", hint=hint)
-    rows = _registry_of(_accelerator(args))
-    print(kernels_list(rows, op=args.op, dtype=args.dtype, role=args.role, tier=args.tier, as_json=args.json))
+    rows, wanted = _registry_of(_accelerator(args)), {"op": args.op, "dtype": args.dtype, "role": args.role}
+    core = _core(args)
+    tier, features = (args.tier, None) if core is None else (core.tier, core.extensions())
+    print(kernels_list(rows, **wanted, tier=tier, features=features, as_json=args.json))
     return 0
 
 
@@ -272,7 +290,11 @@ def _tried(args: argparse.Namespace) -> tuple[Any, str, Target]:
     from superkernel.scheduler.families.aicore import AICORE_KERNELS
     from superkernel.target.aicore import load_target
 
-    if args.target in (None, "host") or args.target.endswith(_PROFILE):
+    if args.target in (None, "host", *CORES) or args.target.endswith(_PROFILE):
+        if _core(args) is not None:
+            raise UnsupportedError(
+                "a microcontroller's kernels do not run here", location="--target", found=args.target
+            )
         return HOST_KERNELS, args.pattern, _machine(args)
     return AICORE_KERNELS, args.pattern, load_target(args.target)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,11 @@ def kernels_list(
     dtype: str | None = None,
     role: str | None = None,
     tier: str | None = None,
+    features: Collection[str] | None = None,
     as_json: bool = False,
 ) -> str:
-    """All rows, or those that serve an operator, take an element type as first input, have a role, run on a tier."""
+    """All rows, or those that serve an operator, take an element type as first input, have a role, run on a tier, need
+    none but the `features`."""
     rows = registry.rows
     wanted = None if dtype is None else DType.of(dtype)
     found = [
@@ -41,6 +43,7 @@ def kernels_list(
         and (wanted is None or not row.input_dtypes or wanted in row.input_dtypes[0])
         and (role is None or row.role.value == role)
         and (tier is None or row.tier in (None, tier))
+        and (features is None or row.features.issubset(features))
     ]
     if as_json:
         return _json([row_data(row) for row in found])

@@ -220,7 +220,7 @@ class Platform:
     @property
     def device(self) -> str:
         """The kind of target whose kernels run there."""
-        return self.target.device
+        return self.target.kernel_kind
 
 
 @dataclass(frozen=True, slots=True)

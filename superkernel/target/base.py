@@ -36,7 +36,7 @@ class Target(ABC):
     """Whether tilings that depend on data may be computed beside the cores that run kernels (option `tiling`)."""
 
     @property
-    def device(self) -> str:
+    def kernel_kind(self) -> str:
         """The kind whose kernels run on it, as their rows name it."""
         return self.kind
 

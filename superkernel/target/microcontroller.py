@@ -56,7 +56,7 @@ class MicrocontrollerTarget(CpuTarget):
     core: str = ""
 
     @property
-    def device(self) -> str:
+    def kernel_kind(self) -> str:
         return CpuTarget.kind
 
     def identity(self) -> tuple[str, str, str]:

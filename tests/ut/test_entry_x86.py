@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import superkernel as sk
-from superkernel.backends.host.attest import _recorded, _sizes
+from superkernel.backends.host.attest import _recorded, sizes_of
 from superkernel.codegen.host import entry_x86
 from superkernel.codegen.host.entry import emit_entries
 from superkernel.codegen.host.entry_spec import BasePointer, Location
@@ -62,7 +62,7 @@ def test_they_do_what_llvms_do(threads: int, options: dict[str, Any]) -> None:
     assert entries[0] in image.objects.values()
     assert entries[0] != entries[1]
     planned: Any = made
-    sizes = _sizes(planned, image)
+    sizes = sizes_of(planned, image)
     ours, llvms = (
         _recorded(replace(image, code=LoadedCode([*kernels, data])), made.schedule, sizes) for data in entries
     )

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class MicrocontrollerBackend(
-    Backend[MicrocontrollerTarget, Planned[Plan], Certificate, MicrocontrollerImage, MicrocontrollerCompiled]
+    Backend[CpuTarget, Planned[Plan], Certificate, MicrocontrollerImage, MicrocontrollerCompiled]
 ):
     """See the module docstring."""
 
@@ -58,10 +58,10 @@ class MicrocontrollerBackend(
             raise FileFormatError("unknown core", location=where, expected=", ".join(CORES), found=repr(profile.core))
         return microcontroller_target(profile)
 
-    def cores(self, target: MicrocontrollerTarget, threads: int | None) -> int:
+    def cores(self, target: CpuTarget, threads: int | None) -> int:
         return 1
 
-    def refusals(self, target: MicrocontrollerTarget, options: Options, threads: int | None) -> list[Violation]:
+    def refusals(self, target: CpuTarget, options: Options, threads: int | None) -> list[Violation]:
         wrong = options.refused(HOST)
         if threads not in (None, 1):
             wrong.append(Violation("a microcontroller's kernel has one thread", "threads", "1", repr(threads)))
@@ -73,14 +73,14 @@ class MicrocontrollerBackend(
     def kernels(self) -> KernelTable[CpuTarget]:
         return HOST_KERNELS
 
-    def planner(self, job: Job[MicrocontrollerTarget]) -> HostPlanner:
+    def planner(self, job: Job[CpuTarget]) -> HostPlanner:
         return HostPlanner(job, self.kernels)
 
     def verify(self, planned: Planned[Plan]) -> Certificate:
         return verify(planned.plan, planned.units)
 
     def emit(
-        self, run: Stages, job: Job[MicrocontrollerTarget], planned: Planned[Plan], cache: ObjectCache
+        self, run: Stages, job: Job[CpuTarget], planned: Planned[Plan], cache: ObjectCache
     ) -> MicrocontrollerImage:
         graph = planned.graph
         inputs, states = tuple(graph.inputs.values()), tuple(graph.types[name] for name in graph.states)
@@ -104,13 +104,14 @@ class MicrocontrollerBackend(
         return image
 
     def attest(
-        self, job: Job[MicrocontrollerTarget], planned: Planned[Plan], image: MicrocontrollerImage, proved: Certificate
+        self, job: Job[CpuTarget], planned: Planned[Plan], image: MicrocontrollerImage, proved: Certificate
     ) -> Certificate:
         return attested(planned, image, proved, read_back(image.program, bases_of(planned.graph), image.working))
 
     def bind(
-        self, job: Job[MicrocontrollerTarget], planned: Planned[Plan], image: MicrocontrollerImage, proved: Certificate
+        self, job: Job[CpuTarget], planned: Planned[Plan], image: MicrocontrollerImage, proved: Certificate
     ) -> NotHere:
+        assert isinstance(job.target, MicrocontrollerTarget)
         return NotHere(job.target.core)
 
     def export(

@@ -1,8 +1,8 @@
 """From compilations to a static library for a firmware, and its header: what `superkernel.export` does for a core.
 
-Model: the attested objects, byte for byte, under names that begin with the library's, and per model two objects of data:
-packed constants, what states begin as. A linker takes of the file what the firmware's calls need: models that it does
-not run cost nothing. No compiler and no other tool is asked: LLVM made the objects, `archive.py` makes the file.
+Model: the attested objects, byte for byte, under names that begin with the library's, and per model two objects of
+data: packed constants, what states begin as. A linker takes of the file what the firmware's calls need: models that it
+does not run cost nothing. No compiler and no other tool is asked: LLVM made the objects, `archive.py` makes the file.
 
 Invariants: nothing in it allocates, starts threads or has memory of its own that is written; the program of each model
 is read back out of the finished objects and is the one that was proved; constants and code of all models fit the flash
@@ -22,7 +22,7 @@ from superkernel.backends.host.library.header import check_macros, fields, point
 from superkernel.backends.host.library.symbols import defined, hidden
 from superkernel.backends.microcontroller.archive import archive
 from superkernel.backends.microcontroller.compiled import MicrocontrollerCompiled
-from superkernel.backends.microcontroller.readback import bases_of, read_back
+from superkernel.backends.microcontroller.readback import bases_of, bytes_of, read_back
 from superkernel.codegen.host.lower import machine_of
 from superkernel.codegen.llvm import compile_text
 from superkernel.codegen.microcontroller.image import memory_bytes
@@ -63,7 +63,9 @@ def export(
     if found is None:
         raise InputError("not the name of a firmware's library", expected="libNAME.a", found=repr(path.name))
     if compiler is not None:
-        raise InputError("no compiler is asked for a firmware's library", location="argument 'compiler'", found=compiler)
+        raise InputError(
+            "no compiler is asked for a firmware's library", location="argument 'compiler'", found=compiler
+        )
     library = contents(found[1], models)
     plans = [plan for _, plan in library.plans if isinstance(plan, MicrocontrollerCompiled)]
     listed: set[str] = set()
@@ -143,7 +145,7 @@ def _with(made: Mapping[str, bytes], symbol: str) -> bytes:
 
 def _data(library: LibraryContents) -> list[bytes]:
     """The objects of constants, and of what states begin as. Raises InternalError where one has other bytes."""
-    texts, names = [], []
+    contents_of: dict[str, bytes] = {}
     machine = machine_of(library.models[0].plans[0].target)
     for model in library.models:
         plan, own = _plan(model), _names(library, model)
@@ -152,9 +154,13 @@ def _data(library: LibraryContents) -> list[bytes]:
         initial = bytearray(starts[-1])
         for start, array in zip(starts, plan.graph.states.values(), strict=False):
             initial[start : start + array.nbytes] = array.tobytes()
-        texts += [emit_data(own[CONSTANTS], blob), emit_data(own[INITIAL], bytes(initial) or bytes(8))]
-        names += [own[CONSTANTS], own[INITIAL]]
-    return [hidden(data, {}) for data in run_jobs(partial(compile_text, machine=machine), texts)]
+        contents_of |= {own[CONSTANTS]: blob, own[INITIAL]: bytes(initial) or bytes(8)}
+    texts = [emit_data(name, data) for name, data in contents_of.items()]
+    made = [hidden(data, {}) for data in run_jobs(partial(compile_text, machine=machine), texts)]
+    for (name, wanted), data in zip(contents_of.items(), made, strict=True):
+        if bytes_of(data, name) != wanted:
+            raise InternalError("constants in a library are not those that were packed", location=name)
+    return made
 
 
 def _header(library: LibraryContents) -> Iterator[str]:
@@ -190,8 +196,8 @@ def _model(library: LibraryContents, model: LibraryModel) -> Iterator[str]:
     yield "                                void *const *states);"
     yield f"void {prefix}_reset_at(void *const *states);"
     yield f"""
-// `arena`: {macro}_ARENA_BYTES of working memory, undefined before and after; it overlaps nothing else. A call runs to
-// its end on the stack of its caller; calls with arenas{" and states" if model.states else ""} of their own may interrupt one another.
+// `arena`: {macro}_ARENA_BYTES of working memory; it overlaps nothing else, and what is in it afterwards means nothing.
+// A call runs to its end on the stack of its caller; calls with memory of their own may interrupt one another.
 static inline SkFirmwareStatus {prefix}_run(void *arena, const {prefix}_inputs *inputs,
                                             const {prefix}_outputs *outputs{states}) {{
   const void *const in[] = {{{pointers(model.inputs, "inputs")}}};
@@ -199,7 +205,8 @@ static inline SkFirmwareStatus {prefix}_run(void *arena, const {prefix}_inputs *
     if model.states:
         yield f"  void *const kept[] = {{{pointers(model.states, 'states')}}};"
         yield f"  return {prefix}_run_at(arena, in, out, kept);\n}}\n"
-        yield f"// States as they begin; ahead of the first run.\nstatic inline void {prefix}_reset(const {prefix}_states *states) {{"
+        yield "// States as they begin: ahead of the first run."
+        yield f"static inline void {prefix}_reset(const {prefix}_states *states) {{"
         yield f"  void *const kept[] = {{{pointers(model.states, 'states')}}};"
         yield f"  {prefix}_reset_at(kept);\n}}\n"
     else:

@@ -1,8 +1,8 @@
 """The program of an object file, read back: what `sk_run` will do, out of the bytes that are linked.
 
-Model: the table (`codegen/microcontroller/program.py`) is found by its symbol; its words are those of the section, with
-the relocations that a linker would apply; a kernel's word is nothing but a relocation, against the kernel's symbol. What
-comes out is for `sync/verify_program.py`. Nothing here is shared with what writes tables but their description.
+Model: the table (`codegen/microcontroller/program.py` describes it) is found by its symbol; its words are those of the
+section; a kernel's word is nothing but a relocation, against the kernel's symbol. What comes out is for
+`sync/verify_program.py`. Nothing is shared with what writes tables.
 
 Invariant: a table that is not whole, or holds anything else, is a VerificationError.
 """
@@ -15,7 +15,7 @@ from io import BytesIO
 
 from elftools.elf.elffile import ELFFile
 from elftools.elf.relocation import RelocationSection
-from elftools.elf.sections import Section, SymbolTableSection
+from elftools.elf.sections import SymbolTableSection
 
 from superkernel.backends.attested import digest
 from superkernel.backends.host.attest import Recorded
@@ -73,11 +73,7 @@ def _table(data: bytes) -> tuple[tuple[int, ...], Mapping[int, str]]:
     elf = ELFFile(BytesIO(data))
     if elf["e_machine"] != _ARM or elf.elfclass != 32 or not elf.little_endian:
         raise VerificationError("no object of a microcontroller", found=str(elf["e_machine"]))
-    symbols = next(s for s in elf.iter_sections() if isinstance(s, SymbolTableSection))
-    found = [s for s in symbols.iter_symbols() if s.name == _TABLE and s["st_shndx"] != "SHN_UNDEF"]
-    if len(found) != 1:
-        raise VerificationError("an object has not one table", found=str(len(found)))
-    start, size, number = found[0]["st_value"], found[0]["st_size"], found[0]["st_shndx"]
+    symbols, number, start, size = _place(elf, _TABLE)
     contents = elf.get_section(number).data()[start : start + size]
     kernels = {}
     for offset, kind, name in _relocations(elf, number, symbols):
@@ -90,7 +86,23 @@ def _table(data: bytes) -> tuple[tuple[int, ...], Mapping[int, str]]:
     return struct.unpack(f"<{size // 4}I", contents), kernels
 
 
-def _relocations(elf: ELFFile, number: int, symbols: Section) -> Iterator[tuple[int, int, str]]:
+def bytes_of(data: bytes, symbol: str) -> bytes:
+    """What a symbol of an object stands for, before anything is relocated. Raises VerificationError."""
+    elf = ELFFile(BytesIO(data))
+    _, number, start, size = _place(elf, symbol)
+    return bytes(elf.get_section(number).data()[start : start + size])
+
+
+def _place(elf: ELFFile, symbol: str) -> tuple[SymbolTableSection, int, int, int]:
+    """The table of symbols, and of one of them its section, where it begins there, and its bytes."""
+    symbols = next(s for s in elf.iter_sections() if isinstance(s, SymbolTableSection))
+    found = [s for s in symbols.iter_symbols() if s.name == symbol and s["st_shndx"] != "SHN_UNDEF"]
+    if len(found) != 1:
+        raise VerificationError("an object does not define its symbol once", location=symbol, found=str(len(found)))
+    return symbols, found[0]["st_shndx"], found[0]["st_value"], found[0]["st_size"]
+
+
+def _relocations(elf: ELFFile, number: int, symbols: SymbolTableSection) -> Iterator[tuple[int, int, str]]:
     """(offset, kind, symbol) of each that changes a section."""
     for section in elf.iter_sections():
         if isinstance(section, RelocationSection) and section["sh_info"] == number:
