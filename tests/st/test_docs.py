@@ -256,7 +256,7 @@ def test_the_program_of_the_guide_to_libraries(tmp_path: Path, monkeypatch: pyte
     write_model(tmp_path)
     for words in own_commands("docs/libraries.md")[:2]:
         assert run(words)[0] == 0, words
-    (program,) = blocks("docs/libraries.md", "c")
+    program, _ = blocks("docs/libraries.md", "c")  # the other one is tests/st/test_firmware.py's
     (tmp_path / "main.c").write_text(program)
     command = ["gcc", "-Wall", "-Wextra", "-Werror", "main.c", "-L.", "-lvision", "-Wl,-rpath,$ORIGIN", "-o", "main"]
     subprocess.run(command, check=True)

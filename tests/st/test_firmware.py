@@ -8,6 +8,7 @@ Cortex-M55 runs. Skipped where the emulator or the cross compiler is not install
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
@@ -249,3 +250,29 @@ def test_f32_within_rounding(core: str, make: Callable[[], sk.Graph], tmp_path: 
     for array, wanted in zip(found, [*(results[v] for v in graph.outputs), *states.values()], strict=True):
         assert np.any(wanted)
         np.testing.assert_allclose(array, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_the_program_of_the_guide(tmp_path: Path) -> None:
+    """It is compiled with all warnings, gives the host's integers, and what may not be is refused with a status."""
+    guide = (Path(__file__).parents[2] / "docs" / "libraries.md").read_text()
+    _, program = re.findall(r"```c\n(.*?)```", guide, re.DOTALL)
+    host = sk.compile(models.quantised_classifier(), threads=1)
+    kernel = sk.compile(models.quantised_classifier(), target="cortex-m55")
+    sk.export({"classifier": kernel}, tmp_path / "libnet.a")
+    own = """
+void firmware(void) {
+  take(input_file(), x, sizeof x);
+  if (!classify()) leave(1);
+  give(output_file(), y, sizeof y);
+  const net_classifier_inputs inputs = {x}, none = {0};
+  const net_classifier_outputs outputs = {y};
+  const net_classifier_outputs same = {(float *)(void *)arena}, crooked = {(float *)(uintptr_t)((uintptr_t)y + 1)};
+  if (net_classifier_run(arena, &none, &outputs) != SK_FIRMWARE_ERROR_ARGUMENT) leave(2);
+  if (net_classifier_run(arena + 4, &inputs, &outputs) != SK_FIRMWARE_ERROR_ARGUMENT) leave(3);
+  if (net_classifier_run(arena, &inputs, &same) != SK_FIRMWARE_ERROR_ARGUMENT) leave(4);
+  if (net_classifier_run(arena, &inputs, &crooked) != SK_FIRMWARE_ERROR_ARGUMENT) leave(5);
+}
+"""
+    built(tmp_path, "cortex-m55", f'#include "host.h"\n{program.replace("int classify", "static int classify")}{own}')
+    given = random_inputs(host.inputs, 4)
+    assert run(tmp_path, "cortex-m55", given["x"].tobytes()) == host.run(given).outputs["y"].tobytes()
