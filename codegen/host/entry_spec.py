@@ -18,6 +18,8 @@ class BasePointer(Enum):
     CONSTANTS = "constants"
     IO = "io"
 
+    __hash__ = object.__hash__  # asked for every operand; Enum's own hashes the name each time
+
 
 @dataclass(frozen=True)
 class Location:

@@ -15,6 +15,7 @@ the function's end.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from superkernel.codegen.host import abi
 from superkernel.codegen.host.entry import prefetch_lines, wait_runs
@@ -44,6 +45,7 @@ from superkernel.codegen.host.x86_code import (
 )
 
 _ARGUMENTS = (RDI, RSI, RDX, RCX, R8, R9)
+_OFFSETS = {space: abi.OFFSET[space.value] for space in BasePointer}
 _BASES = {BasePointer.ARENA: R10, BasePointer.CONSTANTS: R11}
 _KEPT = (RBX, R12, R13, R14, R15)
 _FLAG_BYTES = 8 * abi.FLAG_STRIDE
@@ -55,8 +57,7 @@ def entries_object(spec: EntrySpec) -> bytes:
     code = X86Code()
     _dispatch(code, "sk_entry", "core", len(spec.programs))
     _dispatch(code, "sk_profiled", "profiled", len(spec.programs))
-    for index, task in enumerate(spec.tasks):
-        _task(code, index, task)
+    _tasks(code, spec.tasks)
     for core in range(len(spec.programs)):
         _Core(code, spec, core, profiled=False).write()
         _Core(code, spec, core, profiled=True).write()
@@ -105,10 +106,10 @@ def _single(code: X86Code, spec: EntrySpec) -> None:
 def _locate(code: X86Code, to: int, context: int, place: Location) -> None:
     """The address of an operand, from the context on."""
     if place.space is BasePointer.IO:
-        code.load(to, context, abi.OFFSET["io"])
+        code.load(to, context, _OFFSETS[BasePointer.IO])
         code.load(to, to, 8 * place.slot)
     else:
-        code.load(to, context, abi.OFFSET[place.space.value])
+        code.load(to, context, _OFFSETS[place.space])
     _add_offset(code, to, place.offset)
 
 
@@ -120,16 +121,37 @@ def _add_offset(code: X86Code, to: int, offset: int) -> None:
         code.add_number(to, offset)
 
 
-def _task(code: X86Code, index: int, task: TaskSpec) -> None:
-    """The call of a kernel, or of the runtime for a sub-operator without one."""
-    name = f"task_{index}"
+def _tasks(code: X86Code, tasks: Sequence[TaskSpec]) -> None:
+    """A function for each task. Those of one sub-operator differ in their core and units."""
+    first: tuple[TaskSpec, _Places] | None = None  # of those that follow one another
+    for index, task in enumerate(tasks):
+        name = f"task_{index}"
+        alike = first is not None and task.subop == first[0].subop and task.operands is first[0].operands
+        if first is not None and alike and task.end <= _LARGEST:
+            at = first[1]
+            code.repeat(name, {at.core: task.core, at.begin: task.begin, at.end: task.end})
+            continue
+        places = _task(code, name, task)
+        first = None if places is None else (task, places)
+
+
+class _Places(NamedTuple):
+    """Where the code of a task has numbers of its own."""
+
+    core: int
+    begin: int
+    end: int
+
+
+def _task(code: X86Code, name: str, task: TaskSpec) -> _Places | None:
+    """The call of a kernel, or of the runtime for a sub-operator without one. None: it jumps, or has large numbers."""
     code.begin(name)
     if task.symbol is None:
         code.number(RSI, task.subop)
         code.load(RAX, RDI, abi.OFFSET["host_call"])
         code.jump_to(RAX)
         code.end(name)
-        return
+        return None
     if task.checked is not None:
         code.push(RBX)
         code.move(RBX, RDI)
@@ -137,36 +159,43 @@ def _task(code: X86Code, index: int, task: TaskSpec) -> None:
     room = _aligned_room(count, pushed=task.checked is not None)
     if room:
         code.add_number(RSP, -room)
-    spaces = {place.space for place in task.operands}
+    spaces = [place.space for place in task.operands]
     for space, base in _BASES.items():
         if space in spaces:
-            code.load(base, RDI, abi.OFFSET[space.value])
+            code.load(base, RDI, _OFFSETS[space])
+    own: dict[int, int] = {}
     for number in range(len(_ARGUMENTS), count):
-        _argument(code, RAX, task, number)
+        own[number] = _argument(code, RAX, task, number)
         code.store(RSP, 8 * (number - len(_ARGUMENTS)), RAX)
-    for number in range(1, min(count, len(_ARGUMENTS))):
-        _argument(code, _ARGUMENTS[number], task, number)
-    _argument(code, RAX, task, 0)
+    for number in (*range(1, min(count, len(_ARGUMENTS))), 0):
+        own[number] = _argument(code, _ARGUMENTS[number] if number else RAX, task, number)
     code.move(RDI, RAX)
     code.call_outside(task.symbol)
     if room:
         code.add_number(RSP, room)
     if task.checked is not None:
-        _locate(code, RAX, RBX, task.operands[task.checked])
-        code.load_32(RAX, RAX, 0)
-        code.test(RAX)
-        code.jump(f"fine_{index}", JE)
-        code.move(RDI, RBX)
-        code.number(RSI, task.subop)
-        code.call_memory(RBX, abi.OFFSET["host_call"])
-        code.number(RAX, 1)
-        code.pop(RBX)
-        code.back()
-        code.label(f"fine_{index}")
-        code.pop(RBX)
+        _leave_unless_fine(code, name, task.subop, task.operands[task.checked])
     code.number(RAX, 0)
     code.back()
     code.end(name)
+    small = task.checked is None and task.end <= _LARGEST
+    return _Places(own[count - 3], own[count - 2], own[count - 1]) if small else None
+
+
+def _leave_unless_fine(code: X86Code, name: str, subop: int, checked: Location) -> None:
+    """What follows a kernel that says whether its data was in range."""
+    _locate(code, RAX, RBX, checked)
+    code.load_32(RAX, RAX, 0)
+    code.test(RAX)
+    code.jump(f"{name}.fine", JE)
+    code.move(RDI, RBX)
+    code.number(RSI, subop)
+    code.call_memory(RBX, abi.OFFSET["host_call"])
+    code.number(RAX, 1)
+    code.pop(RBX)
+    code.back()
+    code.label(f"{name}.fine")
+    code.pop(RBX)
 
 
 def _aligned_room(arguments: int, *, pushed: bool) -> int:
@@ -175,21 +204,31 @@ def _aligned_room(arguments: int, *, pushed: bool) -> int:
     return room + (room + 8 + 8 * pushed) % 16
 
 
-def _argument(code: X86Code, to: int, task: TaskSpec, number: int) -> None:
-    """An argument of a kernel: an operand, scratch, the first unit, the one behind the last. RDI: the context."""
+def _argument(code: X86Code, to: int, task: TaskSpec, number: int) -> int:
+    """An argument of a kernel: an operand, scratch, the first unit, the one behind the last. RDI: the context. Where
+    the number of the core or the unit stands."""
     count = len(task.operands)
+    if number < count:
+        place = task.operands[number]
+        base = _BASES.get(place.space)
+        if base is not None:
+            code.address(to, base, place.offset)
+        else:
+            code.load(to, RDI, _OFFSETS[BasePointer.IO])
+            code.load(to, to, 8 * place.slot)
+            _add_offset(code, to, place.offset)
+        return 0
     if number == count:
         code.load(to, RDI, abi.OFFSET["scratch_stride"])
         code.product(to, to, task.core)
+        at = len(code.data) - 4
         code.add_memory(to, RDI, abi.OFFSET["scratch"])
-    elif number > count:
-        code.number(to, task.begin if number == count + 1 else task.end)
-    elif (place := task.operands[number]).space in _BASES:
-        code.address(to, _BASES[place.space], place.offset)
-    else:
-        code.load(to, RDI, abi.OFFSET["io"])
-        code.load(to, to, 8 * place.slot)
-        _add_offset(code, to, place.offset)
+        return at
+    unit = task.begin if number == count + 1 else task.end
+    if unit <= _LARGEST:
+        return code.number_32(to, unit)
+    code.number(to, unit)
+    return 0
 
 
 class _Core:
@@ -215,7 +254,9 @@ class _Core:
             code.product(RAX, RAX, 8 * self.core)
             code.load(R14, RBX, abi.OFFSET["events"])
             code.add(R14, RAX)
-        self._stamp(0)
+        stamps = self.profiled
+        if stamps:
+            self._stamp(0)
         program = spec.programs[self.core]
         runs = {run.start: run for run in wait_runs(program)}
         n = 0
@@ -235,7 +276,8 @@ class _Core:
                 code.call(f"task_{step.task}")
                 if spec.tasks[step.task].may_fail:
                     self._leave_unless_0()
-            self._stamp(n + 1)
+            if stamps:
+                self._stamp(n + 1)
             n += 1
         code.number(RAX, 0)
         code.label(f"{self.name}.leave")
@@ -250,9 +292,8 @@ class _Core:
         code.end(self.name)
 
     def _stamp(self, index: int) -> None:
-        if self.profiled:
-            self.code.clock()
-            self.code.store(R14, 8 * index, RAX)
+        self.code.clock()
+        self.code.store(R14, 8 * index, RAX)
 
     def _leave_unless_0(self) -> None:
         self.code.test(RAX)

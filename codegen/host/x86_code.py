@@ -56,6 +56,8 @@ class X86Code:
         self._calls: list[tuple[int, str]] = []  # of functions outside
         self._tables: list[tuple[int, int]] = []  # place, offset in read-only memory
         self.constants = bytearray()
+        self._calls_before = 0  # ahead of the present function
+        self._written: tuple[int, int, list[tuple[int, str]]] = (0, 0, [])  # begin, end and calls of the last one
 
     # Functions and labels ---------------------------------------------------------------------------------------------
 
@@ -63,11 +65,13 @@ class X86Code:
         """A function begins."""
         self.data += b"\xcc" * (-len(self.data) % _ALIGN)
         self.label(name)
+        self._calls_before = len(self._calls)
 
     def end(self, name: str, *, seen: bool = False) -> None:
         """It ends here. `seen`: other objects may refer to it."""
         start = self._labels[name]
         self.functions.append((name, seen, start, len(self.data) - start))
+        self._written = start, len(self.data), self._calls[self._calls_before :]
 
     def label(self, name: str) -> None:
         """What jumps and calls name."""
@@ -76,6 +80,18 @@ class X86Code:
     def place(self, name: str) -> int:
         """Where a label is, in bytes from the section's begin."""
         return self._labels[name]
+
+    def repeat(self, name: str, numbers: Mapping[int, int]) -> None:
+        """A function as the one that was written last, but for some 32-bit numbers, by their places there. That one has
+        no labels inside."""
+        start, stop, calls = self._written
+        self.begin(name)
+        shift = len(self.data) - start
+        self.data += self.data[start:stop]
+        for place, number in numbers.items():
+            _I32.pack_into(self.data, place + shift, number)
+        self._calls += [(place + shift, symbol) for place, symbol in calls]
+        self.functions.append((name, False, start + shift, stop - start))
 
     # Instructions -----------------------------------------------------------------------------------------------------
 
@@ -122,9 +138,14 @@ class X86Code:
         if value == 0:
             self._registers(b"\x31", to, to, wide=0)
         elif 0 < value < 1 << 31:
-            self.data += (b"\x41" if to >> 3 else b"") + bytes((0xB8 | to & 7,)) + _I32.pack(value)
+            self.number_32(to, value)
         else:
             self.data += bytes((0x48 | to >> 3, 0xB8 | to & 7)) + _I64.pack(value)
+
+    def number_32(self, to: int, value: int) -> int:
+        """to = a number of 31 bits; where it stands."""
+        self.data += (b"\x41" if to >> 3 else b"") + bytes((0xB8 | to & 7,)) + _I32.pack(value)
+        return len(self.data) - 4
 
     def product(self, to: int, source: int, factor: int) -> None:
         """to = source * factor."""
