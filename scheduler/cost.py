@@ -73,16 +73,13 @@ class OperandBytes:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """`ranges[i]` of the units goes to the i-th participating core; `work_ns[i]` is its own time, waiting apart."""
+    """`ranges[i]` of the units goes to the i-th participating core; `work_ns[i]` is its own time, waiting apart;
+    `longest_ns`: the time of the core with most to do, 0 without cores."""
 
     tiling: CostedTiling[CpuTarget]
     ranges: tuple[Range, ...]
     work_ns: tuple[float, ...]
-
-    @property
-    def longest_ns(self) -> float:
-        """The time of the core with most to do; 0 without cores."""
-        return max(self.work_ns, default=0.0)
+    longest_ns: float
 
 
 @dataclass(slots=True)
@@ -174,7 +171,7 @@ class CostBook:
             slow = replace(target, flops_per_ns=target.flops_per_ns / 2, l2_bytes_per_ns=target.l2_bytes_per_ns / 2)
         targets = [slow if core in self._crowded else target for core in range(len(ranges))]
         work = tuple(share * tiling.cost_ns(sub.body, *p, on) for p, on in zip(ranges, targets, strict=True))
-        return Partition(tiling, ranges, work)
+        return Partition(tiling, ranges, work, max(work, default=0.0))
 
     def _share(self, sub: SubOperator, tiling: CostedTiling[CpuTarget]) -> float:
         """What its modelled times are to be multiplied by: see the module docstring."""

@@ -248,7 +248,7 @@ class _Placer:
         gain = (
             f"{min(others) - best.finish_ns:.0f} ns sooner than the next choice" if others else "nothing else is sooner"
         )
-        return replace(best, reason=f"{count}: {gain}")
+        return Placement(best.partition, best.cores, best.finish_ns, f"{count}: {gain}")
 
     def _single(self, i: int, partition: Partition) -> Placement:
         if self.subops[i].kernel == HOST_REFERENCE:

@@ -69,12 +69,13 @@ def _passed_on(producer: Task, consumer: Task) -> Iterator[tuple[tuple[Space, in
     """Runs of bytes, with their place, that the one writes and the other reads."""
     reads = [a for a in consumer.accesses if not a.write and a.space is not Space.CONSTANT]
     for written in (a for a in producer.accesses if a.write):
-        for read in reads:
-            if (read.space, read.slot) != (written.space, written.slot):
-                continue
-            for (start, stop), (begin, end) in product(_pieces(written), _pieces(read)):
+        place = written.space, written.slot
+        same = [read for read in reads if (read.space, read.slot) == place]
+        pieces = _pieces(written) if same else []
+        for read in same:
+            for (start, stop), (begin, end) in product(pieces, _pieces(read)):
                 if max(start, begin) < min(stop, end):
-                    yield (read.space, read.slot), max(start, begin), min(stop, end)
+                    yield place, max(start, begin), min(stop, end)
 
 
 def _pieces(access: MemoryAccess) -> list[tuple[int, int]]:

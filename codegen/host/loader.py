@@ -100,12 +100,13 @@ class _Object:
 
     def functions(self) -> list[tuple[str, int, int]]:
         """All functions, those that others do not see as well: name, offset in the image, bytes."""
+        rows = self.symbols[self.symbols["info"] & 15 == _FUNCTION]
+        offsets = self.place[rows["section"]] + rows["value"].astype(np.int64)
+        names = (rows["name"].astype(np.int64) + self.strings).tolist()
         found = []
-        for i in np.flatnonzero(self.symbols["info"] & 15 == _FUNCTION):
-            begin = self.strings + int(self.symbols["name"][i])
+        for begin, offset, nbytes in zip(names, offsets.tolist(), rows["size"].tolist(), strict=True):
             name = self.data[begin : self.data.index(b"\0", begin)].decode()
-            row = self.symbols[i]
-            found.append((name, int(self.place[row["section"]] + row["value"]), int(row["size"])))
+            found.append((name, offset, nbytes))
         return found
 
 

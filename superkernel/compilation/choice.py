@@ -62,6 +62,8 @@ class KernelChooser:
 
     def _check_patterns(self, options: Options) -> None:
         """A pattern that matches no row is a slip of the pen: say so."""
+        if not any((options.allow, options.deny, options.pin)):
+            return
         names = [name for row in self.registry.rows for name in (row.id, row.kernel, row.name)]
         idle = [
             Violation(f"the pattern {p!r} matches no kernel", f"option {option!r}", hint="superkernel kernels list")

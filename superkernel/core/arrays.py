@@ -38,6 +38,7 @@ _memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _SAMPLES = 256
 INTERNED_BYTES_MIN = 1 << 14
 _interned: weakref.WeakValueDictionary[tuple[object, ...], NDArray[Any]] = weakref.WeakValueDictionary()
+_known: weakref.WeakValueDictionary[int, NDArray[Any]] = weakref.WeakValueDictionary()  # the same, by identity
 _digests: dict[int, tuple[weakref.ref[NDArray[Any]], bytes]] = {}  # by id, gone with the array
 
 COPIED_BYTES_MAX = 256 << 20  # of a graph's constants; with more, only small ones are copied
@@ -186,14 +187,14 @@ def is_immutable(array: NDArray[Any]) -> bool:
 def interned(array: NDArray[Any]) -> NDArray[Any]:
     """An immutable array of the same contents that somebody has already, where one is known; else the array itself,
     known from now on if it is immutable. Small ones are not worth it."""
-    if array.nbytes <= INTERNED_BYTES_MIN:
+    if array.nbytes <= INTERNED_BYTES_MIN or _known.get(id(array)) is array:
         return array
     key = array.dtype, array.shape, samples(array)
     found = _interned.get(key)
     if found is not None and same_contents(found, array):
         return found
     if is_immutable(array):
-        _interned[key] = array
+        _interned[key] = _known[id(array)] = array
     return array
 
 

@@ -270,7 +270,10 @@ class _Build:
                 self.wrong.append(Violation(f"the update of state {state!r} names an unknown value {value!r}"))
 
     def sort(self) -> list[Node]:
-        """Kahn's algorithm, smallest given position first; raises with the nodes of one cycle."""
+        """Kahn's algorithm, smallest given position first; raises with the nodes of one cycle. What is in an order
+        already stays as it is."""
+        if self.is_sorted():
+            return self.nodes
         producer = {out: i for i, node in enumerate(self.nodes) for out in node.outputs}
         waiting = [0] * len(self.nodes)
         users: list[list[int]] = [[] for _ in self.nodes]
@@ -297,6 +300,15 @@ class _Build:
             )
         return order
 
+    def is_sorted(self) -> bool:
+        """Whether each node reads only what nodes ahead of it compute, or none does."""
+        coming = {out for node in self.nodes for out in node.outputs}
+        for node in self.nodes:
+            if not coming.isdisjoint(node.inputs):
+                return False
+            coming.difference_update(node.outputs)
+        return True
+
     def one_cycle(self, stuck: list[int], producer: Mapping[str, int]) -> list[int]:
         inside = set(stuck)
         path: list[int] = []
@@ -307,16 +319,17 @@ class _Build:
         return [*path[path.index(at) :][::-1], path[-1]]
 
     def infer(self, node: Node) -> Node | None:
-        where = f"node {node.name!r} ({node.op})"
         definition = find_op(node.op)
         assert definition is not None
         if any(v is not None and v not in self.types for v in node.inputs):
             return None  # an earlier node already failed; its error is the one to read
         if node.outputs and all(value in self.inferred for value in node.outputs):
-            known = [self.inferred[value] for value in node.outputs]
-            self.wrong += [v for kind in known for v in check_size(kind, where)]
-            self.types.update(zip(node.outputs, known, strict=True))
+            for value in node.outputs:
+                kind = self.types[value] = self.inferred[value]
+                if kind.nbytes > VALUE_BYTES_MAX:
+                    self.wrong += check_size(kind, f"node {node.name!r} ({node.op})")
             return node
+        where = f"node {node.name!r} ({node.op})"
         inputs = [None if v is None else self.types[v] for v in node.inputs]
         try:
             attrs = canonical_attrs(definition, node.attrs)

@@ -35,6 +35,8 @@ class SinkTilings:
     slots: int = 1
 
     def apply(self, graph: Graph) -> Graph:
+        if graph.ops.isdisjoint(("grouped_matmul", "attention")):
+            return graph
         editor = Editor.of(graph)
         tables: dict[tuple[str, int], str] = {}
         made: dict[tuple[str, int, tuple[int, int, int]], str] = {}
