@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.analysis.errors import relative_error
-from superkernel.compilation.kernel_uses import kernel_uses
+from superkernel.compilation.kernel_uses import KernelUses
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import (
     FileFormatError,
@@ -129,7 +129,7 @@ def take(kernel: Kernel, inputs: Mapping[str, Array], rounds: int = 100) -> Snap
         "target": [*identity_of(compiled.target), str(compiled.cores)],
         "options": repr(compiled.options),
         "inputs": {name: _digest(np.asarray(array)) for name, array in sorted(inputs.items())},
-        "kernels": [asdict(use) for use in kernel_uses(compiled)],
+        "kernels": [asdict(use) for use in KernelUses(compiled)],
         "memory": dict(zip(MEMORY, (compiled.schedule.scratch_bytes, *sizes), strict=True)),
         "outputs": {name: _packed(array) for name, array in runs[0].items()},
         "repeatable": all(runs[0][name].tobytes() == runs[1][name].tobytes() for name in runs[0]),

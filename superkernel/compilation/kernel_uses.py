@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -41,11 +42,33 @@ class KernelUse:
     computed_in: str
 
 
-def kernel_uses(compiled: AnyCompilation) -> tuple[KernelUse, ...]:
-    """One per sub-operator, in their order."""
-    schedule = compiled.schedule
-    pairs = zip(schedule.subops, schedule.tilings, strict=True)
-    return tuple(_use(sub, tiling, compiled.chooser.selection_of(sub).explanation) for sub, tiling in pairs)
+class KernelUses(Sequence[KernelUse]):
+    """One per sub-operator, in their order; made when somebody reads one, as it takes an estimate of each kernel that
+    was not taken. A copy is a tuple."""
+
+    def __init__(self, compiled: AnyCompilation) -> None:
+        self._compiled = compiled
+
+    @cached_property
+    def _made(self) -> tuple[KernelUse, ...]:
+        schedule, chooser = self._compiled.schedule, self._compiled.chooser
+        pairs = zip(schedule.subops, schedule.tilings, strict=True)
+        return tuple(_use(sub, tiling, chooser.selection_of(sub).explanation) for sub, tiling in pairs)
+
+    def __len__(self) -> int:
+        return len(self._compiled.schedule.subops)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._made[index]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self._made == tuple(other)
+
+    def __repr__(self) -> str:
+        return repr(self._made)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return tuple, (self._made,)
 
 
 def _use(sub: SubOperator, tiling: Tiling, choice: KernelExplanation) -> KernelUse:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import json
-from dataclasses import fields
+import pickle
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
 import superkernel as sk
-from superkernel.compilation.kernel_uses import KernelUse, kernel_uses, use_lines
+from superkernel.backends.aicore.report import SimReport
+from superkernel.compilation.choice import KernelChooser
+from superkernel.compilation.kernel_uses import KernelUse, KernelUses, use_lines
+from superkernel.ir.body import SubOperator
 from superkernel.ir.graph import Graph
+from superkernel.registry.selection import Selection
 
 OPTIONS = {"fallback": "allow", "simplify": False}
 
@@ -49,14 +55,39 @@ def test_a_report_says_of_every_kernel_what_it_is_and_why(target: str) -> None:
     assert elsewhere["row"] in report._repr_html_()
 
 
+def test_a_run_explains_no_kernel_until_somebody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And then each once; copies of its report have what the report has."""
+    kernel, asked = sk.compile(_graph(), target="mini", options=OPTIONS), list[str]()
+    explained = KernelChooser.selection_of
+
+    def noted(chooser: KernelChooser, sub: SubOperator) -> Selection:
+        asked.append(sub.name)
+        return explained(chooser, sub)
+
+    monkeypatch.setattr(KernelChooser, "selection_of", noted)
+    report = kernel.run(kernel._random()).report
+    assert isinstance(report, SimReport)
+    assert not asked
+    assert len(report.kernels) == len(report.subops) > 1
+    assert not asked
+    again = pickle.loads(pickle.dumps(report))
+    assert report == again == copy.copy(report)
+    assert asked == [row.name for row in report.subops]
+    assert again.kernels == tuple(report.kernels) == (*report.kernels,)
+    assert again.text() == report.text()
+    assert repr(report.kernels) == repr(again.kernels)
+    assert report.kernels[-1].subop == len(report.subops) - 1
+    assert report != replace(report, kernels=report.kernels[1:])
+
+
 def test_what_was_pinned_says_so() -> None:
     kernel = sk.compile(_graph(), options={**OPTIONS, "pin": ["host.matmul.generic"]})
-    use = next(use for use in kernel_uses(kernel._compiled) if use.op == "matmul")
+    use = next(use for use in KernelUses(kernel._compiled) if use.op == "matmul")
     assert (use.kernel, use.why.partition(",")[0]) == ("host.matmul.generic", "pinned")
 
 
 def test_long_tables_say_what_they_leave_out() -> None:
-    use = kernel_uses(sk.compile(_graph(), options=OPTIONS)._compiled)[0]
+    use = KernelUses(sk.compile(_graph(), options=OPTIONS)._compiled)[0]
     uses = [KernelUse(**{**vars(use), "row": f"host.kernel{i}"}) for i in range(5)]
     assert len(use_lines(uses)) == 6
     assert use_lines(uses, 3)[-1] == "(3 of 5 kernels; all of them in the JSON form)"

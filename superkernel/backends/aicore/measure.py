@@ -13,7 +13,7 @@ from superkernel.backends.aicore.compiled import AicoreCompiled
 from superkernel.backends.aicore.report import FATES, FETCH_STALLS, Baseline, CoreRow, PartRow, SimReport, SubopRow
 from superkernel.backends.aicore.timeline import PART_NAMES, Timeline, span_of, summed
 from superkernel.codegen.aicore.program_spec import PHASE_BEHIND
-from superkernel.compilation.kernel_uses import kernel_uses
+from superkernel.compilation.kernel_uses import KernelUses
 from superkernel.sim.counters import STALLS, ControlCounts, CoreCounts, LaunchResult, MarkerCounts
 from superkernel.sync.aicore.plan import AicorePlan
 from superkernel.target.aicore import AicoreTarget
@@ -95,7 +95,7 @@ def report_of(compiled: AicoreCompiled, launches: Sequence[LaunchResult]) -> Sim
         error_bound=compiled.error_bound,
         selections=compiled.selections,
         weights=compiled.weights.reason,
-        kernels=kernel_uses(compiled),
+        kernels=KernelUses(compiled),
     )
 
 

@@ -23,6 +23,7 @@ A *part* is what a scope has in one piece (without scopes: everything). Its time
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
@@ -154,7 +155,7 @@ class SimReport:
     simulation: str = "both"
     needed_data: tuple[str, ...] = ()
     data_dependent: tuple[str, ...] = ()
-    kernels: tuple[KernelUse, ...] = ()
+    kernels: Sequence[KernelUse] = ()
     split: dict[str, float] = field(default_factory=dict)
     source: PageMaker | None = field(default=None, compare=False, repr=False)
 
@@ -179,7 +180,7 @@ class SimReport:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, stable keys."""
-        found = asdict(replace(self, source=None))
+        found = asdict(replace(self, source=None, kernels=tuple(self.kernels)))
         del found["source"]
         return {"schema": "superkernel.sim_report/2", **found, "speedup": self.speedup}
 

@@ -49,7 +49,7 @@ from superkernel.backends.host.stamps import (
     trace_of,
 )
 from superkernel.backends.page_parts import flops_of
-from superkernel.compilation.kernel_uses import computed_in, kernel_uses
+from superkernel.compilation.kernel_uses import KernelUses, computed_in
 from superkernel.display.page import Gain
 from superkernel.display.tracing import Trace
 
@@ -245,7 +245,7 @@ def report_of(
         parts=_parts(figures, measured.plain[kept]) if measured.conditions.trusted else (),
         conditions=measured.conditions,
         counters=counters,
-        kernels=kernel_uses(compiled),
+        kernels=tuple(KernelUses(compiled)),
         gains=_gains(compiled, measured, ns_per_tick, boundaries, work) if measured.conditions.trusted else (),
         peak=peak,
         timeline=_timeline(compiled, measured, ns_per_tick),
