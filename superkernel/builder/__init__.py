@@ -31,7 +31,7 @@ from superkernel.core.arrays import constant_array
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import GraphError, InputError, SuperKernelError
 from superkernel.core.tensor import TensorType
-from superkernel.ir.graph import Graph, KernelType, Node, check_arguments, type_of_array
+from superkernel.ir.graph import Graph, KernelType, Node, inferred_types, type_of_array
 from superkernel.ops.attributes import canonical_attrs
 from superkernel.ops.table import find_op, suggest_ops
 
@@ -203,9 +203,8 @@ class GraphBuilder(OperatorMethods):
         try:
             complete = canonical_attrs(definition, attrs or {})
             values = self._operands(op, inputs)
-            types = [None if v is None else v.type for v in values]
-            check_arguments(definition, types)
-            results = definition.infer(types, complete)
+            types = tuple([None if v is None else v.type for v in values])
+            results = inferred_types(op, types, tuple(complete.items()))
         except SuperKernelError as error:
             self._names.discard(node_name)
             raise _located(error, f"node {node_name!r} ({op})") from error

@@ -15,7 +15,7 @@ import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from superkernel.core.dtypes import DType
 from superkernel.core.errors import GraphError, SuperKernelError, Violation, raise_all
 from superkernel.core.tensor import TensorType
 from superkernel.ops.attributes import canonical_attrs
-from superkernel.ops.opdef import Attrs, OpDef
+from superkernel.ops.opdef import Attrs, AttrValue, OpDef
 from superkernel.ops.table import find_op, suggest_ops
 
 VALUE_BYTES_MAX = 1 << 47  # what a process can address
@@ -333,8 +333,7 @@ class _Build:
         inputs = [None if v is None else self.types[v] for v in node.inputs]
         try:
             attrs = canonical_attrs(definition, node.attrs)
-            check_arguments(definition, inputs)
-            outputs = definition.infer(inputs, attrs)
+            outputs = inferred_types(node.op, tuple(inputs), tuple(attrs.items()))
             if len(outputs) != len(node.outputs):
                 raise GraphError("wrong number of outputs", expected=len(outputs), found=len(node.outputs))
         except SuperKernelError as error:
@@ -351,6 +350,18 @@ class _Build:
                 self.wrong.append(
                     Violation(f"the update of state {state!r} has another type", expected=str(want), found=str(have))
                 )
+
+
+@lru_cache(maxsize=1024)  # equal layers ask the same
+def inferred_types(
+    op: str, inputs: tuple[TensorType | None, ...], attrs: tuple[tuple[str, AttrValue], ...]
+) -> tuple[TensorType, ...]:
+    """Types of what an operator of the table computes. `attrs`: canonical. Raises GraphError on what it does not
+    accept."""
+    definition = find_op(op)
+    assert definition is not None, op
+    check_arguments(definition, inputs)
+    return tuple(definition.infer(inputs, dict(attrs)))
 
 
 def check_arguments(definition: OpDef, inputs: Sequence[TensorType | None]) -> None:
@@ -382,4 +393,9 @@ def check_size(kind: TensorType, where: str) -> list[Violation]:
 
 def type_of_array(array: NDArray[Any]) -> TensorType:
     """The TensorType of a NumPy array. Raises UserError on an element type that is not supported."""
-    return TensorType(DType.of(array.dtype), tuple(int(d) for d in array.shape))
+    return _array_type(array.dtype, array.shape)
+
+
+@lru_cache(maxsize=1024)
+def _array_type(dtype: np.dtype[Any], shape: tuple[int, ...]) -> TensorType:
+    return TensorType(DType.of(dtype), tuple(int(d) for d in shape))

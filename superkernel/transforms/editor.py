@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from superkernel.core.errors import SuperKernelError
 from superkernel.core.tensor import TensorType
-from superkernel.ir.graph import Graph, Node, check_arguments, type_of_array
+from superkernel.ir.graph import Graph, Node, inferred_types, type_of_array
 from superkernel.ops.attributes import canonical_attrs
 from superkernel.ops.table import find_op
 from superkernel.transforms.dead import RemoveDead
@@ -146,9 +146,8 @@ class Editor:
         dropped: Sequence[str | None] = ()
         try:
             complete = canonical_attrs(definition, attrs)
-            kinds = [None if v is None else self.types[v] for v in inputs]
-            check_arguments(definition, kinds)
-            (result,) = definition.infer(kinds, complete)
+            kinds = tuple([None if v is None else self.types[v] for v in inputs])
+            (result,) = inferred_types(op, kinds, tuple(complete.items()))
         except SuperKernelError:
             return None
         if output is not None:
