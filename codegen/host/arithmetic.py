@@ -3,7 +3,8 @@
 Model: a vector of weights holds one word per lane, a word of a row is the same in all lanes; an *operand* is what one
 of them is in registers. Elements are their own words. With the CPU's own instructions (AVX-512 BF16 and VNNI, AArch64's
 dot products) a pair of bf16 or four bytes are one operand; without, a pair of bf16 is two vectors of f32 (bf16 is the
-upper half of an f32), and bytes are widened to 16 bits.
+upper half of an f32), and bytes are widened to 16 bits. MVE multiplies vectors by scalars: each byte of a row is one,
+and those of weights are widened to 32 bits, once for all rows of a tile.
 
 AArch64 multiplies signed bytes by signed ones: of rows, which are unsigned in memory, `SIGN` is taken off in registers
 (`shift`), and of what their zero point is for their products as well (`met`).
@@ -32,6 +33,7 @@ SIGN = 128
 """What signed bytes are stored larger by."""
 
 _LINE_BYTES = 64
+_BYTES = (0, 8, 16, 24)  # of a word, in bits
 _UNROLLED_WORDS = 4  # of a run, whose steps are written out
 
 Operand = list[ir.Value]
@@ -206,10 +208,32 @@ class ByteArithmetic(Arithmetic):
 
     @property
     def shift(self) -> int:
-        return SIGN if self.format.native and self.format.feature == self.format.arm_feature else 0
+        return SIGN if self.format.native and self.format.feature == "dotprod" else 0
+
+    @property
+    def takes_memory(self) -> bool:
+        return not self.by_scalars  # bytes are picked apart
+
+    @property
+    def by_scalars(self) -> bool:
+        """Whether each byte of a row is multiplied in a scalar register: words are four operands then."""
+        return self.format.native and self.format.feature == "mve"
 
     def row(self, base: ir.Value, at: Index, whole: bool = True) -> Operand:
         return [self.less_shift(self.kb.b.load(self.kb.at(base, at, self.item), typ=I32, align=1))]
+
+    def spread(self, word: Operand, lanes: int) -> Operand:
+        if not self.by_scalars:
+            return super().spread(word, lanes)
+        b, low = self.kb.b, ir.Constant(I32, 255)
+        return [self.kb.splat(b.and_(b.lshr(word[0], ir.Constant(I32, bits)), low), lanes) for bits in _BYTES]
+
+    def _unpacked(self, raw: ir.Value) -> Operand:
+        if not self.by_scalars:
+            return [raw]
+        b, kb, lanes = self.kb.b, self.kb, _lanes(raw)
+        above = (b.shl(raw, kb.splat(ir.Constant(I32, 24 - bits), lanes)) for bits in _BYTES)
+        return [b.ashr(one, kb.splat(ir.Constant(I32, 24), lanes)) for one in above]
 
     def rounded(self, value: ir.Value) -> ir.Value:
         if not self.signed:
@@ -221,6 +245,10 @@ class ByteArithmetic(Arithmetic):
 
     def multiply_add(self, total: ir.Value, row: Operand, weights: Operand) -> ir.Value:
         kb, b, kind = self.kb, self.kb.b, total.type
+        if self.by_scalars:
+            for one, weight in zip(row, weights, strict=True):
+                total = b.add(total, b.mul(one, weight))
+            return total
         if self.format.native:
             octets = ir.VectorType(I8, 4 * kind.count)
             name = f"llvm.x86.avx512.vpdpbusd.{32 * kind.count}"

@@ -45,9 +45,9 @@ from superkernel.scheduler.tiling import Access, Representative
 from superkernel.target.base import Target
 from superkernel.target.cpu import CpuTarget
 
-_TILE = {"avx512": (14, 2), "avx2": (6, 2), "plain": (6, 2)}
+_TILE = {"avx512": (14, 2), "avx2": (6, 2), "plain": (6, 2), "small": (3, 2)}
 _ROWS_PER_BLOCK = 56
-_KEYS_PER_BLOCK = {"avx512": 128, "avx2": 64, "plain": 32}
+_KEYS_PER_BLOCK = {"avx512": 128, "avx2": 64, "plain": 32, "small": 32}
 STREAMED_ROWS = 8  # with so few rows keys come straight from memory: smaller blocks keep both panel and values near
 _STREAMED_KEYS = 64
 _NATIVE_SHARE = 0.95  # of the format's rate
@@ -318,10 +318,10 @@ class AttentionFamily(FormatFamily):
                 expected=f"queries, keys, values of {taken.value}", found=", ".join(map(str, types)),
             )  # fmt: skip
         lanes = target.vector_bytes // 4
-        most, vectors = _TILE[target.tier]
+        most, vectors = _TILE[target.register_tier]
         vectors = 1 if form.keys <= lanes else vectors
         step = vectors * lanes
-        most_keys = _KEYS_PER_BLOCK[target.tier]
+        most_keys = _KEYS_PER_BLOCK[target.register_tier]
         if form.rows <= STREAMED_ROWS:
             most_keys = min(most_keys, _STREAMED_KEYS)
         keys = min(most_keys, -(-max(1, form.keys) // step) * step)

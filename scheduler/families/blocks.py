@@ -61,7 +61,7 @@ BLOCK_WORDS = 4
 """Words behind a row of whole numbers, per block: see the module docstring."""
 
 SIGN = 128
-_BYTE_TILES = {"avx512": (3, 4), "avx2": (2, 2), "plain": (2, 2)}
+_BYTE_TILES = {"avx512": (3, 4), "avx2": (2, 2), "plain": (2, 2), "small": (1, 2)}
 """Rows and vectors of a register tile of bytes, whose sums of a block and of all are registers. As wide for one row as
 for many: both take the same packed weights."""
 
@@ -301,7 +301,7 @@ def _gemv_shape(form: MatmulForm, target: CpuTarget, parts: int) -> tuple[int, i
 
 
 def _byte_shape(form: MatmulForm, target: CpuTarget) -> tuple[int, int]:
-    rows, vectors = _BYTE_TILES[target.tier]
+    rows, vectors = _BYTE_TILES[target.register_tier]
     return rows, max(1, min(vectors, -(-form.columns // target.lanes(form.acc))))
 
 

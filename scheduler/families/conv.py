@@ -38,7 +38,12 @@ from superkernel.scheduler.tiling import Access, Pack
 from superkernel.target.cpu import CpuTarget
 
 PIXELS, CHANNELS = "pixels", "channels"
-_TILES = {"avx512": ((14, 2), (8, 3), (6, 4), (14, 1)), "avx2": ((6, 2), (10, 1)), "plain": ((6, 2), (10, 1))}
+_TILES = {
+    "avx512": ((14, 2), (8, 3), (6, 4), (14, 1)),
+    "avx2": ((6, 2), (10, 1)),
+    "plain": ((6, 2), (10, 1)),
+    "small": ((3, 2), (6, 1)),
+}
 _CALL_NS = 30.0
 _PIXELS_PER_BLOCK = 400
 FLOAT_TYPES = frozenset({DType.F32, DType.F16, DType.BF16})
@@ -321,7 +326,7 @@ class ConvFamily(FormatFamily):
         cuts = [(PIXELS, _PIXELS_PER_BLOCK), (PIXELS, _PIXELS_PER_BLOCK // 4)]
         if form.pixels <= 4 * _PIXELS_PER_BLOCK:
             cuts.append((CHANNELS, _PIXELS_PER_BLOCK))
-        return best_tilings(body, form, cuts, _TILES[target.tier], target.l2_bytes // 2, target)
+        return best_tilings(body, form, cuts, _TILES[target.register_tier], target.l2_bytes // 2, target)
 
 
 def best_tilings(

@@ -25,7 +25,7 @@ from superkernel.scheduler.families.conv_form import conv_form
 from superkernel.scheduler.families.kernel import PLANE, HostTiling
 from superkernel.target.cpu import CpuTarget
 
-_VECTORS = {"avx512": (8, 4), "avx2": (6, 4), "plain": (6, 4)}
+_VECTORS = {"avx512": (8, 4), "avx2": (6, 4), "plain": (6, 4), "small": (4, 2)}
 _POSITIONS = 4096
 
 
@@ -55,7 +55,7 @@ class DepthwiseFamily(ConvFamily):
         if form.groups * form.images < 16:
             cuts.append((PIXELS, max(64, form.pixels // 16)))
         return best_tilings(
-            body, form, cuts, [(1, v) for v in _VECTORS[target.tier]], target.l1_bytes, target, packed=False
+            body, form, cuts, [(1, v) for v in _VECTORS[target.register_tier]], target.l1_bytes, target, packed=False
         )
 
 

@@ -179,10 +179,9 @@ class PairedKernelDef(HostKernelDef):
 
 
 def _native_on(number: NumberFormat, tier: str) -> tuple[str, ...]:
-    """The feature by which CPUs of a tier multiply a format themselves, if there is one: x86-64's are of AVX-512,
-    AArch64 has but the plain tier."""
-    feature = {"avx512": number.feature, "plain": number.arm_feature}.get(tier, "")
-    return (feature,) if feature else ()
+    """The features by which CPUs of a tier multiply a format themselves: x86-64's are of AVX-512, Arm has but the plain
+    tier."""
+    return {"avx512": (number.feature,) if number.feature else (), "plain": number.arm_features}.get(tier, ())
 
 
 def _target_words(tier: str, modifier: str, feature: str) -> tuple[str, ...]:

@@ -158,7 +158,7 @@ def right_mode(form: MatmulForm, target: CpuTarget) -> str:
     """Read in place where rows are contiguous and few tiles would share a copy."""
     right = form.right
     plain = right.program is None and right.dtype is form.acc and right.line == 1 and form.right_zero is None
-    return IN_PLACE if plain and form.rows <= 2 * REGISTER_TILES[target.tier][0][0] else COPY
+    return IN_PLACE if plain and form.rows <= 2 * REGISTER_TILES[target.register_tier][0][0] else COPY
 
 
 def tall_shape(form: MatmulForm, target: CpuTarget) -> tuple[int, int] | None:
@@ -175,16 +175,16 @@ def tile_shapes(form: MatmulForm, right: str, target: CpuTarget) -> list[tuple[i
     """Register tiles (rows, vectors) worth weighing, least padded work first. Where constants are many, panels are as
     wide for few rows as for many: kernels of both, of one model in several sizes, share what is packed."""
     lanes = max(1, target.vector_bytes // form.acc.itemsize)
-    budget = REGISTER_TILES[target.tier][0][0] * REGISTER_TILES[target.tier][0][1]
+    budget = REGISTER_TILES[target.register_tier][0][0] * REGISTER_TILES[target.register_tier][0][1]
     shared = _shared_vectors(form, lanes, target) if right == PACKED and is_large(form, target) else 0
     if form.rows <= GEMV_ROWS:
         widest = 8 if right == IN_PLACE else shared or (4 if form.rows <= 2 else 2)
         vectors = max(1, min(widest, budget // max(1, form.rows), -(-form.columns // lanes)))
         return [(max(1, form.rows), vectors)]
-    shapes = [(r, v) for r, v in REGISTER_TILES[target.tier] if v == 2 or (v - 1) * lanes < form.columns]
+    shapes = [(r, v) for r, v in REGISTER_TILES[target.register_tier] if v == 2 or (v - 1) * lanes < form.columns]
     shapes = [(r, v) for r, v in shapes if v == shared] or shapes
     if form.columns <= lanes:
-        shapes = [(REGISTER_TILES[target.tier][0][0], 1)]
+        shapes = [(REGISTER_TILES[target.register_tier][0][0], 1)]
 
     def padded(shape: tuple[int, int]) -> float:
         tiles = -(-form.rows // shape[0])

@@ -59,6 +59,7 @@ REGISTER_TILES = {
     "avx512": ((14, 2), (8, 3), (6, 4)),
     "avx2": ((6, 2), (4, 2)),
     "plain": ((6, 2), (4, 2)),
+    "small": ((3, 2), (6, 1)),
 }
 
 TOGETHER = 0.75
@@ -466,7 +467,7 @@ def make_tiling(
     tiles = -(-form.rows // tile_rows)
     band = -(-tiles // bands)  # tiles that go together at most
     phases = 1
-    while phases < 8 and tile_rows * vectors * phases * 2 <= (16 if target.vector_registers >= 32 else 8):
+    while phases < 8 and tile_rows * vectors * phases * 2 <= min(16, target.vector_registers // 2):
         phases *= 2
     if number.tiled or number.words(form.depth) < 4 * phases:
         phases = 1
@@ -476,7 +477,7 @@ def make_tiling(
     block = max(1, min(band, near // row_bytes))
     if right == COPY and left_mode(form) == IN_PLACE:
         block = band  # copying a panel once is worth more than keeping the rows near
-    crowded = tile_rows > REGISTER_TILES[target.tier][0][0] and is_crowded(form)  # of a tall tile
+    crowded = tile_rows > REGISTER_TILES[target.register_tier][0][0] and is_crowded(form)  # of a tall tile
     packed_share = 1.0
     if number.is_reduced:
         packed_share = number.panel_bytes(form.depth, 1) / max(1, form.right.dtype.itemsize * form.depth)

@@ -81,9 +81,9 @@ from superkernel.scheduler.tiling import Pack
 from superkernel.target.cpu import CpuTarget
 
 # Positions x vectors of the register tile: 28 accumulators leave registers for the operands of a step.
-ACCUMULATORS = {"avx512": 28, "avx2": 12, "plain": 12}
-POSITIONS_MOST = {"avx512": 14, "avx2": 6, "plain": 6}
-VECTORS_MOST = {"avx512": 6, "avx2": 4, "plain": 4}
+ACCUMULATORS = {"avx512": 28, "avx2": 12, "plain": 12, "small": 6}
+POSITIONS_MOST = {"avx512": 14, "avx2": 6, "plain": 6, "small": 6}
+VECTORS_MOST = {"avx512": 6, "avx2": 4, "plain": 4, "small": 2}
 _HALVED = 16  # lanes from which on CPUs do two vectors of half the lanes in the time of one
 _CALL_NS = 30.0
 _BEHIND = 3  # bytes behind a row of integers that its last word reads, times weights of 0
@@ -265,9 +265,13 @@ def register_tiles(form: ConvForm, target: CpuTarget) -> Iterator[tuple[int, int
     while lanes > 4 and lanes // 2 >= form.out_channels:
         lanes //= 2
     vectors_needed = max(1, -(-form.out_channels // lanes))
-    for most in range(1, VECTORS_MOST[target.tier] + 1):
+    for most in range(1, VECTORS_MOST[target.register_tier] + 1):
         vectors = -(-vectors_needed // -(-vectors_needed // most))
-        yield max(1, min(POSITIONS_MOST[target.tier], ACCUMULATORS[target.tier] // vectors)), vectors, lanes
+        yield (
+            max(1, min(POSITIONS_MOST[target.register_tier], ACCUMULATORS[target.register_tier] // vectors)),
+            vectors,
+            lanes,
+        )
 
 
 def nhwc_tiling(

@@ -41,7 +41,7 @@ from superkernel.target.cpu import CpuTarget
 DEPTHWISE, POOL, BYTES_POOL = "host.conv.depthwise_nhwc", "host.pool_nhwc", "host.pool_nhwc_bytes"
 POOLS = ("max_pool", "avg_pool", *GLOBAL)
 MAXIMA = ("max_pool", "global_max_pool")
-_COLUMNS = {"avx512": 8, "avx2": 4, "plain": 4}
+_COLUMNS = {"avx512": 8, "avx2": 4, "plain": 4, "small": 4}
 _UNROLLED_TAPS = 12  # kernel columns that are written out
 _CALL_NS = 30.0
 _NAMES = {"max_pool": "maxpool", "avg_pool": "avgpool", "global_avg_pool": "gavgpool", "global_max_pool": "maxpool"}
@@ -228,7 +228,7 @@ class WindowFamily(KernelFamily[CpuTarget]):
             )
         form = window_form(body)
         lanes = max(1, target.vector_bytes // (4 if form.dtype in FLOAT_TYPES else 1))
-        most = _COLUMNS[target.tier]
+        most = _COLUMNS[target.register_tier]
         tiles = max(1, -(-form.columns.size // most))
         tile = max(1, -(-form.columns.size // tiles))
         images = 0 if form.is_empty else form.planes

@@ -47,7 +47,7 @@ class NumberFormat:
     row_parts: int = 1
     weight_parts: int = 1
     feature: str = ""  # LLVM's feature that multiplies words, "" where no CPU does; once chosen, that of the CPU
-    arm_feature: str = ""  # of AArch64
+    arm_features: tuple[str, ...] = ()  # of AArch64, and of the cores of microcontrollers
     rate: float = 1.0  # without the feature
     native_rate: float = 1.0
     native_word: float = 1.0  # time of a word's multiply-add by the CPU's own instruction, of one of f32 values
@@ -154,10 +154,14 @@ class NumberFormat:
 
     def on(self, has: Callable[[str], bool]) -> NumberFormat:
         """The format on a CPU that has some features: native where it can be."""
-        own = next((name for name in (self.feature, self.arm_feature) if name and has(name)), "")
+        own = next((name for name in (self.feature, *self.arm_features) if name and has(name)), "")
         if bool(own) == self.native and own in ("", self.feature):
             return self
         return replace(self, feature=own or self.feature, native=bool(own))
+
+
+BYTES_ON_ARM = ("dotprod", "mve")
+"""The dot products of AArch64, and the vectors of Armv8.1-M, which are multiplied by scalars."""
 
 
 def elements(dtype: DType) -> NumberFormat:
@@ -180,17 +184,17 @@ BF16X3 = NumberFormat(
 )  # fmt: skip
 INT8 = NumberFormat(
     "int8", "8-bit rows and weights, sums in i32", DType.U8, DType.I8, DType.I32,
-    feature="avx512vnni", arm_feature="dotprod", rate=0.8, native_rate=3.6, native_word=1.05, copied_per_ns=3.0,
+    feature="avx512vnni", arm_features=BYTES_ON_ARM, rate=0.8, native_rate=3.6, native_word=1.05, copied_per_ns=3.0,
     precision="int8", error_ulps=2.0**18,
 )  # fmt: skip
 INT8X2 = NumberFormat(
     "int8x2", "16-bit rows, 8-bit weights, sums in i32", DType.U8, DType.I8, DType.I32,
-    row_parts=2, feature="avx512vnni", arm_feature="dotprod", rate=0.4, native_rate=2.0, copied_per_ns=2.0,
+    row_parts=2, feature="avx512vnni", arm_features=BYTES_ON_ARM, rate=0.4, native_rate=2.0, copied_per_ns=2.0,
     precision="int8", error_ulps=2.0**17,
 )  # fmt: skip
 BYTES = NumberFormat(
     "bytes", "8-bit rows and weights as they come, sums in i32", DType.U8, DType.I8, DType.I32, DType.I32,
-    feature="avx512vnni", arm_feature="dotprod", rate=0.8, native_rate=3.6, native_word=1.05, copied_per_ns=24.0,
+    feature="avx512vnni", arm_features=BYTES_ON_ARM, rate=0.8, native_rate=3.6, native_word=1.05, copied_per_ns=24.0,
     precision="any",
 )  # fmt: skip
 BF16_TILES = replace(
@@ -198,16 +202,17 @@ BF16_TILES = replace(
 )
 PAIRS_TILES = replace(BF16_TILES, title="bf16 as they come in tiles, sums in f32", precision="any", error_ulps=0.0)
 INT8_TILES = replace(
-    INT8, title="8-bit rows and weights in tiles, sums in i32", feature="amx-int8", arm_feature="",
+    INT8, title="8-bit rows and weights in tiles, sums in i32", feature="amx-int8", arm_features=(),
     native_rate=32.0, native_word=0.125, tiled=True,
 )  # fmt: skip
 BYTES_TILES = replace(
-    BYTES, title="8-bit rows and weights as they come, in tiles, sums in i32", feature="amx-int8", arm_feature="",
+    BYTES, title="8-bit rows and weights as they come, in tiles, sums in i32", feature="amx-int8", arm_features=(),
     native_rate=32.0, native_word=0.125, tiled=True,
 )  # fmt: skip
 BLOCKS = NumberFormat(
     "int16_blocks", "16-bit rows by block, weights in blocks as they come, sums in i32", DType.U8, DType.I8, DType.I32,
-    row_parts=2, feature="avx512vnni", arm_feature="dotprod", copied_per_ns=2.0, precision="int8", error_ulps=2.0**9,
+    row_parts=2, feature="avx512vnni", arm_features=("dotprod",), copied_per_ns=2.0, precision="int8",
+    error_ulps=2.0**9,
 )  # fmt: skip
 BLOCKS8 = replace(
     BLOCKS, name="int8_blocks", title="8-bit rows by block, weights in blocks as they come, sums in i32", row_parts=1,

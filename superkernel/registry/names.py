@@ -61,7 +61,7 @@ INSTRUCTION_SETS = frozenset(
         "sve sve2 sme sme2 sse sse2 sse2fma ssse3 sse41 avx f16c fma3 avx2 avxvnni avxvnniint8 avx256skx avx256vnni "
         "avx256vnnigfni avx512 avx512f avx512skx avx512bf16 avx512fp16 avx512vbmi avx512vnni avx512vnnigfni avx512amx "
         "xop rvv rvvfp16arith hvx vsx psimd lsx lasx wasm wasm32 wasmsimd wasmrelaxedsimd wasmrelaxedsimdfp16 "
-        "wasmpshufb wasmsdot wasmblendvps wasmusdot vfp simd32 armsimd32 fp16arith aic aiv aicpu"
+        "wasmpshufb wasmsdot wasmblendvps wasmusdot vfp simd32 armsimd32 fp16arith mve aic aiv aicpu"
     )
 )
 
@@ -75,7 +75,7 @@ NAME_DTYPES = {
 TIER_TOKENS = {"avx512": "avx512skx", "avx2": "avx2", "plain": "scalar"}
 """Token of each of the host's instruction-set tiers; plain code is LLVM's baseline for the architecture."""
 
-FEATURE_TOKENS = {"amx-bf16": "avx512amx", "amx-int8": "avx512amx", "dotprod": "neondot"}
+FEATURE_TOKENS = {"amx-bf16": "avx512amx", "amx-int8": "avx512amx", "dotprod": "neondot", "mve": "mve"}
 """Token of a row that needs one of these features, in place of its tier's."""
 
 CORE_TOKENS = {"aic": ("aic",), "aiv": ("aiv",), "mix": ("aic", "aiv"), "aicpu": ("aicpu",)}

@@ -26,6 +26,7 @@ EMULATED_TILES = "emulated-tiles"
 """No feature of a CPU: code for tiles is lowered to vectors that do the same, on any CPU with FMA."""
 _OPTIONAL = ("avx512vnni", "avx512bf16", "avx512vbmi", "avx512vbmi2", "avx512bitalg", "avx512vpopcntdq", "avx512ifma")
 _ARM_OPTIONAL = ("dotprod",)
+_FEW_REGISTERS = 8
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,11 @@ class CpuTarget(Target):
         """Elements of a full vector register."""
         return max(1, self.vector_bytes // dtype.itemsize)
 
+    @property
+    def register_tier(self) -> str:
+        """The key of what register tiles are cut by: the tier, or "small", where 8 vectors hold sums and operands."""
+        return "small" if self.vector_registers <= _FEW_REGISTERS else self.tier
+
     def has(self, feature: str) -> bool:
         """True where code may use the LLVM feature, e.g. "avx512vnni"."""
         return f"+{feature}" in self.features.split(",")
@@ -108,6 +114,7 @@ class CpuTarget(Target):
             "avx512bf16": self.bf16_dots,
             "avx512vnni": self.int8_dots,
             "dotprod": self.int8_dots,
+            "mve": self.int8_dots,
             "amx-bf16": self.bf16_tiles,
             "amx-int8": self.int8_tiles,
         }

@@ -19,10 +19,14 @@ from typing import Any
 import models
 import numpy as np
 import pytest
+import soak
 from models_small import decoder, encoder
 from numpy.typing import NDArray
+from quantised_nets import NETWORKS, save_network
+from quantised_nets import images as images_of_networks
 
 import superkernel as sk
+from superkernel.analysis.quantising import quantise
 from superkernel.reference import evaluate
 from superkernel.reference.random_inputs import random_inputs
 
@@ -33,6 +37,7 @@ pytestmark = pytest.mark.skipif(
 )
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion", "-Werror")
 RUNS = 2
+QUANTISED = [*((name, "u8") for name in NETWORKS), ("resnet", "i16")]
 
 START = r"""
 #include <stdint.h>
@@ -187,7 +192,7 @@ void firmware(void) {{
 """
 
 
-def computed(graph: sk.Graph, core: str, folder: Path, given: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+def computed(graph: sk.Graph | Path, core: str, folder: Path, given: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
     """Outputs and states of a firmware's last run."""
     kernel = sk.compile(graph, target=core)
     sk.export({"m": kernel}, folder / "libnet.a")
@@ -211,6 +216,22 @@ def test_a_quantised_network_gives_the_hosts_integers(core: str, tmp_path: Path)
     (wanted,) = host.run(given).outputs.values()
     assert found.tobytes() == wanted.tobytes()
     assert len({*found.reshape(-1).tolist()}) > 5
+
+
+@pytest.mark.parametrize("core", ["cortex-m55", "cortex-m33"])
+@pytest.mark.parametrize(
+    ("name", "activations"), soak.drawn([*((name, "u8") for name in NETWORKS), ("resnet", "i16")], 2)
+)
+def test_quantised_models_of_onnx(name: str, activations: str, core: str, tmp_path: Path) -> None:
+    """Depthwise and 1 x 1 convolutions, residual sums, pooling, attention, activations of 16 bits."""
+    save_network(name, tmp_path / "f32.onnx")
+    quantise(tmp_path / "f32.onnx", tmp_path / "bytes.onnx", images_of_networks(3), activations=activations, threads=1)
+    host = sk.compile(tmp_path / "bytes.onnx", threads=1)
+    for given in images_of_networks(2, seed=5)[: 1 if core == "cortex-m33" else 2]:
+        (found,) = computed(tmp_path / "bytes.onnx", core, tmp_path, given)
+        wanted = host.run(given).outputs["y"]
+        assert found.tobytes() == wanted.tobytes()
+        assert len(np.unique(found)) > 4
 
 
 def counter() -> sk.Graph:

@@ -101,6 +101,15 @@ def test_choice_is_explained_for_a_core(capsys: pytest.CaptureFixture[str]) -> N
     assert main(["kernels", "explain", problem, "--target", "cortex-m55", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["chosen"]["kernel"].startswith("host.matmul")
+    problem = "matmul_integer(u8[16,64], const i8[64,32], u8[])"
+    assert main(["kernels", "explain", problem, "--target", "cortex-m55", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["chosen"]["id"] == "host.matmul.bytes/plain/mve"
+    assert main(["kernels", "explain", problem, "--target", "cortex-m4", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["chosen"]["id"] == "host.matmul.bytes/plain"
+    (rejected,) = (row for row in told["rejected"] if row["id"] == "host.matmul.bytes/plain/mve")
+    assert "{mve}" in json.dumps(rejected)
+    assert "{dsp}" in json.dumps(rejected)
     assert main(["kernels", "list", "--target", "cortex-m55", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert rows
@@ -123,6 +132,7 @@ def test_kernels_use_the_vectors_of_the_core(kernel: sk.Kernel) -> None:
             vectors = bool(re.search(r"^\tv\w+\.[sui](8|16|32)\t.*\bq[0-7]\b", text, re.MULTILINE))
             if sub.body.op in ("conv_integer", "matmul_integer"):
                 assert vectors == cpu.has("mve"), (core, sub.name)
+                assert len(re.findall(r"\tvmla\.i32\t", text)) >= 16 * cpu.has("mve"), (core, sub.name)
 
 
 def test_the_certificate_is_of_the_table(kernel: sk.Kernel) -> None:

@@ -27,6 +27,7 @@ from superkernel.scheduler.families.conv_nhwc import NhwcFamily
 from superkernel.scheduler.families.kernel import HostTiling
 from superkernel.scheduler.tiling import pack_bytes
 from superkernel.target.cpu import AVX2, AVX512, TILES, CpuTarget, cpu_target
+from superkernel.target.microcontroller import microcontroller_target, typical_profile
 
 ROWS = [row for row in HOST_KERNELS.registry.rows if any(c.reason is Reason.PRECISION for c in row.limits)]
 NATIVE = ("avx512bf16", "avx512vnni")
@@ -39,6 +40,8 @@ def target_of(row: Capability) -> CpuTarget:
     names = {*NATIVE, *TILES} if row.features & {*TILES} else row.features.intersection(NATIVE)
     if "dotprod" in row.features:
         return cpu_target("aarch64-unknown-linux-gnu", row.tier, ("dotprod",))
+    if "mve" in row.features:
+        return microcontroller_target(typical_profile("cortex-m55"))
     found = cpu_target(TRIPLE, row.tier, {*AVX2, *AVX512, *names})
     return replace(found, l1_bytes=32 << 10, l2_bytes=1 << 20, l3_bytes=32 << 20)
 

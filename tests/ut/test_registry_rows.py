@@ -38,7 +38,7 @@ ROWS = [
     r
     for r in HOST_KERNELS.registry.rows
     if all(c.reason is not Reason.PRECISION for c in r.limits)
-    and not r.features & {"avx512vnni", "avx512bf16", "amx-int8", "amx-bf16", "dotprod"}
+    and not r.features & {"avx512vnni", "avx512bf16", "amx-int8", "amx-bf16", "dotprod", "mve"}
 ]  # of those test_aarch64_dots.py, test_kernels_bytes.py, test_kernels_pairs.py, test_tiles.py and
 # test_registry_reduced.py run cases
 KERNELS = sorted({r.kernel for r in ROWS if r.role is not KernelRole.REFERENCE})
