@@ -33,6 +33,13 @@ py::array_t<std::uint8_t> alloc_aligned(std::size_t bytes) {
   return py::array_t<std::uint8_t>(static_cast<py::ssize_t>(bytes), raw->data(), owner);
 }
 
+std::size_t move_to_node(const py::array_t<std::uint8_t, py::array::c_style>& memory, int node) {
+  const std::uint8_t* data = memory.data();
+  const auto bytes = static_cast<std::size_t>(memory.nbytes());
+  const GilReleased released;
+  return sk::move_to_node(data, bytes, node);
+}
+
 void set_option(const std::string& name, std::int64_t value) {
   sk::PoolOptions& options = sk::pool_options();
   if (name == "spin_ns" && value >= 0) {
@@ -112,6 +119,7 @@ PYBIND11_MODULE(_core, m) {
   m.attr("ABI_VERSION") = SK_ABI_VERSION;
   m.attr("CHAIN_CYCLES") = sk::kChainCycles;
   m.def("alloc_aligned", alloc_aligned, py::arg("nbytes"));
+  m.def("move_to_node", move_to_node, py::arg("memory").noconvert(), py::arg("node"));
   m.def("tsc_hz", sk::ticks_hz, py::call_guard<GilReleased>());
   m.def("tsc_is_native", sk::ticks_are_native);
   m.def("tsc_now", sk::ticks);

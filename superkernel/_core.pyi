@@ -317,6 +317,10 @@ def record_program(
 def alloc_aligned(nbytes: int) -> npt.NDArray[np.uint8]:
     """Zeroed bytes, 64-byte aligned; from 2 MB on, on huge pages where the system has them."""
 
+def move_to_node(memory: npt.NDArray[np.uint8], node: int) -> int:
+    """Move the pages of contiguous bytes to a NUMA node (the system's number). How many of them lie there then: none
+    where the system refuses, and not those that were never touched."""
+
 def tsc_hz() -> float:
     """Ticks per second of the time stamps in events. The first call may take 20 ms."""
 

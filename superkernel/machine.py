@@ -428,7 +428,7 @@ def measure(*, patient: bool = True) -> MachineProfile:
     woken = _counts(max(1, count - 1))
     wakes = [probe.wake_ns(n) if count > 1 else DEFAULT.waking_ns(n) for n in woken]
     code = [probe.code_line_ns(size) for size in (16 << 10, l2 // 2, 4 * l2)]
-    siblings, clusters, nodes = (_numbered(names) for names in zip(*map(_shares, cpus), strict=True))
+    siblings, clusters, nodes = zip(*map(_shares, cpus), strict=True)
     by_time = near_pairs(handover, 0.4)
     found = MachineProfile(
         cpu=f"{_cpu_name()}, {count} CPUs",
@@ -436,9 +436,9 @@ def measure(*, patient: bool = True) -> MachineProfile:
         l1_bytes=l1,
         l2_bytes=l2,
         l3_bytes=shown,
-        core_of=joined(siblings, by_time),
-        cluster_of=joined(clusters, by_time),
-        node_of=nodes,
+        core_of=joined(_numbered(siblings), by_time),
+        cluster_of=joined(_numbered(clusters), by_time),
+        node_of=tuple(int("".join(filter(str.isdigit, name)) or 0) for name in nodes),
         **rates,
         l1_bytes_per_ns=rounded(l1_rate),
         l2_bytes_per_ns=rounded(l2_rate),

@@ -115,7 +115,8 @@ class ConstantPlaces:
 
 
 class HostConstants:
-    """The constants of an image: its own block, and those that it shares."""
+    """The constants of an image: its own block, and those that it shares. `fresh`: of these, the ones that no image
+    had before."""
 
     def __init__(self, slots: Sequence[ConstantSlot], values: Mapping[str, NDArray[Any]]) -> None:
         """Packed, or found, by the graph's constants by name; where they lie packed already, there."""
@@ -128,12 +129,13 @@ class HostConstants:
                 raise InternalError("packed constants are not whole", expected=places.nbytes, found=len(blob))
             for slot, start in places.own:
                 self.own[start : start + slot.nbytes] = blob[slot.offset : slot.offset + slot.nbytes]
-            self.shared = tuple(blob[s.offset : s.offset + s.nbytes] for s in places.shared)
+            self.shared = self.fresh = tuple(blob[s.offset : s.offset + s.nbytes] for s in places.shared)
         else:
             for slot, start in places.own:
                 self.own[start : start + slot.nbytes] = pack_bytes(slot.pack, values[slot.value])
-            self._kept = _found_or_packed(places.shared, values)
+            self._kept, packed = _found_or_packed(places.shared, values)
             self.shared = tuple(block.memory for block in self._kept)
+            self.fresh = tuple(self.shared[number] for number in packed)
 
     def at(self, offset: int) -> Bytes:
         """From a byte of the schedule's space on, as far as its block goes."""
@@ -150,9 +152,12 @@ class HostConstants:
         yield memoryview(bytes(SPARE_BYTES))
 
 
-def _found_or_packed(slots: Sequence[ConstantSlot], values: Mapping[str, NDArray[Any]]) -> Sequence[SharedBlock]:
-    """The block of each slot."""
+def _found_or_packed(
+    slots: Sequence[ConstantSlot], values: Mapping[str, NDArray[Any]]
+) -> tuple[Sequence[SharedBlock], Sequence[int]]:
+    """The block of each slot, and which of them were packed."""
     found: list[SharedBlock | None] = []
+    packed: list[int] = []
     with _lock:  # two kernels of one model that are compiled at the same time pack once
         keys = [_key(values[slot.value], slot) for slot in slots]
         for key, slot in zip(keys, slots, strict=True):
@@ -168,8 +173,9 @@ def _found_or_packed(slots: Sequence[ConstantSlot], values: Mapping[str, NDArray
                 part[:] = pack_bytes(slot.pack, values[slot.value])
                 part.flags.writeable = False
                 found[number] = _shared[keys[number]] = SharedBlock(part, values[slot.value])
+                packed.append(number)
                 at += _room(slot)
-    return [block for block in found if block is not None]
+    return [block for block in found if block is not None], packed
 
 
 def _key(array: NDArray[Any], slot: ConstantSlot) -> tuple[object, ...]:

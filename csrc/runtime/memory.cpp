@@ -1,7 +1,12 @@
 #include "runtime/memory.h"
 
+#include <linux/mempolicy.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -65,6 +70,23 @@ void advise_huge_pages(const void* data, std::size_t bytes) noexcept {
   const auto first = round_up(reinterpret_cast<std::uintptr_t>(data), kHugePageBytes);
   const auto last = (reinterpret_cast<std::uintptr_t>(data) + bytes) / kHugePageBytes * kHugePageBytes;
   if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+}
+
+std::size_t move_to_node(const void* data, std::size_t bytes, int node) noexcept {
+  constexpr std::size_t kBatch = 512;
+  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  const std::uintptr_t last = round_up(reinterpret_cast<std::uintptr_t>(data) + bytes, page);
+  std::array<std::uintptr_t, kBatch> pages;
+  std::array<int, kBatch> nodes, found;
+  nodes.fill(node);
+  std::size_t there = 0;
+  for (std::uintptr_t next = reinterpret_cast<std::uintptr_t>(data) / page * page; bytes != 0 && next < last;) {
+    std::size_t count = 0;
+    for (; count < kBatch && next < last; next += page) pages[count++] = next;
+    if (syscall(SYS_move_pages, 0, count, pages.data(), nodes.data(), found.data(), MPOL_MF_MOVE) < 0) break;
+    there += static_cast<std::size_t>(std::count(found.begin(), found.begin() + count, node));
+  }
+  return there;
 }
 
 }  // namespace sk

@@ -39,4 +39,8 @@ class AlignedBuffer {
 // Offers the whole huge pages inside [data, data + bytes) to the kernel; a hint, failure is no error.
 void advise_huge_pages(const void* data, std::size_t bytes) noexcept;
 
+// Moves the pages of [data, data + bytes) that are in memory to a NUMA node, unless another process maps them. Returns
+// how many of them lie there then: none where the system refuses.
+std::size_t move_to_node(const void* data, std::size_t bytes, int node) noexcept;
+
 }  // namespace sk

@@ -352,8 +352,11 @@ def test_measuring_stops_where_others_disturb(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.serial
-def test_the_machine_at_hand_has_a_profile() -> None:
+def test_the_machine_at_hand_has_a_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert machine.identity()
+    monkeypatch.setattr(machine, "_shares", lambda cpu: ("0", "0", f"node{3 + cpu % 2}"))
     found = machine.measure()
+    assert found.node_of == tuple(3 + cpu % 2 for cpu in _core.allowed_cpus()), "the system's numbers"
     assert from_json(json.loads(found.text())) == found
     assert found.readers[0] == 1
     assert found.readers[-1] == len(found.core_of)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from superkernel.backends.host.attest import attest
 from superkernel.backends.host.compiled import HostCompiled
 from superkernel.backends.host.executable import HostExecutable
+from superkernel.backends.host.memory_nodes import place_constants
 from superkernel.backends.host.regions import constants_bytes, raise_flash
 from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.host.features import detect_cpu, keep_cpu, kept_cpu, recalled, told
@@ -107,6 +108,7 @@ class HostBackend(Backend[CpuTarget, Planned[Plan], Certificate, HostImage, Host
     def bind(
         self, job: Job[CpuTarget], planned: Planned[Plan], image: HostImage, proved: Certificate
     ) -> HostExecutable:
+        place_constants(image.constants, planned.schedule, job.target.profile.node_of)
         watchdog_ms = job.options.watchdog_ms
         if job.options.debug == "races":
             from superkernel.backends.host.races import RaceExecutable
