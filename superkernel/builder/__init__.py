@@ -238,6 +238,8 @@ class GraphBuilder(OperatorMethods):
     def _operands(self, op: str, inputs: Sequence[TensorLike | None]) -> list[Value | None]:
         """Tensors as they are; numbers take the element type of the first tensor that lends one, arrays keep theirs."""
         tensors = [item for item in inputs if isinstance(item, Tensor)]
+        if len(tensors) == len(inputs):  # nearly always
+            return [self._own(item) for item in tensors]
         # The condition of `where` has no element type to lend, unless it is all there is.
         lenders = [t for t in tensors if op != "where" or t.dtype is not DType.BOOL] or tensors
         lender = lenders[0] if lenders else None

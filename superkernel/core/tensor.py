@@ -47,7 +47,7 @@ class TensorType:
         """Number of elements (1 for a scalar)."""
         return prod(self.shape)
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         """Size of the dense array."""
         return self.size * self.dtype.itemsize

@@ -35,6 +35,8 @@ class Role(Enum):
     OUTPUT = "out"
     INOUT = "inout"
 
+    __hash__ = object.__hash__  # Enum's own hashes the name each time, and operands are hashed with their bodies
+
 
 @dataclass(frozen=True)
 class Operand:

@@ -14,12 +14,12 @@ class RemoveDead:
     constants: bool = True
 
     def apply(self, graph: Graph) -> Graph:
-        needed = {*graph.outputs, *graph.updates.values()}
+        needed: set[str | None] = {*graph.outputs, *graph.updates.values()}
         kept = []
         for node in reversed(graph.nodes):
-            if any(out in needed for out in node.outputs):
+            if not needed.isdisjoint(node.outputs):
                 kept.append(node)
-                needed.update(value for value in node.inputs if value is not None)
+                needed.update(node.inputs)
         constants = {k: v for k, v in graph.constants.items() if k in needed or not self.constants}
         if len(kept) == len(graph.nodes) and len(constants) == len(graph.constants):
             return graph

@@ -120,7 +120,11 @@ class Editor:
 
     def walk(self, *, backwards: bool = False) -> Iterator[Node]:
         """The nodes that there are now, by position, each as it is at its turn, but for those removed till then."""
-        for name in sorted(self.nodes, key=self.position.__getitem__, reverse=backwards):
+        if self._is_as_made and not self.changes:  # in order
+            names = list(self.nodes)[:: -1 if backwards else 1]
+        else:
+            names = sorted(self.nodes, key=self.position.__getitem__, reverse=backwards)
+        for name in names:
             node = self.nodes.get(name)
             if node is not None:
                 yield node
