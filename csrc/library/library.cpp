@@ -215,8 +215,6 @@ SkStatus run(SkModel* model, const void* const* inputs, void* const* outputs) no
 
 void close(SkModel* model) noexcept { delete model; }
 
-const SkModelInfo* info(const SkModel* model) noexcept { return model == nullptr ? nullptr : model->info; }
-
 std::int32_t threads(const SkModel* model) noexcept { return model == nullptr ? 0 : model->plan->threads; }
 
 void* state(SkModel* model, std::size_t index) noexcept {

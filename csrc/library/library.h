@@ -66,7 +66,6 @@ SkStatus open(const Description& library, const char* model, std::int32_t thread
 SkStatus run(SkModel* model, const void* const* inputs, void* const* outputs) noexcept;
 void close(SkModel* model) noexcept;
 
-const SkModelInfo* info(const SkModel* model) noexcept;
 std::int32_t threads(const SkModel* model) noexcept;
 void* state(SkModel* model, std::size_t index) noexcept;  // null where there is none
 void reset(SkModel* model) noexcept;
