@@ -6,47 +6,47 @@
 
 namespace sk::sim {
 
-void CoreCache::configure(std::uint64_t bytes, std::uint32_t line_bytes, std::uint32_t ways, std::uint64_t code_base,
-                          std::uint64_t code_bytes) {
+void CoreCache::configure(std::uint64_t bytes, std::uint32_t line_bytes, std::uint32_t associativity,
+                          std::uint64_t code_base, std::uint64_t code_bytes, Way* ways) {
   shift_ = static_cast<std::uint16_t>(std::countr_zero(line_bytes));
   base_ = code_base;
-  associativity_ = static_cast<std::uint16_t>(ways);
-  set_mask_ = static_cast<std::uint32_t>(bytes / (std::uint64_t{line_bytes} * ways) - 1);
-  lines_.resize((std::size_t{set_mask_} + 1) * ways);
-  prefetched_.resize(lines_.size());
+  associativity_ = static_cast<std::uint16_t>(associativity);
+  set_mask_ = static_cast<std::uint32_t>(bytes / (std::uint64_t{line_bytes} * associativity) - 1);
+  ways_ = ways;
+  by_.resize(ways_of(bytes, line_bytes));
   seen_.resize((code_bytes >> shift_) + 2);
   clear();
 }
 
 void CoreCache::clear() {
-  std::fill(lines_.begin(), lines_.end(), kNoLine);
+  for (std::size_t i = 0; i < by_.size(); ++i) ways_[i] = {kNoLine, kNoLine, 0};
   latest_ = 0;
   std::fill(seen_.begin(), seen_.end(), false);
   current_ = kNone;
 }
 
 void CoreCache::settle() {
-  for (std::uint32_t& entry : lines_) entry &= ~kUnused;
+  for (std::size_t i = 0; i < by_.size(); ++i) ways_[i].entry &= ~kUnused;
   latest_ = 0;
   current_ = kNone;
 }
 
-CoreCache::Prefetched& CoreCache::slot_of(std::uint32_t entry) {
+CoreCache::Way& CoreCache::slot_of(std::uint32_t entry) {
   const std::uint32_t line = entry & ~kUnused;
-  Prefetched* slot = &prefetched_[(line & set_mask_) * associativity_];
-  while (slot->line != line) ++slot;
+  Way* slot = set_of(line);
+  while (slot->prefetched != line) ++slot;
   return *slot;
 }
 
-CoreCache::Prefetched& CoreCache::free_slot(std::uint64_t line) {
-  const std::uint32_t* const set = set_of(line);
-  Prefetched* const slots = &prefetched_[(line & set_mask_) * associativity_];
-  Prefetched* const end = slots + associativity_;
-  Prefetched* const own = std::find_if(slots, end, [&](const Prefetched& slot) { return slot.line == line; });
+CoreCache::Way& CoreCache::free_slot(std::uint64_t line) {
+  Way* const set = set_of(line);
+  Way* const end = set + associativity_;
+  Way* const own = std::find_if(set, end, [&](const Way& slot) { return slot.prefetched == line; });
   if (own != end) return *own;
-  Prefetched* slot = slots;
-  while (std::find(set, set + associativity_, slot->line | kUnused) != set + associativity_) ++slot;
-  return *slot;
+  const auto counts = [&](const Way& slot) {
+    return std::any_of(set, end, [&](const Way& way) { return way.entry == (slot.prefetched | kUnused); });
+  };
+  return *std::find_if_not(set, end, counts);
 }
 
 std::int64_t CoreCache::first_use(std::uint32_t entry, std::uint64_t now, ControlStats& stats) {
@@ -58,9 +58,9 @@ std::int64_t CoreCache::first_use(std::uint32_t entry, std::uint64_t now, Contro
 
 // Places that were never taken stand behind all others.
 void CoreCache::replace_oldest(std::uint64_t line, std::uint32_t entry) {
-  std::uint32_t* const set = set_of(line);
-  const std::uint32_t oldest = set[associativity_ - 1];
-  if ((oldest & kUnused) != 0) ++slot_of(oldest).by->prefetched_useless;
+  Way* const set = set_of(line);
+  const std::uint32_t oldest = set[associativity_ - 1].entry;
+  if ((oldest & kUnused) != 0) ++owner_of(slot_of(oldest))->prefetched_useless;
   move_to_front(set, associativity_ - 1, entry);
 }
 
@@ -75,17 +75,21 @@ void CoreCache::fill(std::uint64_t line, ControlStats& stats) {
 void CoreCache::prefetch(std::uint64_t line, std::uint64_t ready, ControlStats& stats) {
   const auto number = static_cast<std::uint32_t>(line);
   replace_oldest(line, number);
-  free_slot(line) = {number, ready, &stats};
-  set_of(line)[0] |= kUnused;
+  Way& slot = free_slot(line);
+  slot.prefetched = number;
+  slot.ready = ready;
+  owner_of(slot) = &stats;
+  set_of(line)[0].entry |= kUnused;
   latest_ = std::max(latest_, ready);
   ++stats.prefetches;
   seen_[line] = true;
 }
 
 void CoreCache::finish() {
-  for (std::uint32_t& entry : lines_) {
+  for (std::size_t i = 0; i < by_.size(); ++i) {
+    std::uint32_t& entry = ways_[i].entry;
     if ((entry & kUnused) == 0) continue;
-    ++slot_of(entry).by->prefetched_useless;
+    ++owner_of(slot_of(entry))->prefetched_useless;
     entry &= ~kUnused;
   }
 }

@@ -80,8 +80,34 @@ bool Device::create(DeviceConfig config) {
     core->cross_stalls.resize(target.sync.flags_per_core);
     cores_.push_back(std::move(core));
   }
+  if (config_.timed) place_caches();
   number_actors();
   return true;
+}
+
+void Device::place_caches() {
+  const auto& sizes = config_.target.icache;
+  const auto bytes_of = [&](const Core& core) {
+    switch (core.type) {
+      case CoreType::aic:
+        return sizes.cube_bytes;
+      case CoreType::aiv:
+        return sizes.vector_bytes;
+      case CoreType::aicpu:
+        break;
+    }
+    return sizes.aicpu_bytes;
+  };
+  std::size_t ways = 0;
+  for (const auto& core : cores_) ways += CoreCache::ways_of(bytes_of(*core), line_bytes);
+  constexpr std::size_t kWaysPerLine = kHostLineBytes / sizeof(CoreCache::Way);
+  cache_ways_.resize((ways + kWaysPerLine - 1) / kWaysPerLine);
+  CoreCache::Way* place = cache_ways_.front().data();
+  for (auto& core : cores_) {
+    const std::uint64_t bytes = bytes_of(*core);
+    core->unit.cache.configure(bytes, line_bytes, to_u32(sizes.ways), code_base, code_bytes, place);
+    place += CoreCache::ways_of(bytes, line_bytes);
+  }
 }
 
 void Device::place_code() {
@@ -224,13 +250,6 @@ void Device::start_core(Core& core, std::uint64_t number, bool cold) {
   unit.stats = &stats_of(core, 0).control;
   unit.stats->first = 0;
   if (config_.timed) {
-    if (!cache.enabled()) {
-      const auto& sizes = target.icache;
-      const std::uint64_t bytes = core.type == CoreType::aic   ? sizes.cube_bytes
-                                  : core.type == CoreType::aiv ? sizes.vector_bytes
-                                                               : sizes.aicpu_bytes;
-      cache.configure(bytes, line_bytes, to_u32(sizes.ways), code_base, code_bytes);
-    }
     if (cold) cache.clear();
     cache.settle();
   }

@@ -108,6 +108,8 @@ struct alignas(Core) CoreBlock {
 struct DestroyCore {
   void operator()(Core* core) const { std::destroy_at(core); }
 };
+// So do the ways of their instruction caches.
+struct alignas(kHostLineBytes) CacheWays : std::array<CoreCache::Way, kHostLineBytes / sizeof(CoreCache::Way)> {};
 using Cores = std::vector<std::unique_ptr<Core, DestroyCore>>;
 
 class Device final : public ControlSpace {
@@ -216,6 +218,7 @@ class Device final : public ControlSpace {
   // ---- construction and launch
   void number_actors();
   void place_code();
+  void place_caches();
   void start_core(Core& core, std::uint64_t number, bool cold);
   void finish_launch();
   void run_out(Core& core);
@@ -328,6 +331,7 @@ class Device final : public ControlSpace {
   Shadow shadow_;
   MarkerPool marker_rows_;
   std::vector<CoreBlock, HugePages<CoreBlock>> core_blocks_;
+  std::vector<CacheWays, HugePages<CacheWays>> cache_ways_;
   Cores cores_;
   std::vector<std::unique_ptr<EngineQueue>> engines_;
   std::unique_ptr<EngineQueue> sdma_;
