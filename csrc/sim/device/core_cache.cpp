@@ -12,6 +12,7 @@ void CoreCache::configure(std::uint64_t bytes, std::uint32_t line_bytes, std::ui
   base_ = code_base;
   associativity_ = static_cast<std::uint16_t>(associativity);
   set_mask_ = static_cast<std::uint32_t>(bytes / (std::uint64_t{line_bytes} * associativity) - 1);
+  fronts_mask_ = std::min(set_mask_, static_cast<std::uint32_t>(kFronts - 1));
   ways_ = ways;
   by_.resize(ways_of(bytes, line_bytes));
   seen_.resize((code_bytes >> shift_) + 2);
@@ -22,6 +23,7 @@ void CoreCache::clear() {
   for (std::size_t i = 0; i < by_.size(); ++i) ways_[i] = {kNoLine, kNoLine, 0};
   latest_ = 0;
   std::fill(seen_.begin(), seen_.end(), false);
+  fronts_.fill(kNoLine);
   current_ = kNone;
 }
 
@@ -66,6 +68,7 @@ void CoreCache::replace_oldest(std::uint64_t line, std::uint32_t entry) {
 
 void CoreCache::fill(std::uint64_t line, ControlStats& stats) {
   replace_oldest(line, static_cast<std::uint32_t>(line));
+  front_of(line) = static_cast<std::uint32_t>(line);
   current_ = line;
   ++stats.accesses;
   ++(seen_[line] ? stats.capacity : stats.cold);
@@ -75,6 +78,7 @@ void CoreCache::fill(std::uint64_t line, ControlStats& stats) {
 void CoreCache::prefetch(std::uint64_t line, std::uint64_t ready, ControlStats& stats) {
   const auto number = static_cast<std::uint32_t>(line);
   replace_oldest(line, number);
+  front_of(line) = kNoLine;
   Way& slot = free_slot(line);
   slot.prefetched = number;
   slot.ready = ready;

@@ -11,8 +11,11 @@
 // Invariants:
 //  - Lines are numbers below 2^31, counted from the start of the code.
 //  - A line without kUnused has arrived: whoever missed it, or used it first, has waited for it.
+//  - A line in `fronts_` is the first of its set and without kUnused, so that entering it changes nothing: calls and
+//  returns go to and fro between lines whose sets need not be looked at. Lines of one set share a place there.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -48,12 +51,19 @@ class CoreCache {
   std::uint64_t current() const { return current_; }
   // Execution enters a line other than the current one: the cycles it waits for it, or kMiss.
   std::int64_t enter(std::uint64_t line, std::uint64_t now, ControlStats& stats) {
+    std::uint32_t& front = front_of(line);
+    if (front == line) {
+      current_ = line;
+      ++stats.accesses;
+      return 0;
+    }
     Way* const set = set_of(line);
     const std::uint32_t place = place_of(set, line);
     if (place == associativity_) return kMiss;
     will_enter(line + 1);
     const std::uint32_t found = set[place].entry;
     move_to_front(set, place, static_cast<std::uint32_t>(line));
+    front = static_cast<std::uint32_t>(line);
     current_ = line;
     ++stats.accesses;
     if ((found & kUnused) == 0) return 0;
@@ -74,7 +84,10 @@ class CoreCache {
   static constexpr std::uint64_t kNone = ~std::uint64_t{0};
   static constexpr std::uint32_t kUnused = std::uint32_t{1} << 31;  // prefetched, and not used since
   static constexpr std::uint32_t kNoLine = kUnused - 1;
+  static constexpr std::size_t kFronts = 16;
 
+  // Sets are as many as a power of two: with fewer than kFronts of them lines of one set would not share a place.
+  std::uint32_t& front_of(std::uint64_t line) { return fronts_[line & fronts_mask_]; }
   Way* set_of(std::uint64_t line) const { return &ways_[(line & set_mask_) * associativity_]; }
   // The line's place in its set, or the associativity.
   std::uint32_t place_of(const Way* set, std::uint64_t line) const {
@@ -97,6 +110,8 @@ class CoreCache {
   // First what every entry needs.
   std::uint64_t base_ = 0;
   std::uint64_t current_ = kNone;
+  std::array<std::uint32_t, kFronts> fronts_{};
+  std::uint32_t fronts_mask_ = 0;
   std::uint32_t set_mask_ = 0;
   std::uint16_t associativity_ = 1;
   std::uint16_t shift_ = 7;

@@ -287,6 +287,10 @@ Device::State Device::run(std::uint64_t events) {
       break;
     }
     const Event event = events_.top();
+    if (event.kind == EventKind::control) {
+      const Core& core = *cores_[event.part / kParts];
+      if (core.requesting) will_run_ahead(core);
+    }
     events_.pop();
     now_ = event.cycle;
     if (!events_.empty()) prepare(events_.top());

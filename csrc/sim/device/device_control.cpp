@@ -126,7 +126,7 @@ void Device::rewind(Core& core, const Posted& posted_there) {
 // the place that it returns to.
 void Device::will_run_ahead(const Core& core) const {
   constexpr std::size_t kStackPointer = 2, kReturnAddress = 1;
-  constexpr std::size_t kCodeLines = 16, kCallerLines = 2, kStackLines = 6, kStatsLines = 2;
+  constexpr std::size_t kCodeLines = 16, kCallerLines = 2, kStackLines = 8, kStatsLines = 2;
   const ControlUnit& unit = core.unit;
   const auto lines = [](const void* at, std::size_t count) {
     const auto* const byte = static_cast<const char*>(at);
@@ -149,7 +149,6 @@ void Device::will_run_ahead(const Core& core) const {
 
 void Device::control_event(Core& core, std::uint64_t now) {
   ControlUnit& unit = core.unit;
-  if (core.requesting) will_run_ahead(core);
   if (core.blocked.is) unblock(core, now);
   // Bounded, so that `run` comes back to its caller even where nobody else ever has an event.
   for (int requests = 0; requests < kRequestsPerEvent; ++requests) {
