@@ -7,11 +7,13 @@ several cores meet, within 1 %.
 from __future__ import annotations
 
 import itertools
+import random
 from typing import Any
 
 import pytest
 import rv64_asm as asm
 from device_programs import A1, A2, CODE, DATA, DONE, FENCE_ALL, NOP, S1, T0, T1, Body, link, price_of
+from seeds import seeds
 
 from superkernel.core.dtypes import DType
 from superkernel.sim.counters import LaunchResult
@@ -479,6 +481,91 @@ def test_lines_that_are_prefetched_twice_into_one_set(again: tuple[int, ...]) ->
     body.emit(asm.jal(0, over)).nops(over // 4 - 1)
     control = run({VECTOR: body}).cores[VECTOR].control
     assert (control.prefetches, control.prefetched_useless) == (18, 18)
+
+
+@pytest.mark.parametrize("kilobytes", [1, 8, 16])
+@pytest.mark.parametrize("seed", seeds(3))
+def test_random_jumps_between_lines_against_the_model(seed: int, kilobytes: int) -> None:
+    """Sets of two to four of the caches' ways more lines than they hold, entered and prefetched in any order."""
+    rng = random.Random(seed)
+    target = MINI.replaced({"icache.vector_bytes": 1024 * kilobytes})
+    line_bytes, ways = target.icache.line_bytes, target.icache.ways
+    sets, slot_words = 1024 * kilobytes // (line_bytes * ways), 4
+    slots = line_bytes // (4 * slot_words)
+    chosen = {0, 1, sets // 2}  # of 16 sets and more, two whose numbers differ in no low bit
+    lines = [sets * (tag + 1) + number for tag in range(2 * ways) for number in chosen]
+    walk = [line for line in lines for _ in range(slots)]
+    rng.shuffle(walk)
+    end = max(lines) + 1
+    words, used = [NOP] * (end * line_bytes // 4), dict.fromkeys(lines, 0)
+    start = Body(target).emit(asm.auipc(A2, 0)).marker(1).words
+    words[: len(start)] = start
+    at = 4 * len(start)  # of the jump to the next place
+    model = _Lines(ways, sets)
+    for line in walk:
+        place = line * line_bytes + 4 * slot_words * used[line]
+        used[line] += 1
+        words[at // 4] = asm.jal(0, place - at)
+        model.enter(line)
+        at = place
+        if rng.random() < 0.4:
+            wanted = rng.choice(lines)
+            high = (wanted * line_bytes + 2048) >> 12
+            words[at // 4 : at // 4 + 3] = [
+                asm.lui(A1, high), asm.r("add", A1, A1, A2), _prefetch(A1, wanted * line_bytes - (high << 12)),
+            ]  # fmt: skip
+            model.prefetch(wanted)
+            at += 4 * 3
+    words[at // 4] = asm.jal(0, end * line_bytes - at)
+    model.enter(end)
+    body = Body(target).emit(*words).marker(2)
+    result = run({VECTOR: body}, target=target)
+    control = next(m.control for m in result.cores[VECTOR].markers if m.sub_operator == 1)
+    assert control.lines_entered == model.entered
+    assert (control.misses_cold, control.misses_capacity) == (model.cold, model.capacity)
+    assert control.prefetches == model.prefetches
+    assert control.prefetched_timely + control.prefetched_late == model.used
+    assert control.prefetched_useless == model.prefetches - model.used
+
+
+class _Lines:
+    """The model of a cache: which lines its sets hold, the last used first."""
+
+    def __init__(self, ways: int, sets: int) -> None:
+        self.ways, self.sets = ways, [list[int]() for _ in range(sets)]
+        self.current = self.entered = self.cold = self.capacity = self.prefetches = self.used = 0
+        self.seen: set[int] = set()
+        self.waiting: set[int] = set()  # prefetched and not used since
+
+    def enter(self, line: int) -> None:
+        if line == self.current:
+            return
+        self.current = line
+        self.entered += 1
+        self.used += line in self.waiting
+        if not self._front(line):
+            self.capacity += line in self.seen
+            self.cold += line not in self.seen
+        self.waiting.discard(line)
+        self.seen.add(line)
+
+    def prefetch(self, line: int) -> None:
+        if line in self.sets[line % len(self.sets)]:
+            return
+        self._front(line)
+        self.prefetches += 1
+        self.waiting.add(line)
+        self.seen.add(line)
+
+    def _front(self, line: int) -> bool:
+        lines = self.sets[line % len(self.sets)]
+        there = line in lines
+        if there:
+            lines.remove(line)
+        lines.insert(0, line)
+        self.waiting.difference_update(lines[self.ways :])
+        del lines[self.ways :]
+        return there
 
 
 def _far(offset: int) -> list[int]:
