@@ -124,7 +124,7 @@ test: check emulator browser $(if $(filter 1,$(SK_REQUIRE_TORCH)),$(VENV)/.torch
 # process, the extension compiled from the sdist, verdicts of the verifiers on random plans, the largest models. And
 # whether tests notice mutants of the checkers and of the rest: a sample, drawn each time. Each part is a target of its
 # own, as `make soak/tests/ut/test_rates.py` or `make soak/mutants`; `make -k soak` goes on behind one that fails.
-SOAK := $(wildcard tests/ut/test_kernels_*.py) $(shell grep -l '^import soak' tests/*/test_*.py)
+SOAK := $(wildcard tests/ut/test_kernels_*.py) $(shell grep -lE '^import soak|mostly_translated' tests/*/test_*.py)
 soak: $(SOAK:%=soak/%) soak/mutants soak/mutants-rest
 
 soak/tests/%: $(VENV)/.test-tools $(VENV)/.built

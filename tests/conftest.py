@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import aicore_emulated
 import hypothesis.core
@@ -19,6 +20,10 @@ import soak
 from browser import Browser
 from hypothesis import HealthCheck, settings
 from seeds import VARIABLE, run_seed
+
+if TYPE_CHECKING:
+    from superkernel.codegen.llvm import LlvmTarget
+    from superkernel.target.cpu import CpuTarget
 
 SEED = 20240229
 
@@ -70,6 +75,25 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         del os.environ["SK_CACHE_DIR"]
     else:
         os.environ["SK_CACHE_DIR"] = before
+
+
+OPTIMISED_ONE_IN = 4
+
+
+@pytest.fixture
+def mostly_translated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels of the host are translated as they were emitted: LLVM's passes are most of what compiling takes, and
+    change no bit. One test in a few, as the run's seed draws them, has what users have; in a soak run all of them."""
+    if soak.chosen(request.node.nodeid, OPTIMISED_ONE_IN):
+        return
+    from superkernel.codegen.host import lower
+
+    def machine_of(cpu: CpuTarget, level: int = 0) -> LlvmTarget:
+        return of_level(cpu, level)
+
+    of_level = lower.machine_of
+    monkeypatch.setattr(lower, "machine_of", machine_of)
+    monkeypatch.setenv("SK_CACHE_DIR", os.environ["SK_CACHE_DIR"] + "-translated")
 
 
 @pytest.fixture(scope="session")

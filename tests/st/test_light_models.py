@@ -75,6 +75,7 @@ def test_transforms(case: Case) -> None:
     check(simple, evaluate(simple, inputs), expected)
 
 
+@pytest.mark.usefixtures("mostly_translated")
 @pytest.mark.parametrize("threads", soak.drawn((1, 2, 3), 1))
 def test_host(case: Case, threads: int) -> None:
     import superkernel

@@ -179,6 +179,7 @@ def every_module() -> list[Any]:
     ]
 
 
+@pytest.mark.usefixtures("mostly_translated")
 @pytest.mark.parametrize(("module", "engine"), every_module())
 def test_node(module: str, engine: str) -> None:
     wrong = {}

@@ -23,6 +23,7 @@ SMALL = (
 )  # fmt: skip
 
 
+@pytest.mark.usefixtures("mostly_translated")
 @pytest.mark.parametrize("name", [*random.Random(run_seed()).sample(SMALL, 2), "mixtral"])
 def test_a_network_of_transformers(name: str) -> None:
     row = zoo.compiled(f"transformers/{name}", threads=2, rivals=False, rounds=0)

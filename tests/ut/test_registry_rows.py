@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernel_check import Recorded
+import soak
+from kernel_check import OPTIMISED_ONE_IN, Recorded
 from llvmlite import ir
 from numpy.typing import NDArray
 from registry_cases import TARGETS, row
@@ -192,7 +193,8 @@ def _values(rng: np.random.Generator, operand: Operand) -> NDArray[Any]:
 def _run(kernel: str, body: Body, tier: str, arrays: list[NDArray[Any]]) -> None:
     cpu = detect_cpu(tier)
     tiling = family_of(kernel).tilings(kernel, body, cpu)[0]
-    plain = StandaloneKernel(kernel, body, tiling, cpu)
+    level = 2 if soak.chosen(f"{kernel} on {tier}, {tiling}, {body.operands}", OPTIMISED_ONE_IN) else 0
+    plain = StandaloneKernel(kernel, body, tiling, cpu, level=level)
     packed = plain.pack(arrays)
     Recorded(kernel, body, tiling, packed, cpu).check([(0, tiling.units)])
     plain.run_packed(packed)
