@@ -105,9 +105,9 @@ def run(
     first_s: float = float("inf"),
 ) -> Iterator[tuple[Any, Result]]:
     """Run each mutant's tests (paths of files below `root`, the nearest first), `budget_s` seconds of CPU time long,
-    and tell how it went. `first_s`: CPU time of a mutant's tests on the code as it is, an equal share for each file;
-    those that it is not enough for are left out. Raises RuntimeError where tests cannot be collected, or one fails on
-    the code as it is and there is no limit for that."""
+    and tell how it went. `first_s`: CPU time of a mutant's tests on the code as it is; then each of its files has an
+    equal share of either time, and tests that it is not enough for are left out. Raises RuntimeError where tests cannot
+    be collected, or one fails on the code as it is and there is no limit for that."""
     paths = list(dict.fromkeys(test for mine in tests.values() for test in mine))
     sys.setswitchinterval(0.005)
     with tempfile.TemporaryDirectory() as folder:
@@ -175,7 +175,7 @@ class _Work:
     first_s: float
     mutants: list[Any] = field(init=False)
     known: dict[str, _Baseline] = field(default_factory=dict)
-    _spent: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))  # seconds, by mutant
+    _spent: defaultdict[tuple[int, str], float] = field(default_factory=lambda: defaultdict(float))
 
     def __post_init__(self) -> None:
         self.mutants = list(self.tests)
@@ -260,19 +260,23 @@ class _Work:
             send((number, replace(self._run(mine, code), ran=result.ran)))
 
     def _has_more(self, number: int, waiting: Iterable[str]) -> bool:
-        """Whether a mutant has time for one of the files that have not been run."""
+        """Whether a mutant has one of the files that have not been run."""
         near = self.tests[self.mutants[number]]
-        return self._spent[number] <= self.budget_s and any(file in near for file in waiting)
+        return any(file in near for file in waiting)
 
     def _nearness(self, file: str) -> int:
         """The least place that a file of tests has among those of some mutant."""
         return min(list(mine).index(file) for mine in self.tests.values() if file in mine)
 
+    def _has_time(self, number: int, file: str) -> bool:
+        """Whether one of its files may still be run on a mutant: they have equal shares of its time."""
+        near = self.tests[self.mutants[number]]
+        return file in near and self._spent[number, file] <= self.budget_s / len(near)
+
     def _is_wanted(self, file: str, left: Iterable[int], spent_s: float) -> bool:
-        """Whether a mutant is left that a file's tests are near to, and that has time for more than they have taken:
-        files have equal shares of it."""
-        near = (self.tests[self.mutants[n]] for n in left if self._spent[n] <= self.budget_s)
-        return any(file in mine and spent_s <= self.first_s / len(mine) for mine in near)
+        """Whether a mutant is left that has time for a file, and for more than its tests have taken on the code as it
+        is: files have equal shares of that, too."""
+        return any(spent_s <= self.first_s / len(self.tests[self.mutants[n]]) for n in left if self._has_time(n, file))
 
     def _run_first(
         self,
@@ -339,10 +343,9 @@ class _Work:
         for number in sorted(left):
             code, before = exchanged[number], left[number]
             mine = [one for one in items if number in self.known[one.nodeid].mutants]
-            mine = [one for one in mine if _file(one) in self.tests[self.mutants[number]]]
-            if code is None or not mine or self._spent[number] > self.budget_s:
+            if code is None or not mine or not self._has_time(number, file := _file(mine[0])):
                 continue
-            self._spent[number] += sum(self.known[one.nodeid].seconds for one in mine)
+            self._spent[number, file] += sum(self.known[one.nodeid].seconds for one in mine)
             result = self._run(mine, code)
             tests, seconds = before.tests + result.tests, before.seconds + result.seconds
             left[number] = Result(result.killed_by, tests, seconds, before.ran)
