@@ -10,8 +10,9 @@ the machine is decides nothing.
 
 Where few mutants are looked at, most of the time is the first run of the tests. With a limit for it, a test runs on the
 mutants that it comes by when it has passed, or together with the next ones, files that are nearest to some mutant
-first, of each file one test of every function, then the second ones; files none of whose mutants are left are not run,
-and tests that fail on the code as it is are left out, and told. A mutant is told when its last file has been run.
+first, of each file one case of every test, then the second ones, and no more than some of one; files none of whose
+mutants are left are not run, and tests that fail on the code as it is are left out, and told. A mutant is told when its
+last file has been run.
 
 What is changed outside of functions, or cannot be exchanged, is run by a fork that imports and collects anew, with the
 changed file in the place of the original, tests that call some function of the file first. So is a mutant that stayed
@@ -48,6 +49,7 @@ from _pytest.runner import runtestprotocol
 
 SLACK_S = 5  # CPU time beyond ten times what a test took before
 HANG_S = 180  # of wall time, in which the processes of a mutant take less than a hundredth of CPU time
+CASES = 6  # of one test, where time is short
 MEMORY_BYTES_MAX = 6 << 30  # beyond what the process has
 
 
@@ -176,6 +178,7 @@ class _Work:
     mutants: list[Any] = field(init=False)
     known: dict[str, _Baseline] = field(default_factory=dict)
     _spent: defaultdict[tuple[int, str], float] = field(default_factory=lambda: defaultdict(float))
+    _passed: Counter[tuple[int, str]] = field(default_factory=Counter)  # cases of a function, on a mutant
 
     def __post_init__(self) -> None:
         self.mutants = list(self.tests)
@@ -343,9 +346,11 @@ class _Work:
         for number in sorted(left):
             code, before = exchanged[number], left[number]
             mine = [one for one in items if number in self.known[one.nodeid].mutants]
+            mine = [one for one in mine if self._passed[number, _function(one)] < CASES]
             if code is None or not mine or not self._has_time(number, file := _file(mine[0])):
                 continue
             self._spent[number, file] += sum(self.known[one.nodeid].seconds for one in mine)
+            self._passed.update((number, _function(one)) for one in mine)
             result = self._run(mine, code)
             tests, seconds = before.tests + result.tests, before.seconds + result.seconds
             left[number] = Result(result.killed_by, tests, seconds, before.ran)
@@ -491,12 +496,16 @@ def _file(item: pytest.Item) -> str:
     return item.nodeid.split("::")[0]
 
 
+def _function(item: pytest.Item) -> str:
+    return item.nodeid.split("[")[0]
+
+
 def _one_of_each(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     """The first test of each function, then the second ones, and so on."""
     count: Counter[str] = Counter()
     turns = []
     for item in items:
-        function = item.nodeid.split("[")[0]
+        function = _function(item)
         turns.append(count[function])
         count[function] += 1
     return [items[n] for n in sorted(range(len(items)), key=turns.__getitem__)]

@@ -82,6 +82,25 @@ def test_impossible_layouts_name_all_that_is_wrong() -> None:
         assert f"layout.{name}" in text or f"absolute[{name}]" in text
 
 
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        *((name, (2, 1 << 20), (1, 0, 3, -2, (1 << 20) - 2, 1 << 21)) for name in ("func_align", "copy_align")),
+        ("copies", (1, 1024), (0, 1025)),
+        *((name, (0, (1 << 56) - 1), (-1, 1 << 56)) for name in ("code_address", "code_end", "data_end")),
+    ],
+)
+def test_layouts_are_possible_up_to_their_bounds(name: str, good: tuple[int, ...], bad: tuple[int, ...]) -> None:
+    made = LinkLayout(code_address=CODE)
+    for value in good:
+        assert getattr(dataclasses.replace(made, **{name: value}), name) == value  # type: ignore[arg-type]
+    for value in bad:
+        with pytest.raises(LinkError) as caught:
+            dataclasses.replace(made, **{name: value})  # type: ignore[arg-type]
+        (wrong,) = caught.value.violations
+        assert (wrong.location, wrong.found) == (f"layout.{name}", str(value))
+
+
 def synthetic(
     relocations: Sequence[tuple[int, int, int, int]], symbols: Mapping[str, tuple[int, int | None]], size: int = 64
 ) -> bytes:

@@ -57,6 +57,14 @@ def test_each_mutant_is_another_program_with_a_name_of_its_own() -> None:
     )
 
 
+def test_what_is_drawn_is_the_same_where_other_mutants_come_and_go() -> None:
+    made = mutants.mutants(mutants.ROOT, "sync/verify_tasks.py")
+    drawn = mutants._draw(made, 20, 1)
+    assert len({*drawn}) == 20
+    assert drawn not in (made[:20], mutants._draw(made, 20, 2))
+    assert mutants._draw([mutant for mutant in made if mutant is not drawn[3]], 19, 1) == drawn[:3] + drawn[4:]
+
+
 def test_declarations_are_left_alone(tmp_path: Path) -> None:
     source = "import a.b\n@d(1 < 2)\ndef f(x: 1 < 2 = 3) -> 1 < 2:\n    zip(x, strict=True)\n"
     (tmp_path / "one.py").write_text(source)

@@ -19,6 +19,7 @@ from superkernel.registry.records import KernelRole, Policy, Requirement
 from superkernel.registry.requirement import body_of, parse_requirement
 from superkernel.scheduler.families import HOST_KERNELS
 from superkernel.scheduler.families.aicore import AICORE_KERNELS
+from superkernel.scheduler.hostcall import HOST_CALL_NS, HOST_REFERENCE
 from superkernel.scheduler.tiling import CostedTiling
 from superkernel.target.aicore import AicoreTarget, load_target
 from superkernel.target.cpu import CpuTarget
@@ -214,3 +215,17 @@ def test_shares_of_the_work_take_shares_of_the_time(problem: Problem, kind: str)
         upto = [tiling.cost_ns(body, 0, end, HOSTS[kind]) for end in cuts[1:]]
         assert 0.97 * whole <= sum(parts) <= 2.0 * whole + 1000, (kernel, tiling, parts, whole)
         assert all(a <= b for a, b in pairwise(upto)), (kernel, tiling, upto)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_numpy_takes_a_call_and_what_its_operands_take(problem: Problem) -> None:
+    """Where no kernel computes a problem: more with every extent."""
+
+    def time_ns(doubled: str = "") -> float:
+        assert HOST_KERNELS.registry.estimator is not None
+        estimate = HOST_KERNELS.registry.estimator(HOST_REFERENCE, problem.need("f32", AVX512, doubled))
+        assert estimate is not None
+        return estimate.time_ns
+
+    for extent in problem.extents:
+        assert HOST_CALL_NS < time_ns() < time_ns(extent)

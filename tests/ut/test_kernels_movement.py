@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from itertools import product
+from itertools import combinations_with_replacement, product
 from types import FrameType
 from typing import Any
 
@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 from kernel_check import Array, check_body
 from op_cases import check_op, check_op_with_epilogue, check_op_with_prologue, op_body
+from registry_cases import TARGETS
 
 import superkernel as sk
 from superkernel.ir.body import Body, Role
+from superkernel.scheduler.families import HOST_KERNELS
 from superkernel.scheduler.families.pieces import _axis_spans
 
 
@@ -223,12 +225,25 @@ def test_kv_update(position: int, dtype: str) -> None:
     inputs = [numbers(2, 3, 8, 20, dtype=dtype), numbers(2, 3, 2, 20, dtype=dtype, seed=1), np.array([position])]
     check_op("host.kv_update", "kv_update", inputs, tol=0, tier=tier)
     body, arrays, expected = op_body("kv_update", inputs)
-    operands = (replace(body.operands[0], role=Role.INOUT), *body.operands[1:3])
-    epilogue = replace(body.epilogue, outputs=(replace(body.epilogue.outputs[0], target=0),))
-    in_place = Body(
-        body.op, body.attrs, operands, body.anchor_inputs, body.anchor_input_types, body.anchor_outputs, epilogue
-    )
-    check_body("host.kv_update", in_place, arrays[:3], {0: expected[3]}, tol=0, tier=tier, exact_writes=False)
+    check_body("host.kv_update", in_place(body), arrays[:3], {0: expected[3]}, tol=0, tier=tier, exact_writes=False)
+
+
+def in_place(update: Body) -> Body:
+    """The update of a cache that takes the cache's own place."""
+    operands = (replace(update.operands[0], role=Role.INOUT), *update.operands[1:3])
+    epilogue = replace(update.epilogue, outputs=(replace(update.epilogue.outputs[0], target=0),))
+    return replace(update, operands=operands, epilogue=epilogue)
+
+
+def test_heads_store_their_new_rows_in_place_wherever_these_go() -> None:
+    """Elsewhere they store all that they declare."""
+    body, _, _ = op_body("kv_update", [numbers(2, 3, 8, 20), numbers(2, 3, 2, 20, seed=1), np.array([0])])
+    family, target = HOST_KERNELS.family_of("host.kv_update"), TARGETS["avx2"]
+    for one, row_bytes in ((body, None), (in_place(body), 2 * 20 * 4)):
+        (tiling,) = family.tilings("host.kv_update", one, target)
+        for begin, end in combinations_with_replacement(range(7), 2):
+            stored = tiling.stored_bytes(one, begin, end)
+            assert stored == (None if row_bytes is None else row_bytes * (end - begin))
 
 
 def test_a_resize_with_tables_of_megabytes(rng: np.random.Generator) -> None:
