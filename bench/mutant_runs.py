@@ -9,10 +9,10 @@ so does one that needs several GB more memory, and one that hangs: it takes hard
 the machine is decides nothing.
 
 Where few mutants are looked at, most of the time is the first run of the tests. With a limit for it, a test runs on the
-mutants that it comes by when it has passed, or together with the next ones, files that are nearest to some mutant
-first, of each file one case of every test, then the second ones, and no more than some of one; files none of whose
-mutants are left are not run, and tests that fail on the code as it is are left out, and told. A mutant is told when its
-last file has been run.
+mutants that it comes by when it has passed, or together with the next ones, files that are nearest to one of the first
+mutants left first, of each file one case of every test, then the second ones, and no more than some of one; files none
+of whose mutants are left are not run, and tests that fail on the code as it is are left out, and told. A mutant is told
+when its last file has been run: so all of the first ones are known when a run ends early.
 
 What is changed outside of functions, or cannot be exchanged, is run by a fork that imports and collects anew, with the
 changed file in the place of the original, tests that call some function of the file first. So is a mutant that stayed
@@ -50,6 +50,7 @@ from _pytest.runner import runtestprotocol
 SLACK_S = 5  # CPU time beyond ten times what a test took before
 HANG_S = 180  # of wall time, in which the processes of a mutant take less than a hundredth of CPU time
 CASES = 6  # of one test, where time is short
+FIRST = 10  # mutants that are looked at first then
 MEMORY_BYTES_MAX = 6 << 30  # beyond what the process has
 
 
@@ -241,9 +242,11 @@ class _Work:
         for item in items:
             of_file.setdefault(_file(item), []).append(item)
         limited = self.first_s < float("inf")
-        waiting = sorted(of_file, key=self._nearness)
+        waiting = set(of_file)
         while waiting:
-            file = waiting.pop(0)
+            first = [n for n in left if self._has_more(n, waiting)][:FIRST] if limited else None
+            file = min(sorted(waiting), key=lambda file: self._nearness(file, first))
+            waiting.remove(file)
             if self._is_wanted(file, left, 0.0):
                 mine = _one_of_each(of_file[file]) if limited else of_file[file]
                 passed = self._run_first(mine, marked, everywhere, left, send)
@@ -267,9 +270,12 @@ class _Work:
         near = self.tests[self.mutants[number]]
         return any(file in near for file in waiting)
 
-    def _nearness(self, file: str) -> int:
-        """The least place that a file of tests has among those of some mutant."""
-        return min(list(mine).index(file) for mine in self.tests.values() if file in mine)
+    def _nearness(self, file: str, numbers: Iterable[int] | None) -> float:
+        """The least place that a file of tests has among those of some of the mutants; None: of all."""
+        of_mutants = (
+            list(self.tests[self.mutants[n]]) for n in (range(len(self.mutants)) if numbers is None else numbers)
+        )
+        return min((mine.index(file) for mine in of_mutants if file in mine), default=float("inf"))
 
     def _has_time(self, number: int, file: str) -> bool:
         """Whether one of its files may still be run on a mutant: they have equal shares of its time."""

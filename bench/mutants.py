@@ -35,6 +35,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
+from itertools import takewhile
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -379,14 +380,15 @@ def _run(drawn: Sequence[Mutant], jobs: int, **limits: Any) -> Iterator[tuple[Mu
         of_file.setdefault(mutant.file, []).append(mutant)
     waiting = list(of_file.values())
     if "first_s" in limits:
-        waiting = [[m for mine in waiting[n::jobs] for m in mine] for n in range(min(jobs, len(waiting)))]
+        parts = [{m for mine in waiting[n::jobs] for m in mine} for n in range(min(jobs, len(waiting)))]
+        waiting = [[mutant for mutant in drawn if mutant in part] for part in parts]
     running: dict[Connection, tuple[Any, list[Mutant]]] = {}
     context = multiprocessing.get_context("fork")
     while waiting or running:
         while waiting and len(running) < jobs:
             mine = waiting.pop(0)
             reader, writer = context.Pipe(duplex=False)
-            child = context.Process(target=_run_together, args=(mine, writer, limits))
+            child = context.Process(target=_run_together, args=(mine, writer, limits), daemon=True)
             child.start()
             writer.close()
             running[reader] = child, list(mine)
@@ -451,31 +453,39 @@ class _Kept:
 def report(
     results: Iterable[tuple[Mutant, mutant_runs.Result | str]],
     listed: set[tuple[str, str, str, str, int]],
-    progress: int = 0,
+    drawn: Sequence[Mutant] = (),
 ) -> int:
     """Print the score by file and what is wrong: the number of mutants that are alive and not listed, or listed and
-    killed, or could not be run. `progress`: a line for each, of so many."""
+    killed, or could not be run. `drawn`: all of them, for a line each, and the score of the first ones, of which all is
+    known, where an interrupt ends the run."""
     total: Counter[str] = Counter()
     killed: Counter[str] = Counter()
+    found: dict[tuple[str, str, str, str, int], bool] = {}
     wrong = missing = 0
-    for number, (mutant, result) in enumerate(results, 1):
-        if isinstance(result, str):
-            wrong, missing = wrong + 1, missing + 1
-            print(f"not run, {result}: {mutant}", flush=True)
-            continue
-        if progress:
-            where = f"{mutant.file}:{mutant.line}"
-            print(f"{number:5} of {progress} {result.seconds:5.0f} s {where} {result.killed_by or 'alive'}", flush=True)
-        if mutant.key in listed:
-            if result.killed_by:
+    try:
+        for number, (mutant, result) in enumerate(results, 1):
+            if isinstance(result, str):
+                wrong, missing = wrong + 1, missing + 1
+                print(f"not run, {result}: {mutant}", flush=True)
+                continue
+            found[mutant.key] = bool(result.killed_by)
+            if drawn:
+                line = f"{number:5} of {len(drawn)} {result.seconds:5.0f} s {mutant.file}:{mutant.line}"
+                print(line, result.killed_by or "alive", flush=True)
+            if mutant.key in listed:
+                if result.killed_by:
+                    wrong += 1
+                    print(f"listed as equivalent, but killed by {result.killed_by}: {mutant}", flush=True)
+                continue
+            total[mutant.file] += 1
+            killed[mutant.file] += bool(result.killed_by)
+            if not result.killed_by:
                 wrong += 1
-                print(f"listed as equivalent, but killed by {result.killed_by}: {mutant}", flush=True)
-            continue
-        total[mutant.file] += 1
-        killed[mutant.file] += bool(result.killed_by)
-        if not result.killed_by:
-            wrong += 1
-            print(f"alive after {result.tests} tests, {result.seconds:.0f} s: {mutant}", flush=True)
+                print(f"alive after {result.tests} tests, {result.seconds:.0f} s: {mutant}", flush=True)
+    except KeyboardInterrupt:
+        first = list(takewhile(lambda mutant: mutant.key in found, drawn))
+        wrong, missing = wrong + len(drawn) - len(found) - missing, len(drawn) - len(found)
+        print(f"interrupted; of the first {len(first)} drawn {sum(found[m.key] for m in first)} are killed")
     for file in total:
         print(f"{killed[file]:5} of {total[file]:5} killed  {file}")
     score = killed.total() / max(1, total.total())
@@ -526,7 +536,7 @@ def main() -> int:
         limits["budget_s"] = 10
     if arguments.budget:
         limits["budget_s"] = arguments.budget
-    wrong = report(_results(drawn, arguments, limits), {m.key for m in drawn} & set(listed), len(drawn))
+    wrong = report(_results(drawn, arguments, limits), {m.key for m in drawn} & set(listed), drawn)
     if arguments.rest:
         return wrong > (1 - REST_SCORE) * len(drawn)
     return bool(wrong or stale)

@@ -6,6 +6,7 @@ import argparse
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import mutant_runs
@@ -397,3 +398,32 @@ def test_what_is_alive_or_listed_wrongly_is_an_error(capsys: pytest.CaptureFixtu
     assert "1 of 1 killed, 100.0 %; 1 are listed" in capsys.readouterr().out
     assert mutants.report([(first, killed), (second, alive)], {first.key, second.key}) == 1
     assert "listed as equivalent, but killed by test_few" in capsys.readouterr().out
+
+
+def test_an_interrupt_leaves_the_score_of_the_first_mutants(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Those that are killed are known sooner than others, so that all that is known has a score too good."""
+    (tmp_path / "checker.py").write_text(CHECKER)
+    drawn = mutants.mutants(tmp_path, "checker.py")[:5]
+
+    def results() -> Iterator[tuple[mutants.Mutant, mutant_runs.Result]]:
+        for number, killed_by in ((4, "test_few"), (0, "test_few"), (1, ""), (3, "test_few")):
+            yield drawn[number], mutant_runs.Result(killed_by, 1, 0)
+        raise KeyboardInterrupt
+
+    assert mutants.report(results(), set(), drawn) == 2  # one alive, one not run
+    said = capsys.readouterr().out
+    assert "interrupted; of the first 2 drawn 1 are killed" in said
+    assert "3 of 4 killed, 75.0 %; 1 were not run" in said
+
+
+def test_the_first_mutants_drawn_are_known_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where time is short: before files are run that others alone need, be they nearer."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\nmarkers = serial\n")
+    (tmp_path / "checker.py").write_text(CHECKER)
+    for name in ("a", "b", "c"):
+        (tmp_path / f"test_{name}.py").write_text(TESTS.replace("assert", "assert True or"))
+    first, second = [m for m in mutants.mutants(tmp_path, "checker.py") if m.function == "is_few"][:2]
+    monkeypatch.setattr(mutant_runs, "FIRST", 1)
+    near = {first: ["test_b.py", "test_c.py"], second: ["test_a.py"]}
+    found = [m for m, _ in mutant_runs.run(tmp_path, near, budget_s=60, first_s=60)]
+    assert found == [first, second]
