@@ -19,7 +19,7 @@ from superkernel.scheduler.schedule import MemoryAccess, Space, Task
 from superkernel.sync import hazards
 from superkernel.sync.aicore.plan import Form
 from superkernel.sync.aicore.planner import plan_aicore
-from superkernel.sync.hazards import AccessColumns, Conflict, find_all, find_conflicts
+from superkernel.sync.hazards import AccessColumns, Conflict, Witnesses, find_all, find_conflicts
 from superkernel.sync.plan import Hazard
 
 
@@ -336,3 +336,21 @@ def test_other_shapes_and_cores_that_are_none_are_refused() -> None:
     for core_of in ([0], [0, 2], [0, -1]):
         with pytest.raises(InputError):
             search(ROWS, REGIONS).needs(core_of, 2)
+
+
+def test_witnesses_are_a_sequence_whose_members_are_made_when_asked_for() -> None:
+    tasks = [Task(n, n, n % 2, 0, 1, (write(8 * n, 16),)) for n in range(4)]
+    found = find_all(tasks)
+    pairs = found.pairs.tolist()
+    assert pairs == [[0, 1], [1, 2], [2, 3]]
+    witnesses = Witnesses(found.accesses, pairs)
+    each = tuple(found.accesses.witness(*pair) for pair in pairs)
+    assert [(one.producer, one.consumer) for one in each] == [(0, 1), (1, 2), (2, 3)]
+    assert len(witnesses) == 3
+    assert (witnesses[0], witnesses[-1]) == (each[0], each[2])
+    assert (witnesses[1:], witnesses[:0]) == (each[1:], ())
+    assert witnesses == each == Witnesses(found.accesses, pairs)
+    assert hash(witnesses) == hash(each)
+    assert repr(witnesses) == repr(each)
+    for other in (each[1:], Witnesses(found.accesses, pairs[:2]), list(each)):
+        assert witnesses != other
