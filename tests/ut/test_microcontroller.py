@@ -142,6 +142,7 @@ def test_the_certificate_is_of_the_table(kernel: sk.Kernel) -> None:
     summary = kernel.summary()
     assert summary["target"] == "cortex-m55"
     assert summary["regions"]["flash"]["used_bytes"] > summary["constant_bytes"]
+    assert summary["regions"]["tcm"]["used_bytes"] == made_of(kernel).image.spec.arena_bytes
     assert kernel.explain(0).kernel.startswith("host.conv")
 
 

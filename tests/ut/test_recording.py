@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -32,6 +32,7 @@ from superkernel.scheduler.families.pool import PoolTiling
 from superkernel.scheduler.hostcall import HOST_REFERENCE
 from superkernel.scheduler.tiling import Access, pack_bytes
 from superkernel.target.cpu import EMULATED_TILES
+from superkernel.target.microcontroller import microcontroller_target, typical_profile
 
 CPU = detect_cpu("")
 
@@ -147,11 +148,17 @@ def test_a_tiling_that_does_not_say_all_is_found(hidden_write: bool, told: str) 
         Recorded("host.pool", case.body, narrow, arrays, CPU).check([(0, tiling.units)])
 
 
-@pytest.mark.parametrize("tier", tiers())
+@pytest.mark.parametrize("tier", [*tiers(), "microcontroller"])
 def test_every_kernel_touches_what_its_tiling_declares(tier: str) -> None:
+    """A microcontroller's tilings and its arithmetic of bytes, with this machine's instructions."""
     tiled = on_tiles()
     cases = [case for make in MAKERS for case in make()]
-    if tier == "plain":  # tiles are emulated beside FMA alone
+    if tier == "microcontroller":
+        small = microcontroller_target(typical_profile("cortex-m55"))
+        cpu = replace(detect_cpu("plain"), features="+mve", vector_registers=small.vector_registers)
+        assert cpu.register_tier == small.register_tier != "plain"
+        without = {HOST_REFERENCE, *(kernel for kernel, *_ in tiled)}
+    elif tier == "plain":  # tiles are emulated beside FMA alone
         cpu, without = detect_cpu(tier), {HOST_REFERENCE, *(kernel for kernel, *_ in tiled)}
     else:
         cpu, without = detect_cpu(f"{tier}+{EMULATED_TILES}"), {HOST_REFERENCE}

@@ -8,7 +8,7 @@ from functools import cached_property
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from superkernel.backends.host.regions import constants_bytes, tcm_bytes
+from superkernel.backends.host.regions import COUNTER_BYTES, constants_bytes, tcm_bytes
 from superkernel.compilation.compiled import Compilation
 from superkernel.core.arrays import owners
 from superkernel.core.option import HOST
@@ -31,6 +31,7 @@ class HostCompiled(Compilation[CpuTarget, Plan]):
 
     executor: ClassVar[str] = "host"
     cores_are: ClassVar[str] = "threads"
+    counter_bytes: ClassVar[int] = COUNTER_BYTES
 
     @property
     def objects(self) -> Mapping[str, bytes]:
@@ -73,7 +74,7 @@ class HostCompiled(Compilation[CpuTarget, Plan]):
         }
         if regions := self.target.regions():
             used = {
-                "tcm": tcm_bytes(self.schedule),
+                "tcm": tcm_bytes(self.schedule, self.counter_bytes),
                 "flash": constants_bytes(self.schedule) + self.image.code_bytes,
             }
             code["regions"] = {name: {"used_bytes": used[name], "bytes": regions[name]} for name in regions}

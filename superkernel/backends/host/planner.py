@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
-from superkernel.backends.host.regions import constants_bytes, raise_flash, raise_tcm, tcm_bytes, workspace_left
+from superkernel.backends.host.regions import (
+    COUNTER_BYTES,
+    constants_bytes,
+    raise_flash,
+    raise_tcm,
+    tcm_bytes,
+    workspace_left,
+)
 from superkernel.compilation.compiled import Planned, Scheduled
 from superkernel.compilation.planner import Planner
 from superkernel.ir.graph import Graph
@@ -19,6 +27,8 @@ from superkernel.transforms.tilings import SinkTilings
 
 class HostPlanner(Planner[CpuTarget, Scheduled, Planned[Plan]]):
     """See the module docstring."""
+
+    counter_bytes: ClassVar[int] = COUNTER_BYTES
 
     def lowered(self, graph: Graph) -> Graph:
         return SinkTilings(lambda x, w: host_cut(self.job.target.tier)).apply(graph)
@@ -35,10 +45,10 @@ class HostPlanner(Planner[CpuTarget, Scheduled, Planned[Plan]]):
         time for what it saves."""
         schedule, regions = scheduled.schedule, self.job.target.regions()
         tcm, flash = regions.get("tcm"), regions.get("flash")
-        if tcm is not None and tcm_bytes(schedule) > tcm:
-            left = workspace_left(schedule, tcm)
+        if tcm is not None and tcm_bytes(schedule, self.counter_bytes) > tcm:
+            left = workspace_left(schedule, tcm, self.counter_bytes)
             if left < 0:
-                raise_tcm(schedule, tcm)
+                raise_tcm(schedule, tcm, self.counter_bytes)
             self.chooser.narrow(left)
             return False
         if flash is not None and constants_bytes(schedule) > flash:

@@ -18,18 +18,19 @@ from superkernel.core.errors import WorkspaceError
 from superkernel.scheduler.schedule import Schedule, Space
 
 COUNTER_BYTES = 8 * FLAG_STRIDE
-"""Of a core's progress counter, on cache lines of its own."""
+"""Of a core's progress counter, on cache lines of its own. A microcontroller, whose one core waits for nobody, has
+none."""
 _NAMED = 3  # largest parts that an error names
 
 
-def tcm_bytes(schedule: Schedule) -> int:
-    """What a launch writes, but for the caller's own memory."""
-    return _values(schedule) + schedule.cores * _rounded(schedule.scratch_bytes)
+def tcm_bytes(schedule: Schedule, counter: int = COUNTER_BYTES) -> int:
+    """What a launch writes, but for the caller's own memory. `counter`: bytes of a core's progress counter."""
+    return _values(schedule, counter) + schedule.cores * _rounded(schedule.scratch_bytes)
 
 
-def workspace_left(schedule: Schedule, limit_bytes: int) -> int:
+def workspace_left(schedule: Schedule, limit_bytes: int, counter: int = COUNTER_BYTES) -> int:
     """Working memory that a core may have beside the values of a schedule; below 0 where these leave none."""
-    left = limit_bytes - _values(schedule)
+    left = limit_bytes - _values(schedule, counter)
     return left // schedule.cores // ALIGN_BYTES * ALIGN_BYTES if left >= 0 else left
 
 
@@ -39,15 +40,22 @@ def constants_bytes(schedule: Schedule) -> int:
     return _rounded(end) + SPARE_BYTES if end else 0
 
 
-def raise_tcm(schedule: Schedule, limit_bytes: int) -> Never:
+def raise_tcm(schedule: Schedule, limit_bytes: int, counter: int = COUNTER_BYTES) -> Never:
     """Raises WorkspaceError: the values alone do not fit; names the largest of them."""
     sizes: dict[str, int] = {}
     for sub, addresses in zip(schedule.subops, schedule.addresses, strict=True):
         for value, operand, address in zip(sub.values, sub.body.operands, addresses, strict=True):
             if address.space is Space.ARENA:
                 sizes[value] = operand.type.nbytes
-    parts = f"values {schedule.arena_bytes}, counters {COUNTER_BYTES * schedule.cores}"
-    _raise("tcm", tcm_bytes(schedule), limit_bytes, parts, _largest(sizes), "smaller values: less batch, or i8 for f32")
+    parts = f"values {schedule.arena_bytes}, counters {counter * schedule.cores}"
+    _raise(
+        "tcm",
+        tcm_bytes(schedule, counter),
+        limit_bytes,
+        parts,
+        _largest(sizes),
+        "smaller values: less batch, or i8 for f32",
+    )
 
 
 def raise_flash(schedule: Schedule, limit_bytes: int, code_bytes: int = 0) -> Never:
@@ -81,8 +89,8 @@ def _largest(sizes: dict[str, int]) -> str:
     return ", ".join(f"{name} {nbytes}" for name, nbytes in rows if nbytes) or "none"
 
 
-def _values(schedule: Schedule) -> int:
-    return _rounded(schedule.arena_bytes) + COUNTER_BYTES * schedule.cores
+def _values(schedule: Schedule, counter: int) -> int:
+    return _rounded(schedule.arena_bytes) + counter * schedule.cores
 
 
 def _rounded(nbytes: int) -> int:

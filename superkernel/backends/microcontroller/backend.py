@@ -32,6 +32,12 @@ if TYPE_CHECKING:
     from superkernel.compilation.library import Library
 
 
+class MicrocontrollerPlanner(HostPlanner):
+    """The host's, for a core that waits for nobody."""
+
+    counter_bytes: ClassVar[int] = 0
+
+
 class MicrocontrollerBackend(
     Backend[CpuTarget, Planned[Plan], Certificate, MicrocontrollerImage, MicrocontrollerCompiled]
 ):
@@ -73,8 +79,8 @@ class MicrocontrollerBackend(
     def kernels(self) -> KernelTable[CpuTarget]:
         return HOST_KERNELS
 
-    def planner(self, job: Job[CpuTarget]) -> HostPlanner:
-        return HostPlanner(job, self.kernels)
+    def planner(self, job: Job[CpuTarget]) -> MicrocontrollerPlanner:
+        return MicrocontrollerPlanner(job, self.kernels)
 
     def verify(self, planned: Planned[Plan]) -> Certificate:
         return verify(planned.plan, planned.units)

@@ -43,6 +43,7 @@ class MicrocontrollerCompiled(HostCompiled):
     executable: NotHere  # type: ignore[assignment]
 
     executor: ClassVar[str] = FIRMWARE
+    counter_bytes: ClassVar[int] = 0
 
     def _summaries(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         cores, plan, code = super()._summaries()
