@@ -63,6 +63,12 @@ void read_plain(const std::uint8_t* data, std::size_t bytes) {
 
 #if defined(__x86_64__)
 
+// Of wider ones: clang knows their registers only where the instruction set is on.
+__attribute__((target("avx512f"))) inline void keep(__m512& value) { asm volatile("" : "+v"(value)); }
+__attribute__((target("avx512f"))) inline void keep(__m512i& value) { asm volatile("" : "+v"(value)); }
+__attribute__((target("avx2"))) inline void keep(__m256& value) { asm volatile("" : "+v"(value)); }
+__attribute__((target("avx2"))) inline void keep(__m256i& value) { asm volatile("" : "+v"(value)); }
+
 __attribute__((target("avx512f"))) void multiply_add_avx512(std::int64_t steps) {
   __m512 sum[kChains];
   for (__m512& s : sum) s = _mm512_setzero_ps();
