@@ -7,7 +7,8 @@ bytes (`bytes_max`).
 
 A call with new sizes returns before their plan is in the cache, and before the garbage collector has looked through
 what compiling made: a thread does both when no new sizes have come for a while, as it would take turns at the
-interpreter with whoever compiles, or when more than LATER_MAX such things wait. A process that ends waits for it.
+interpreter with whoever compiles, or when more than LATER_MAX such things wait. A process that ends waits for it. While
+new sizes come one after the other, every RESTED_MAX-th call waits for the garbage collector.
 
 States (a KV cache) belong to the object: all its kernels work on the same arrays, one at a time, so that what they hold
 survives a change of sizes. So no state's type or initial contents may depend on the sizes.
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 KERNELS_MAX = 16
 QUIET_S = 0.05  # without a call with new sizes: none is expected soon
 LATER_MAX = 16
+RESTED_MAX = 8  # sizes that are compiled between two looks of the garbage collector
 MET_MAX = 4096  # shapes of calls that are remembered; then anew
 Make: TypeAlias = "Callable[[Graph, Mapping[str, Array], Later], Kernel]"
 """What compiles a graph, with states in given arrays; those that are not given are new."""
@@ -62,6 +64,8 @@ class DynamicKernel:
         self._later: deque[Callable[[], None]] = deque()  # what puts plans into the cache, and ends rests
         self._waits_for_quiet = False  # whether somebody will do what is to be done later
         self._made_s = 0.0  # when the last kernel was there
+        self._rest: Rest | None = None  # of the garbage collector
+        self._rested = 0  # kernels that were made since it began
         self._met: dict[tuple[Any, ...] | None, tuple[int, ...]] = {}  # sizes by the shapes of a call
         self._initial: Mapping[str, Array] | None = None  # of states, by the first graph
         self._reset: Mapping[str, Array] = {}  # the same, by the first kernel
@@ -181,6 +185,20 @@ class DynamicKernel:
             return QUIET_S
         return max(0.0, self._made_s + QUIET_S - monotonic())
 
+    def _go_on_resting(self) -> None:
+        """Once more, a kernel was made: the garbage collector rests until there is time, but not for ever."""
+        self._rested += 1
+        if self._rest is None:
+            self._rest, self._rested = Rest(), 1
+            self._later.append(self._end_rest)
+        elif self._rested > RESTED_MAX:
+            self._end_rest()
+
+    def _end_rest(self) -> None:
+        rest, self._rest = self._rest, None
+        if rest is not None:
+            rest.end()
+
     def _do_now(self) -> None:
         """Put the plans that have been made into the cache; end rests."""
         while self._later:
@@ -270,7 +288,7 @@ class DynamicKernel:
                 graph = self._source.load(dict(zip(self.dims, sizes, strict=True)))
                 self._check_states(graph)
                 kernel = self._make(graph, self._states, self._later.append)
-                self._later.append(Rest().end)
+                self._go_on_resting()
             if self._initial is None:
                 self._initial, self._reset = graph.states, kernel.initial_states
                 self._states.update(kernel.states)

@@ -6,6 +6,7 @@ import gc
 import os
 import threading
 from collections.abc import Iterator
+from time import monotonic, sleep
 
 import numpy as np
 import pytest
@@ -17,6 +18,10 @@ from superkernel.core.collection import Rest, paused
 
 @pytest.fixture(autouse=True)
 def enabled() -> Iterator[None]:
+    """Behind the pauses of others: threads of kernels of other tests may still have to end theirs."""
+    end = monotonic() + 60
+    while collection._pauses and monotonic() < end:
+        sleep(0.001)
     gc.enable()
     yield
     gc.enable()
