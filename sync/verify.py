@@ -198,18 +198,19 @@ def _check_bodies(plan: Plan, programs: Sequence[_Program]) -> Iterator[Violatio
     for core, program in enumerate(programs):
         last = 0
         for task in program.bodies:
-            where = f"core {core}, task {task}"
             if not 0 <= task < len(plan.tasks):
-                yield Violation("no such task", where)
+                yield Violation("no such task", f"core {core}, task {task}")
                 continue
-            if plan.tasks[task].core != core:
-                yield Violation("task runs on the wrong core", where, str(plan.tasks[task].core), str(core))
+            home = plan.tasks[task].core
+            if home != core:
+                yield Violation("task runs on the wrong core", f"core {core}, task {task}", str(home), str(core))
             if task in seen:
-                yield Violation("task runs twice", where)
-            if task < last:
-                yield Violation("bodies leave the global order", where, f"after task {last}")
+                yield Violation("task runs twice", f"core {core}, task {task}")
             seen.add(task)
-            last = max(last, task)
+            if task < last:
+                yield Violation("bodies leave the global order", f"core {core}, task {task}", f"after task {last}")
+            else:
+                last = task
     for left in plan.tasks:
         if left.index not in seen:
             yield Violation("task never runs", f"core {left.core}, task {left.index}")
@@ -270,31 +271,33 @@ def _happens_before(plan: Plan, programs: Sequence[_Program]) -> tuple[Clocks, l
     while moved:
         moved = False
         for core, program in enumerate(programs):
-            mine = knows[core]
+            mine, asked_of, ahead, first = knows[core], awaited[core], program.ahead, int(begin[core])
+            begun, at = passed[core], done[core]
+            others, end = program.others, len(program.others)
             while True:
-                begun, stop = passed[core], program.ahead[done[core]]
+                stop = ahead[at]
                 if begun < stop:
-                    asked = awaited[core][begun:stop]
+                    asked = asked_of[begun:stop]
                     told = _leading(reached.take(asked))
                     if told:
                         np.maximum(mine, np.maximum.reduce(published.take(asked[:told], axis=0)), out=mine)
-                        passed[core] += told
-                        moved = True
-                    if told < len(asked):
+                        begun += told
+                    if begun < stop:
                         break
-                if done[core] == len(program.others):
+                if at == end:
                     break
-                kind, number = program.others[done[core]]
+                kind, number = others[at]
                 if kind == BODY:
                     before[number] = mine
                     mine[core] += 1
                 else:
-                    stop = int(begin[core]) + number
+                    stop = first + number
                     published[at_set[core] : stop] = mine
                     reached[at_set[core] : stop] = True
                     at_set[core] = stop
-                done[core] += 1
-                moved = True
+                at += 1
+            moved = moved or (begun, at) != (passed[core], done[core])
+            passed[core], done[core] = begun, at
     return before, [
         Violation(
             "deadlock: this wait is never passed",

@@ -152,17 +152,20 @@ class _Links:
 
     def add(self, earlier: Sequence[int], later: Sequence[int]) -> None:
         """Each of the later accesses comes after each of the earlier ones."""
-        if not earlier:
+        many, more = len(earlier), len(later)
+        if not many:
             return
-        most = max(1, _BLOCK // len(earlier))
-        for at in range(0, len(later), most):
-            some = later[at : at + most]
-            self._earlier += earlier
-            self._later += some
-            self._sizes += len(earlier), len(some)
-            self._pairs += len(earlier) * len(some)
-            if self._pairs >= _BLOCK:
-                self._close()
+        if many * more > _BLOCK and more > 1:
+            most = max(1, _BLOCK // many)
+            for at in range(0, more, most):
+                self.add(earlier, later[at : at + most])
+            return
+        self._earlier += earlier
+        self._later += later
+        self._sizes += many, more
+        self._pairs += many * more
+        if self._pairs >= _BLOCK:
+            self._close()
 
     def add_beside(self, one: Sequence[int], other: Sequence[int]) -> None:
         """All pairs of accesses of the two, of different tasks."""
@@ -253,16 +256,17 @@ class _BundleColumns:
         """By place, those of the regions [begin, end) of these, which are one sub-operator's."""
         plain: dict[tuple[int, int, int, bool], _Bundle] = {}
         strided: dict[tuple[int, int, int, bool], list[int]] = {}
+        commons, is_plain, numbers, keys, first = self._common, self._plain, self.number, self._keys, self._first
         for at in range(begin, end):
-            common = self._common[at]
-            if self._plain[at]:
+            common = commons[at]
+            if is_plain[at]:
                 bundle = plain.get(common)
                 if bundle is None:
                     _, low, high, write = common
-                    number = self.number[at]
-                    plain[common] = _Bundle(low, high, write, [number], {self._keys[at]: number}, [self._first + at])
+                    number = numbers[at]
+                    plain[common] = _Bundle(low, high, write, [number], {keys[at]: number}, [first + at])
                 else:
-                    bundle.add(self.number[at], self._keys[at], self._first + at)
+                    bundle.add(numbers[at], keys[at], first + at)
             else:
                 strided.setdefault(common, []).append(at)
         found: dict[int, list[_Bundle]] = {place: [] for place in self._place[begin:end]}
@@ -312,7 +316,8 @@ class _Memory:
             earlier = self.writers.users_of(low, high)
             if bundle.write:
                 earlier += self.readers.users_of(low, high)
-            links.add(earlier, bundle.users)
+            if earlier:
+                links.add(earlier, bundle.users)
             if not bundle.write and not self.written.cover(low, high):
                 for user, region in zip(bundle.users, bundle.regions, strict=True):
                     runs = self._regions.runs(region)
@@ -377,9 +382,9 @@ class _Stretches:
     def users_of(self, low: int, high: int) -> list[int]:
         """Those of all stretches that meet [low, high)."""
         at = bisect_right(self.starts, low) - 1
+        if self.starts[at + 1] >= high:
+            return [*self.users[at].values()]
         stop = bisect_left(self.starts, high, at + 1)
-        if stop == at + 1:
-            return list(self.users[at].values())
         return [*set().union(*map(_Users.values, self.users[at:stop]))]
 
     def add(self, bundle: _Bundle) -> None:
@@ -414,16 +419,19 @@ class _Stretches:
     def _stretches(self, low: int, high: int) -> tuple[int, int]:
         """The numbers of those that make [low, high), from the first one up to behind the last one; others are cut."""
         at = bisect_left(self.starts, low)
-        if self.starts[at] == low and self.starts[at + 1] == high:  # nothing is cut
+        if self.starts[at] != low:
+            self._cut(at, low)
+        if self.starts[at + 1] == high:
             return at, at + 1
-        return self._cut(low), self._cut(high)
+        stop = bisect_left(self.starts, high, at + 1)
+        if self.starts[stop] != high:
+            self._cut(stop, high)
+        return at, stop
 
-    def _cut(self, at: int) -> int:
-        n = bisect_left(self.starts, at)
-        if self.starts[n] != at:
-            self.starts.insert(n, at)
-            self.users.insert(n, dict(self.users[n - 1]))
-        return n
+    def _cut(self, n: int, at: int) -> None:
+        """Stretch n begins there: a part of the one ahead of it."""
+        self.starts.insert(n, at)
+        self.users.insert(n, dict(self.users[n - 1]))
 
 
 class _Runs:

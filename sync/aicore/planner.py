@@ -311,11 +311,13 @@ class _Planner:
         `needs`. Waits stand ahead of the kernel: what it does before its first access is no work where all depends on a
         tiling. And the families of events for all that needs no aicpu hart."""
         pairs = [pair for pair in needs if AICPU in pair]
-        families = self._families({pair: row for pair, row in needs.items() if AICPU not in pair})
+        families = self._families({p: row for p, row in needs.items() if AICPU not in p} if pairs else needs)
         for family, (keys, last) in families.items():
             found = self.events.find(family, last, {receiver for _, receiver in keys})
             if found is None and not self.events.is_free(family, last):
                 pairs += keys
+        if not pairs:
+            return [], families
         pairs.sort(key=lambda pair: (pair[0].value, pair[1].value))
         return [self.events.make_word(*pair, needs.pop(pair).last) for pair in pairs], families
 

@@ -9,7 +9,7 @@ made first while the others, or the flags behind them, are still on their way.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,10 +71,9 @@ class Conflicts:
         return Conflicts(self.harts, self.columns[:, some])
 
     @property
-    def accesses(self) -> list[list[int]]:
+    def accesses(self) -> tuple[tuple[int, int], ...]:
         """Pairs by number."""
-        pairs: list[list[int]] = self.columns[:2].T.tolist()
-        return pairs
+        return tuple(zip(*self.columns[:2].tolist(), strict=True))
 
     @property
     def needs(self) -> set[tuple[int, int, int]]:
@@ -87,13 +86,13 @@ class Conflicts:
         at = np.flatnonzero(fenced.take(receiver) < written)
         return zip(receiver[at].tolist(), written[at].tolist(), operand[at].tolist(), strict=True)
 
-    def unsatisfied(self, known: Known, uses: NDArray[np.int64] | None = None) -> tuple[Unsatisfied, Conflicts, int]:
+    def unsatisfied(self, known: Known, uses: Collection[int] | None = None) -> tuple[Unsatisfied, Conflicts, int]:
         """What is missing at some uses, or at all; the conflicts that show it; the number of those implied."""
         needed = self.columns[5]
         at = np.flatnonzero(known.take(self.columns[9]) < needed)
         implied = int(np.count_nonzero(needed >= 0)) - len(at)
         if uses is not None:
-            at = at[np.isin(self.columns[8, at], uses)]
+            at = at[np.isin(self.columns[8, at], [*uses])]
         rows: Unsatisfied = {}
         missing = self[at]
         types = missing.columns[10]
@@ -105,7 +104,7 @@ class Conflicts:
             )
         return rows, missing, implied
 
-    def rounds(self) -> list[NDArray[np.int64]]:
+    def rounds(self) -> list[Collection[int]]:
         """The uses by the sub-operator that they need, the first one first; of more than `ROUNDS_MAX`, the first ones
         together. A use is a type of cores and the operand that they come to, by number."""
         behind, use = self.columns[4], self.columns[8]
@@ -114,7 +113,7 @@ class Conflicts:
         uses = np.flatnonzero(last >= 0)
         levels = sorted({*last[uses].tolist()})[-ROUNDS_MAX:]
         number = np.searchsorted(levels, last[uses])
-        return [uses[number == n] for n in range(len(levels))]
+        return [uses[number == n].tolist() for n in range(len(levels))]
 
 
 @dataclass(slots=True)
@@ -128,9 +127,9 @@ class FewConflicts:
         return FewConflicts(self.harts, self.rows[some])
 
     @property
-    def accesses(self) -> list[list[int]]:
+    def accesses(self) -> tuple[tuple[int, int], ...]:
         """Pairs by number."""
-        return [row[:2] for row in self.rows]
+        return tuple([(row[0], row[1]) for row in self.rows])
 
     @property
     def needs(self) -> set[tuple[int, int, int]]:
@@ -141,14 +140,13 @@ class FewConflicts:
         """Hart, sub-operator and operand where a hart reads what it wrote itself and is not known to have fenced."""
         return ((row[3], row[6], row[7]) for row in self.rows if row[6] >= 0 and fenced.item(row[3]) < row[6])
 
-    def unsatisfied(self, known: Known, uses: NDArray[np.int64] | None = None) -> tuple[Unsatisfied, FewConflicts, int]:
+    def unsatisfied(self, known: Known, uses: Collection[int] | None = None) -> tuple[Unsatisfied, FewConflicts, int]:
         """What is missing at some uses, or at all; the conflicts that show it; the number of those implied."""
         at = known.item
         missing = [row for row in self.rows if at(row[9]) < row[5]]  # -1 is known of everybody
         implied = len(self.rows) - [row[5] for row in self.rows].count(-1) - len(missing)
         if uses is not None:
-            some = uses.tolist()
-            missing = [row for row in missing if row[8] in some]
+            missing = [row for row in missing if row[8] in uses]
         of_types: dict[int, list[list[int]]] = {}
         for row in missing:
             of_types.setdefault(row[10], []).append(row)
@@ -158,18 +156,20 @@ class FewConflicts:
             rows[self.harts.types[one], self.harts.types[other]] = Dependence(
                 FewConflicts(self.harts, mine),
                 max([row[4] for row in mine]),
-                all(row[11] for row in mine),
+                0 not in [row[11] for row in mine],
                 frozenset([row[7] for row in mine]),
             )
         return rows, FewConflicts(self.harts, missing), implied
 
-    def rounds(self) -> list[NDArray[np.int64]]:
+    def rounds(self) -> list[Collection[int]]:
         """As `Conflicts.rounds`."""
         last: dict[int, int] = {}
         for row in self.rows:
-            last[row[8]] = max(row[4], last.get(row[8], -1))
+            use, behind = row[8], row[4]
+            if last.get(use, -1) < behind:
+                last[use] = behind
         levels = sorted({*last.values()})[-ROUNDS_MAX:]
-        if len(levels) < 2:
-            return [np.array(sorted(last), np.int64)] if levels else []
-        number = {use: bisect_left(levels, level) for use, level in last.items()}
-        return [np.array(sorted(use for use in last if number[use] == n), np.int64) for n in range(len(levels))]
+        found: list[list[int]] = [[] for _ in levels]
+        for use in sorted(last):
+            found[bisect_left(levels, last[use])].append(use)
+        return [*found]

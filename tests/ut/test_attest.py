@@ -18,7 +18,7 @@ from superkernel.backends.host.backend import HostBackend
 from superkernel.cli import main
 from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.host import entry, image
-from superkernel.codegen.host.entry_spec import EntrySpec, SetCount, Step, TaskSpec, WaitFor
+from superkernel.codegen.host.entry_spec import EntrySpec, RunTask, SetCount, Step, TaskSpec, WaitFor
 from superkernel.codegen.host.image import ImageBuilder
 from superkernel.compilation.compiled import Planned
 from superkernel.compilation.planned import PlanStore
@@ -154,6 +154,20 @@ def task_left_out(spec: EntrySpec) -> EntrySpec:
     return with_steps(spec, lambda core, steps: steps[:-1] if core == 0 else steps)
 
 
+def tasks_swapped(spec: EntrySpec) -> EntrySpec:
+    """Core 0 does its last two tasks in the other order, each behind the other's waits."""
+
+    def change(core: int, steps: tuple[Step, ...]) -> Sequence[Step]:
+        if core:
+            return steps
+        one, other = [at for at, step in enumerate(steps) if isinstance(step, RunTask)][-2:]
+        found = list(steps)
+        found[one], found[other] = found[other], found[one]
+        return found
+
+    return with_steps(spec, change)
+
+
 EMISSION: dict[Callable[[EntrySpec], EntrySpec], str] = {
     no_waits: "race",
     early_waits: "race",
@@ -166,6 +180,7 @@ EMISSION: dict[Callable[[EntrySpec], EntrySpec], str] = {
     wrong_place: "behind its memory",
     others_scratch: "run one by one",
     task_left_out: "run one by one",
+    tasks_swapped: "run one by one",
 }
 
 
