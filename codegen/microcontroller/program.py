@@ -199,7 +199,7 @@ def _walk(counts: Sequence[int]) -> Iterator[str]:
 
 
 def _reset(spec: TableSpec) -> Iterator[str]:
-    """`void sk_reset(states)`: their first contents, word by word and byte by byte."""
+    """`void sk_reset(states)`: their first contents, byte by byte."""
     yield f"define void @{RESET}(ptr %states) #0 {{"
     yield "start:"
     yield "  br label %state0"
@@ -208,7 +208,9 @@ def _reset(spec: TableSpec) -> Iterator[str]:
         yield f"  %from{k} = getelementptr i8, ptr @{INITIAL}, i32 {offset}"
         yield f"  %at{k} = getelementptr ptr, ptr %states, i32 {k}"
         yield f"  %to{k} = load ptr, ptr %at{k}, align 4"
-        yield f"  br label %copy{k}"
+        yield f"  br label %{f'copy{k}' if kind.nbytes else f'state{k + 1}'}"
+        if kind.nbytes == 0:
+            continue
         yield f"copy{k}:"
         yield f"  %i{k} = phi i32 [ 0, %state{k} ], [ %n{k}, %copy{k} ]"
         yield f"  %s{k} = getelementptr i8, ptr %from{k}, i32 %i{k}"

@@ -3,6 +3,7 @@ refused, and that a program that is not the plan's does not pass."""
 
 from __future__ import annotations
 
+import ctypes
 import json
 import re
 import struct
@@ -11,6 +12,7 @@ from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
+import llvmlite.binding as llvm
 import numpy as np
 import pytest
 from elftools.elf.elffile import ELFFile
@@ -24,6 +26,7 @@ from superkernel.backends.microcontroller.compiled import MicrocontrollerCompile
 from superkernel.cli import main
 from superkernel.codegen.host.emitters import emit_ir
 from superkernel.codegen.host.lower import assembly
+from superkernel.codegen.microcontroller.program import TableSpec, emit_data, emit_program, initial_offsets
 from superkernel.frontends.json_form import save_json
 from superkernel.registry.manifest import Manifest
 from superkernel.target.machine import load_profile
@@ -227,6 +230,29 @@ def test_memories_that_end(kernel: sk.Kernel, tmp_path: Path) -> None:
 
 
 # The program that is proved -------------------------------------------------------------------------------------------
+
+
+def test_states_begin_anew_and_nothing_beside_them_changes() -> None:
+    """`sk_reset`, translated for the machine at hand."""
+    kinds = [(sk.DType.U8, (5,)), (sk.DType.F32, (0, 3)), (sk.DType.I16, (3,))]
+    states = tuple(sk.TensorType(dtype, shape) for dtype, shape in kinds)
+    starts = initial_offsets(states)
+    begin = np.random.default_rng(5).integers(0, 256, starts[-1], np.uint8)
+    texts = [emit_program(TableSpec((), (), (), states, 64, 64)), emit_data("sk_initial", begin.tobytes())]
+    module = llvm.parse_assembly("")
+    for text in (*texts, emit_data("sk_constants", bytes(8))):
+        module.link_in(llvm.parse_assembly(text))
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    engine = llvm.create_mcjit_compiler(module, llvm.Target.from_default_triple().create_target_machine())
+    engine.finalize_object()
+    memory = np.full((3, 64), 0xA5, np.uint8)
+    wanted = memory.copy()
+    for row, start, kind in zip(wanted, starts, states, strict=False):
+        row[8 : 8 + kind.nbytes] = begin[start : start + kind.nbytes]
+    addresses = (ctypes.c_void_p * 3)(*(row.ctypes.data + 8 for row in memory))
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(engine.get_function_address("sk_reset"))(addresses)
+    np.testing.assert_array_equal(memory, wanted)
 
 
 def _word(data: bytes, number: int) -> int:
