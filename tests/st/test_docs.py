@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import soak
 from firmware_bench import needs_qemu
 from rv64_link import executable
 
@@ -105,9 +106,10 @@ def test_excerpts_are_of_the_example() -> None:
     assert all(text in example for text in found)
 
 
-@pytest.fixture(params=["default", "two-cores", "two-sockets", "xeon-16", FAR])
+@pytest.fixture(params=soak.drawn(("default", "two-cores", "two-sockets", "xeon-16", FAR), 2))
 def profile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """What may be known of a reader's machine; of the last one, that a second core is worth nothing here."""
+    """What may be known of a reader's machine; of the last one, that a second core is worth nothing here. A run draws
+    two, a soak run has all."""
     file = str(ROOT / "tests" / "machines" / f"{request.param}.json")
     if request.param == FAR:
         made = load_profile(ROOT / "tests" / "machines" / "two-cores.json")

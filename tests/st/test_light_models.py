@@ -2,7 +2,8 @@
 
 The largest difference, relative to the largest value of the output, must stay below 1e-4: on the reference after
 import alone, on the reference after the standard transforms, and on the host with 1, 2 or 3 threads. Most are `slow`.
-Of the models with hundreds of megabytes of weights a run draws one, of the numbers of threads too; a soak run has all.
+Of the models with hundreds of megabytes of weights a run draws one, of the numbers of threads too, and whether the
+reference has the graph as it was imported or as it was transformed; a soak run has all.
 """
 
 from __future__ import annotations
@@ -60,19 +61,16 @@ def check(graph: Graph, results: Mapping[str, Any], expected: list[NDArray[np.fl
         assert error < ERROR_MAX, f"{name}: {error:.2e}"
 
 
-def test_import(case: Case) -> None:
+@pytest.mark.parametrize("simplified", soak.drawn((False, True), 1))
+def test_reference(case: Case, simplified: bool) -> None:
     graph, inputs, expected = case
+    if simplified:
+        imported, graph = graph, simplify(graph)
+        left = {node.op for node in graph.nodes}
+        assert not left & {"batch_norm", "gemm", "identity"}, left
+        lowered = sum(node.op == "gemm" for node in imported.nodes)  # each becomes a matmul and an add
+        assert len(graph.nodes) <= len(imported.nodes) + lowered
     check(graph, evaluate(graph, inputs), expected)
-
-
-def test_transforms(case: Case) -> None:
-    graph, inputs, expected = case
-    simple = simplify(graph)
-    left = {node.op for node in simple.nodes}
-    assert not left & {"batch_norm", "gemm", "identity"}, left
-    lowered = sum(node.op == "gemm" for node in graph.nodes)  # each becomes a matmul and an add
-    assert len(simple.nodes) <= len(graph.nodes) + lowered
-    check(simple, evaluate(simple, inputs), expected)
 
 
 @pytest.mark.usefixtures("mostly_translated")

@@ -78,14 +78,12 @@ def error(graph: Graph, precision: str, **options: Any) -> float:
     return worst
 
 
-@pytest.mark.usefixtures("mostly_translated")
 @pytest.mark.parametrize("precision", BOUNDS)
 @pytest.mark.parametrize("name", MODELS)
 def test_models_stay_within_the_stated_error(name: str, precision: str) -> None:
     assert error(MODELS[name](), precision) <= BOUNDS[precision]
 
 
-@pytest.mark.usefixtures("mostly_translated")
 @pytest.mark.parametrize(("precision", "pin"), [("tf32-like", "tf32"), ("bf16", "bf16"), ("int8", "int8")])
 def test_pinned_kernels_compute_the_model(precision: str, pin: str) -> None:
     """With a pin the narrow kernel is taken even where it gains nothing."""
@@ -95,7 +93,6 @@ def test_pinned_kernels_compute_the_model(precision: str, pin: str) -> None:
     assert 0 < error(graph, precision, pin=(f"host.matmul.{pin}",)) <= BOUNDS[precision]
 
 
-@pytest.mark.usefixtures("mostly_translated")
 @pytest.mark.parametrize(
     ("name", "precision"), [("encoder", "bf16"), ("encoder", "int8"), ("windows", "bf16"), ("windows", "int8")]
 )

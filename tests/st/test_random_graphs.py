@@ -45,7 +45,6 @@ def check_graph(graph: sk.Graph, threads: tuple[int, ...] = (1, 2, 4)) -> None:
             )
 
 
-@pytest.mark.usefixtures("mostly_translated")
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_random_graphs(shard: int, request: pytest.FixtureRequest) -> None:
     count = int(request.config.getoption("--graphs"))

@@ -62,7 +62,6 @@ MODULES: dict[str, tuple[Any, tuple[torch.Tensor, ...]]] = {
 }
 
 
-@pytest.mark.usefixtures("mostly_translated")
 @pytest.mark.parametrize(("make", "inputs"), MODULES.values(), ids=MODULES.keys())
 def test_modules_compute_what_torch_computes(make: Any, inputs: tuple[torch.Tensor, ...]) -> None:
     module = trained(make())

@@ -54,7 +54,6 @@ def test_operator(case: Case) -> None:
         )
 
 
-@pytest.mark.usefixtures("mostly_translated")
 @pytest.mark.parametrize(
     "name", ["signbit", "copysign", "copysign_number", "hypot", "cumprod_special", "logcumsumexp_special"]
 )
@@ -72,7 +71,6 @@ def test_special_numbers_fused(name: str) -> None:
         assert np.array_equal(np.signbit(ours[zeros]), np.signbit(expected[zeros]))
 
 
-@pytest.mark.usefixtures("mostly_translated")
 @pytest.mark.parametrize("name", ["complex_rotary", "fft_filter", "stft"])
 def test_pairs_fused(name: str) -> None:
     """Complex numbers leave nothing behind that would have no kernel."""
