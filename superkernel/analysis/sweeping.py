@@ -21,9 +21,11 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import product
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from queue import SimpleQueue
+from threading import Thread
 from typing import IO, Any
 
 import numpy as np
@@ -199,8 +201,17 @@ def run_point(graph: Graph, target: AicoreTarget, options: Mapping[str, Any]) ->
 
 
 def _begin_worker() -> None:
-    """Compilers of all workers together would be more than there are CPUs."""
+    """Compilers of all workers together would be more than there are CPUs. A worker ends with the sweep's process,
+    however that ends: its own queue would never tell it."""
     processes.helpers_max = 1
+    parent = parent_process()
+    if parent is not None:
+        Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: BaseProcess) -> None:
+    parent.join()
+    os._exit(1)
 
 
 def _points(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
+import time
 from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
@@ -104,6 +107,26 @@ def test_the_command_runs_processes(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert text.splitlines()[-1] == "4 points, 0 of them known already"
     assert "mini" in text
     assert "*" in text
+
+
+def test_a_sweep_that_is_killed_leaves_its_rows_and_no_worker(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, rows = str(tmp_path / "m.json"), tmp_path / "rows.jsonl"
+    save_json(models.mlp((32, 48, 16)), model)
+    words = ["sweep", model, "--target", "mini", "--field", "device.groups=1,2,4", "--option", "sync=minimal,full"]
+    words += ["--file", str(rows), "--workers", "1", "--json"]
+    process = subprocess.Popen([sys.executable, "-m", "superkernel", *words], stdout=subprocess.PIPE)
+    while process.poll() is None and not (rows.exists() and rows.read_bytes().count(b"\n")):
+        time.sleep(0.01)
+    process.kill()
+    process.communicate(timeout=120)  # the pipe is closed when the worker, which has it too, has ended
+    kept = rows.read_bytes().count(b"\n")
+    assert main(words) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["kept"] == kept >= 1
+    assert len(found["rows"]) == 6
+    assert all(r["error"] is None for r in found["rows"])
 
 
 def test_what_cannot_be_is_a_row_that_says_so() -> None:
