@@ -32,26 +32,21 @@ from llvmlite import ir
 
 from superkernel.codegen.host.arithmetic import Ahead, arithmetic_of, multiply, stored_zero_point
 from superkernel.codegen.host.builder import Index, KernelBuilder
+from superkernel.codegen.host.channel_stores import ChannelStores
 from superkernel.codegen.host.gemm_core import Tile, Values, store_tile, zero
-from superkernel.codegen.host.loops import band_of, each_group, strips, taps_inside
+from superkernel.codegen.host.loops import band_of, each_group, taps_inside
 from superkernel.codegen.host.patch_nhwc import BytePatchCopier, IntegerPatchCopier, NhwcPatchCopier
-from superkernel.codegen.host.program import ProgramEmitter, load_bias
-from superkernel.codegen.host.shuffle import resize
 from superkernel.codegen.host.tile_product import TileProduct
 from superkernel.core.dtypes import DType
 from superkernel.core.formats import TILE_ROWS
 from superkernel.ir.body import Body
 from superkernel.ops.windows import ONE, Window
 from superkernel.scheduler.families.conv import PIXELS
-from superkernel.scheduler.families.conv_form import ConvForm
-from superkernel.scheduler.families.costing import program_weight
 from superkernel.scheduler.families.matmul_form import view_of
 from superkernel.scheduler.families.nhwc_form import HEAD_BYTES, Walk, patch_extent, patch_walk, runs_of
 from superkernel.scheduler.families.nhwc_tiling import NhwcTiling
-from superkernel.scheduler.families.window_nhwc import WindowForm
 
 _UNROLLED_ROWS = 3  # of a window in int8, written out
-_INLINE_WEIGHT = 8.0  # heaviest epilogue that is repeated for every vector of a register tile
 
 TileAt = Callable[[int, ir.Value, Index, Index, Index], None]  # (positions, start, first item from it, row, column)
 
@@ -67,34 +62,6 @@ def _merged(nest: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             loops.append((extent, distance))
     return loops
-
-
-class ChannelStores:
-    """Sends vectors along the channels of one position through bias and epilogue. `coords` gives the program's
-    coordinates of a position; channels are its dimension 1."""
-
-    def __init__(self, kb: KernelBuilder, body: Body, form: ConvForm | WindowForm) -> None:
-        self.kb, self.body, self.form = kb, body, form
-        self.epilogue = ProgramEmitter(kb, form.epilogue)
-        self.inline = program_weight(form.epilogue) <= _INLINE_WEIGHT
-
-    def coords(self, image: Index, row: Index, column: Index) -> list[Index]:
-        """The program's coordinates of an output position; in three dimensions `image` is a plane."""
-        depth: Index = 0
-        if self.form.spatial == 3:
-            image, depth = self.kb.div(image, self.form.depth.size), self.kb.rem(image, self.form.depth.size)
-        return [image, 0, *(depth, row, column)[3 - self.form.spatial :]]
-
-    def put(self, coords: Sequence[Index], channel: Index, values: Sequence[ir.Value]) -> None:
-        """Vectors side by side from `channel` on, of one position."""
-        row = self.epilogue.row(coords, axis=1)
-        for value in values:
-            lanes = value.type.count if isinstance(value.type, ir.VectorType) else 1
-            bias = load_bias(self.kb, self.body, channel, lanes)
-            element = value.type.element if isinstance(value.type, ir.VectorType) else value.type
-            plus = self.kb.b.fadd if isinstance(element, ir.FloatType) else self.kb.b.add
-            row.eval(channel, lanes, [value if bias is None else plus(value, bias)])
-            channel = self.kb.add(channel, lanes)
 
 
 class NhwcEmitter:
@@ -225,7 +192,7 @@ class NhwcEmitter:
             return Tile(positions, vectors, t.lanes, t.format.results, last=t.last_lanes(width))
 
         def finish(tile: Tile, results: list[Values], row: Index, column: Index) -> None:
-            store_positions(kb, self.stores, tile, results, self._coords(image, row, column), channel, width)
+            self.stores.put_tile(tile, results, self._coords(image, row, column), channel, width)
 
         def in_tiles(positions: int, start: ir.Value, item: Index, row: Index, column: Index) -> None:
             if t.format.scales_rows:
@@ -237,7 +204,7 @@ class NhwcEmitter:
                 at = kb.mul(kb.div(line, t.joined), t.tile_height)
                 at = kb.mul(kb.add(at, kb.mul(kb.rem(line, t.joined), t.line_gap)), t.tile_rows)
                 coords = self._coords(image, kb.add(row, line), column)
-                put_parked(kb, self.stores, tile, t.tile_rows, coords, channel, width, at)
+                self.stores.put_parked(tile, t.tile_rows, coords, channel, width, at)
 
         def whole(positions: int, start: ir.Value, item: Index, row: Index, column: Index) -> None:
             tile, place = shape(positions), self._place(lines[0], row, column)
@@ -557,54 +524,6 @@ class NhwcEmitter:
         position = form.channels * form.strides[1]
         rows = multiply(self.arithmetic, tile, nest, (run, 1), position, data, weights, t.tile_rows, begin)
         return [value for row in rows for value in row]
-
-
-def store_positions(
-    kb: KernelBuilder,
-    stores: ChannelStores,
-    tile: Tile,
-    results: list[Values],
-    coords: list[Index],
-    channel: Index,
-    width: int,
-) -> None:
-    """Results[position][vector] through the epilogue, `width` channels of positions that are neighbours along the last
-    coordinate. Scratch starts with room for the tile."""
-    if stores.inline:
-        for r, vectors in enumerate(results):
-            place = [*coords[:-1], kb.add(coords[-1], r)]
-            stores.put(place, channel, _cut(kb, vectors, tile.lanes, width))
-        return
-    store_tile(kb, tile, results, kb.scratch, tile.columns)
-    put_parked(kb, stores, tile, tile.columns, coords, channel, width)
-
-
-def put_parked(
-    kb: KernelBuilder,
-    stores: ChannelStores,
-    tile: Tile,
-    pitch: int,
-    coords: list[Index],
-    channel: Index,
-    width: int,
-    first: Index = 0,
-) -> None:
-    """As `store_positions` for results that lie in scratch from `first` on, positions `pitch` of them apart."""
-    with kb.loop(0, tile.rows, name="position") as r:
-        place = [*coords[:-1], kb.add(coords[-1], r)]
-        start = kb.add(first, kb.mul(r, pitch))
-
-        def part(at: Index, lanes: int, start: Index = start, place: list[Index] = place) -> None:
-            value = kb.load(kb.scratch, kb.add(start, at), tile.acc, lanes)
-            stores.put(place, kb.add(channel, at), [value])
-
-        strips(kb, width, tile.lanes, part)
-
-
-def _cut(kb: KernelBuilder, vectors: Values, lanes: int, width: int) -> Values:
-    """The vectors that hold the first `width` elements, the last one cut to its part."""
-    whole, rest = divmod(width, lanes)
-    return [*vectors[:whole], *(resize(kb, last, rest) for last in vectors[whole : whole + (rest > 0)])]
 
 
 def emit(kb: KernelBuilder, body: Body, tiling: NhwcTiling) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from llvmlite import ir
 
 from superkernel.codegen.host.builder import Index, KernelBuilder, mangle
-from superkernel.codegen.host.conv_nhwc import ChannelStores
+from superkernel.codegen.host.channel_stores import ChannelStores
 from superkernel.codegen.host.convert import integer_range
 from superkernel.codegen.host.gemm_core import Values, fold
 from superkernel.codegen.host.loops import taps_inside, vector_loop

@@ -17,7 +17,7 @@ from llvmlite import ir
 
 from superkernel.codegen.host.arithmetic import Ahead, Arithmetic, arithmetic_of, multiply
 from superkernel.codegen.host.builder import Index, KernelBuilder
-from superkernel.codegen.host.conv_nhwc import ChannelStores
+from superkernel.codegen.host.channel_stores import ChannelStores
 from superkernel.codegen.host.gemm_core import Tile, Values, store_tile
 from superkernel.codegen.host.loops import band_of, each_group, strips
 from superkernel.codegen.host.patch_nhwc import NhwcPatchCopier
