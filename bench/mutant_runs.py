@@ -50,7 +50,7 @@ from _pytest.runner import runtestprotocol
 SLACK_S = 5  # CPU time beyond ten times what a test took before
 HANG_S = 180  # of wall time, in which the processes of a mutant take less than a hundredth of CPU time
 CASES = 6  # of one test, where time is short
-FIRST = 10  # mutants that are looked at first then
+FIRST = 4  # mutants that are looked at first then
 MEMORY_BYTES_MAX = 6 << 30  # beyond what the process has
 
 
