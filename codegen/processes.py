@@ -26,6 +26,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from superkernel.core.errors import InternalError, MachineError
@@ -94,6 +95,16 @@ def run_jobs(
         for helper, _ in running.values():
             _pool.give_back(helper, usable=False)
     return [done[i] for i in range(len(jobs))]
+
+
+def run_for_values(work: Callable[[Any], Any], jobs: Sequence[Any], *, jobs_per_child: int, helpers: int) -> list[Any]:
+    """`run_jobs` for work that gives any values: they come back pickled, as jobs go."""
+    done = run_jobs(partial(_pickled, work), jobs, jobs_per_child=jobs_per_child, helpers=helpers)
+    return [pickle.loads(value) for value in done]
+
+
+def _pickled(work: Callable[[Any], Any], job: Any) -> bytes:
+    return pickle.dumps(work(job))
 
 
 def _readable(running: dict[int, tuple[_Helper, int]]) -> list[int]:

@@ -16,7 +16,6 @@ failure is shrunk to the smallest plan that still fails: without any further tas
 
 from __future__ import annotations
 
-import pickle
 import random
 import re
 import time
@@ -253,11 +252,7 @@ def _all_tried(trials: Sequence[_Trial[P]], jobs: int) -> Iterator[_Tried]:
     if jobs == 1:
         yield from map(_Trial.run, trials)
     else:
-        yield from map(pickle.loads, processes.run_jobs(_pickled, trials, jobs_per_child=1, helpers=jobs))
-
-
-def _pickled(trial: _Trial[Any]) -> bytes:
-    return pickle.dumps(trial.run())
+        yield from processes.run_for_values(_Trial.run, trials, jobs_per_child=1, helpers=jobs)
 
 
 def untried(subject: Subject[Any], plans: int, seed: int, family: str | None, first: int) -> TargetRates:

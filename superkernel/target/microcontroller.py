@@ -43,8 +43,8 @@ CORES: Mapping[str, Core] = {
     "cortex-m7": Core(_V7, ("dsp",), 0.48, 1.0, 2.0),
     "cortex-m4": Core(_V7, ("dsp",), 0.17, 0.33, 1.0),
 }
-"""Cores by the names that LLVM, compilers and users have for them. Features are LLVM's words; figures are those of
-Arm's technical reference manuals, for the choice of kernels and nothing else."""
+"""Cores by the names that LLVM, compilers and users have for them. Features are LLVM's words. Clocks and rates are
+rough, measured on no board: they decide between kernels and nothing else, and a board's profile replaces them."""
 
 
 @dataclass(frozen=True)
