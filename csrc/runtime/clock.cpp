@@ -2,12 +2,11 @@
 
 #include <time.h>
 
+#include <cerrno>
 #include <cmath>
-#include <thread>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
-#include <x86intrin.h>
 #endif
 
 namespace sk {
@@ -36,9 +35,9 @@ Anchor read_anchor() noexcept {
   Anchor best{};
   std::uint64_t best_gap = ~std::uint64_t{0};
   for (int attempt = 0; attempt < 5; ++attempt) {
-    const std::uint64_t before = __rdtsc();
+    const std::uint64_t before = __builtin_ia32_rdtsc();
     const std::int64_t ns = now_ns();
-    const std::uint64_t gap = __rdtsc() - before;
+    const std::uint64_t gap = __builtin_ia32_rdtsc() - before;
     if (gap < best_gap) {
       best_gap = gap;
       best = Anchor{before + gap / 2, ns};
@@ -52,7 +51,11 @@ const Anchor load_anchor = read_anchor();
 double measure_hz() noexcept {
   constexpr std::int64_t kMinimumNs = 20'000'000;
   const std::int64_t elapsed = now_ns() - load_anchor.ns;
-  if (elapsed < kMinimumNs) std::this_thread::sleep_for(std::chrono::nanoseconds(kMinimumNs - elapsed));
+  if (elapsed < kMinimumNs) {
+    timespec rest{0, static_cast<long>(kMinimumNs - elapsed)};
+    while (clock_nanosleep(CLOCK_MONOTONIC, 0, &rest, &rest) == EINTR) {
+    }
+  }
   const Anchor now = read_anchor();
   return static_cast<double>(now.ticks - load_anchor.ticks) * 1e9 / static_cast<double>(now.ns - load_anchor.ns);
 }
@@ -70,7 +73,9 @@ std::int64_t now_ns() noexcept {
 
 bool ticks_are_native() noexcept { return invariant_tsc(); }
 
-std::uint64_t ticks() noexcept { return invariant_tsc() ? __rdtsc() : static_cast<std::uint64_t>(now_ns()); }
+std::uint64_t ticks() noexcept {
+  return invariant_tsc() ? __builtin_ia32_rdtsc() : static_cast<std::uint64_t>(now_ns());
+}
 
 double ticks_hz() noexcept {
   static const double hz = invariant_tsc() ? measure_hz() : 1e9;
