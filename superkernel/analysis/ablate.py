@@ -482,7 +482,7 @@ def ablation_target(target: str | Any) -> AicoreTarget:
     device = resolved(target)
     if backend_of(device) is not BACKEND:
         hint = "on the host `superkernel.analysis.ablate_host` measures what each optimisation gives"
-        raise UnsupportedError("no program of an accelerator", expected="an accelerator", found="host", hint=hint)
+        raise UnsupportedError("no program of an accelerator", expected="an accelerator", found=device.kind, hint=hint)
     return cast("AicoreTarget", device)
 
 
