@@ -116,10 +116,15 @@ def zero(acc: DType, lanes: int) -> ir.Value:
     return ir.Constant(register_type(acc, lanes), None)
 
 
+def scalars_kept(cpu: CpuTarget) -> int:
+    """Vector registers for broadcasts of the left operand; MVE multiplies by a general one."""
+    return 0 if cpu.has("mve") else SCALARS
+
+
 def vectors_kept(tile: Tile, cpu: CpuTarget) -> int:
     """Vectors of a step that stay in registers beside all accumulators. The others are memory operands of every row's
     multiply-add: a load each, where LLVM would spill accumulators, and move all the others round, in every step."""
-    return max(0, min(tile.vectors, cpu.vector_registers - SCALARS - tile.rows * tile.vectors * tile.phases))
+    return max(0, min(tile.vectors, cpu.vector_registers - scalars_kept(cpu) - tile.rows * tile.vectors * tile.phases))
 
 
 def load_again(kb: KernelBuilder, base: ir.Value, element: Index, dtype: DType, lanes: int) -> ir.Value:

@@ -11,7 +11,7 @@ import pytest
 from anchor_bodies import anchor_case
 
 from superkernel.codegen.host.emitters import emit_ir
-from superkernel.codegen.host.gemm_core import SCALARS, Tile, vectors_kept
+from superkernel.codegen.host.gemm_core import Tile, scalars_kept, vectors_kept
 from superkernel.codegen.host.lower import assembly
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body
@@ -19,6 +19,7 @@ from superkernel.machine import machine_profile
 from superkernel.scheduler.families import family_of
 from superkernel.scheduler.families.nhwc_tiling import ACCUMULATORS, POSITIONS_MOST, VECTORS_MOST
 from superkernel.target.cpu import CpuTarget, cpu_target
+from superkernel.target.microcontroller import microcontroller_target, typical_profile
 
 F32 = DType.F32
 LAST = {0: (0, 2, 3, 1)}
@@ -102,12 +103,12 @@ def test_a_last_vector_is_halved_where_that_is_enough(filters: int, halves: bool
 
 @pytest.mark.parametrize("tier", sorted(ACCUMULATORS))
 def test_every_tile_finds_its_registers(tier: str) -> None:
-    target = cpu(tier)
+    target = microcontroller_target(typical_profile("cortex-m55")) if tier == "small" else cpu(tier)
     for vectors in range(1, VECTORS_MOST[tier] + 1):
         rows = min(POSITIONS_MOST[tier], ACCUMULATORS[tier] // vectors)
         kept = vectors_kept(Tile(rows, vectors, 4, F32), target)
         assert 0 < kept <= vectors
-        assert rows * vectors + kept + SCALARS <= target.vector_registers
+        assert rows * vectors + kept + scalars_kept(target) <= target.vector_registers
 
 
 @pytest.mark.parametrize(
