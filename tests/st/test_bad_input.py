@@ -295,7 +295,7 @@ SAVED: dict[str, tuple[Callable[[dict[str, bytes], dict[str, Any]], object], dic
     "other kind": (
         lambda m, h: h.update(kind="abacus"),
         {},
-        "not a whole.*'abacus', known are cpu, aicore",
+        "not a whole.*'abacus', known are cpu, microcontroller, aicore",
     ),
     "not saved": (
         lambda m, h: h.update(kind="aicore"),
