@@ -60,7 +60,8 @@ def test_an_unknown_target_is_the_user_s_mistake(tmp_path: Path, capsys: pytest.
     save_json(models.mlp((8, 8)), tmp_path / "m.json")
     assert main(["report", str(tmp_path / "m.json"), "--target", "a4", "--random-inputs", "0"]) == 2
     said = capsys.readouterr().err
-    assert "expected host, cortex-m55, cortex-m85, cortex-m33, cortex-m7, cortex-m4, a2, a3, mini; found 'a4'" in said
+    assert "expected host, cortex-m55, cortex-m85, cortex-m33, cortex-m7, cortex-m4, a2, a3, mini" in said
+    assert "found 'a4'" in said
 
 
 def test_half_a_saved_kernel_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
