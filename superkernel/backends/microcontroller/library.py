@@ -11,6 +11,7 @@ of the target's profile.
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -39,7 +40,6 @@ from superkernel.codegen.microcontroller.program import (
 from superkernel.codegen.processes import run_jobs
 from superkernel.compilation.library import Library
 from superkernel.core.errors import InputError, InternalError, WorkspaceError
-from superkernel.core.files import replacing
 from superkernel.core.version import __version__
 
 _STATUS = """\
@@ -67,15 +67,11 @@ def export(
             "no compiler is asked for a firmware's library", location="argument 'compiler'", found=compiler
         )
     library = contents(found[1], models)
-    plans = [plan for _, plan in library.plans if isinstance(plan, MicrocontrollerCompiled)]
-    listed: set[str] = set()
-    for plan in plans if manifest else ():
-        listed |= plan.chooser.require_listed(plan.schedule.subops, manifest).kernels.keys()
-    held = library.manifest()
+    listed = library.listed(manifest)
     code, data = _code(library), _data(library)
     constant_bytes = sum(map(memory_bytes, data))
     code_bytes = sum(map(memory_bytes, code))
-    flash = plans[0].target.regions()["flash"]
+    flash = _plan(library.models[0]).target.regions()["flash"]
     if code_bytes + constant_bytes > flash:
         raise WorkspaceError(
             "the models do not fit the target's memory",
@@ -84,22 +80,8 @@ def export(
             found=f"{code_bytes + constant_bytes} bytes (constants {constant_bytes}, code {code_bytes})",
             hint="make a library of fewer models",
         )
-    file, beside = archive([*code, *data]), path.with_name(f"{found[1]}.h")
-    text = "\n".join(_header(library))
-    with replacing(path, "the library") as writer:
-        writer.write(file)
-    with replacing(beside, "the library's header") as writer:
-        writer.write(text.encode())
-    return Library(
-        str(path),
-        str(beside),
-        {model.name: tuple(plan.cores for plan in model.plans) for model in library.models},
-        held,
-        tuple(sorted(listed - held.kernels.keys())),
-        code_bytes,
-        constant_bytes,
-        len(file),
-    )
+    file, header = io.BytesIO(archive([*code, *data])), "\n".join(_header(library))
+    return library.written(path, file, header, listed, code_bytes=code_bytes, constant_bytes=constant_bytes)
 
 
 def _plan(model: LibraryModel) -> MicrocontrollerCompiled:

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import BinaryIO
 
 from superkernel.backends.host.compiled import HostCompiled
 from superkernel.backends.host.library.symbols import defined, hidden
 from superkernel.codegen.host.constants import ALIGN_BYTES, SPARE_BYTES, Bytes
+from superkernel.compilation.library import Library
 from superkernel.core.errors import InputError, InternalError, UnsupportedError, Violation, raise_all
+from superkernel.core.files import replacing
 from superkernel.core.tensor import TensorType
 from superkernel.registry.canonical import digest
 from superkernel.registry.manifest import Manifest, merge
@@ -157,6 +161,34 @@ class LibraryContents:
     def manifest(self) -> Manifest:
         """The kernels that are in it, under the names of its models."""
         return merge(p.chooser.manifest_of(m.name, p.schedule.subops, p.symbols) for m, p in self.plans)
+
+    def listed(self, manifest: Sequence[str]) -> set[str]:
+        """The kernels that manifest files list, or none without files. Raises ManifestError where a plan needs another
+        one."""
+        found: set[str] = set()
+        for _, plan in self.plans if manifest else ():
+            found |= plan.chooser.require_listed(plan.schedule.subops, manifest).kernels.keys()
+        return found
+
+    def written(
+        self, path: Path, file: BinaryIO, header: str, listed: set[str], *, code_bytes: int, constant_bytes: int
+    ) -> Library:
+        """The library on disk: `file` under `path`, and `NAME.h` beside it."""
+        beside, held = path.with_name(f"{self.name}.h"), self.manifest()
+        with replacing(path, "the library") as writer:
+            shutil.copyfileobj(file, writer)
+        with replacing(beside, "the library's header") as writer:
+            writer.write(header.encode())
+        return Library(
+            str(path),
+            str(beside),
+            {model.name: tuple(plan.cores for plan in model.plans) for model in self.models},
+            held,
+            tuple(sorted(listed - held.kernels.keys())),
+            code_bytes,
+            constant_bytes,
+            path.stat().st_size,
+        )
 
 
 def contents(name: str, models: Mapping[str, Sequence[HostCompiled]]) -> LibraryContents:

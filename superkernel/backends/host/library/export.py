@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,6 @@ from superkernel.codegen.host.loader import memory_bytes
 from superkernel.compilation.library import Library
 from superkernel.core import settings
 from superkernel.core.errors import InputError
-from superkernel.core.files import replacing
 
 
 def export(
@@ -32,10 +30,7 @@ def export(
         raise InputError("not the name of a library", expected="libNAME.so or libNAME.a", found=repr(path.name))
     name, kind = found.groups()
     library = contents(name, models)
-    listed: set[str] = set()
-    for _, plan in library.plans if manifest else ():
-        listed |= plan.chooser.require_listed(plan.schedule.subops, manifest).kernels.keys()
-    held = library.manifest()
+    listed = library.listed(manifest)
     text = header(library, SOURCES / "include")
     toolchain, objects = find_toolchain(compiler), library.objects()
     with tempfile.TemporaryDirectory(prefix="superkernel-") as place:
@@ -52,19 +47,6 @@ def export(
             toolchain.shared(names, path.name, f"{name}_*", folder)
         else:
             toolchain.static(names, path.name, folder)
-        beside = path.with_name(f"{name}.h")
-        with replacing(path, "the library") as writer, open(folder / path.name, "rb") as made:
-            shutil.copyfileobj(made, writer)
-            file_bytes = made.tell()
-    with replacing(beside, "the library's header") as writer:
-        writer.write(text.encode())
-    return Library(
-        str(path),
-        str(beside),
-        {model.name: tuple(plan.cores for plan in model.plans) for model in library.models},
-        held,
-        tuple(sorted(listed - held.kernels.keys())),
-        sum(map(memory_bytes, objects)),
-        tables.constants.nbytes,
-        file_bytes,
-    )
+        code_bytes, constant_bytes = sum(map(memory_bytes, objects)), tables.constants.nbytes
+        with open(folder / path.name, "rb") as made:
+            return library.written(path, made, text, listed, code_bytes=code_bytes, constant_bytes=constant_bytes)
