@@ -70,8 +70,9 @@ CHECKERS: dict[str, tuple[str, ...]] = {
     "scheduler/memory_check.py": ("test_memory_check",),
 }
 """The tests beside each checker, in tests/ut."""
-ESTIMATES = "test_estimates_scale"
-"""Of the times of all kernels: near to each of their families, beside its own tests."""
+ESTIMATES, PLANS = "test_estimates_scale", "test_plans"
+"""Of the times of all kernels: near to each of their families, beside its own tests; of whatever is planned: near to
+each file of scheduler/ that it imports."""
 REST_SCORE = 0.85
 NEAREST = 8  # test files of one file of the rest
 OFTEN = 3  # words of its name in a test's text
@@ -280,7 +281,7 @@ def tests_of(root: Path, file: str) -> list[str]:
     or by way of other modules. How far away one is: the number of modules on that way, helpers of the tests not
     counted, two more where only one of both has `aicore` in its name, two less per word of the file's name that is in
     the test's, one less where the test's text has such words often. Of those as far away, the ones with the most such
-    words per line come first."""
+    words per line come first. `PLANS` and `ESTIMATES` come behind the nearest one."""
     if file in CHECKERS:
         return [f"tests/ut/{name}.py" for name in CHECKERS[file]]
     module = "superkernel." + file.removesuffix(".py").replace("/", ".")
@@ -293,7 +294,9 @@ def tests_of(root: Path, file: str) -> list[str]:
             far = away[module] + 2 * (("aicore" in module) != ("aicore" in named)) - 2 * len(words & named)
             found.append((far - (often >= OFTEN), -often / texts.total(), test))
     nearest = [test for *_, test in sorted(found)]
-    more = [ESTIMATES] if file.startswith("scheduler/families/") and ESTIMATES in nearest[NEAREST:] else []
+    wanted = {PLANS: "scheduler/", ESTIMATES: "scheduler/families/"}
+    more = [test for test, room in wanted.items() if file.startswith(room) and test in nearest[1:]]
+    nearest = [test for test in nearest if test not in more]
     return [f"tests/ut/{test}.py" for test in (*nearest[:1], *more, *nearest[1:NEAREST])]
 
 
