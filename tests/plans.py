@@ -9,6 +9,8 @@ commits it with the change.
 
 from __future__ import annotations
 
+import hashlib
+import random
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +20,7 @@ from typing import Any
 
 import models
 import models_aicore
+from random_models import random_graph
 
 from superkernel.api import resolved
 from superkernel.backends import backend_of
@@ -125,6 +128,7 @@ GRAPHS: Mapping[str, Callable[[], Graph]] = {
 CANDIDATES_ON = ("avx512", "tiles", "plain", "cortex-m55", "a3")
 MODELS_ON = ("avx512", "mini")
 THREADS = 4  # on a CPU
+RANDOM = 100  # models
 
 
 def _problems(target: str) -> Iterator[tuple[str, Policy]]:
@@ -178,19 +182,35 @@ def _tilings(text: str, policy: Policy, target: Any) -> Iterator[tuple[str, Any,
 
 def planned(name: str) -> str:
     """Of each model what is fused, its tilings and places, and all tasks with what they touch."""
-    target: Any = TARGETS[name]()
-    lines = []
-    for model, graph in GRAPHS.items():
-        backend: Any = backend_of(target)
-        job = Job(graph(), target, backend.cores(target, None if target.core_types else THREADS), Options())
-        made = plan_graph(Stages(frozenset(), None), job, backend.planner(job))
-        lines.append(f"model {model}\n{made.grouping}\n{made.schedule}\n{made.plan}")
+    plans = {model: _planned(graph(), name) for model, graph in GRAPHS.items()}
+    lines = [f"model {model}\n{made.grouping}\n{made.schedule}\n{made.plan}" for model, made in plans.items()]
     return "\n".join(lines) + "\n"
+
+
+def random_plans(name: str) -> str:
+    """Of random models the tilings, and digests of tasks and of the plan."""
+    lines = []
+    for seed in range(RANDOM):
+        made = _planned(random_graph(random.Random(seed)), name)
+        subops, tasks = [], []
+        for line in str(made.schedule).splitlines():
+            (subops if line.startswith("# subop") else tasks).append(_NAMES.sub("", line))
+        digests = (hashlib.sha256(text.encode()).hexdigest()[:12] for text in ("\n".join(tasks), str(made.plan)))
+        lines += [f"random {seed} {' '.join(digests)}", *subops]
+    return "\n".join(lines) + "\n"
+
+
+def _planned(graph: Graph, name: str) -> Any:
+    target: Any = TARGETS[name]()
+    backend: Any = backend_of(target)
+    job = Job(graph, target, backend.cores(target, None if target.core_types else THREADS), Options())
+    return plan_graph(Stages(frozenset(), None), job, backend.planner(job))
 
 
 TEXTS: Mapping[str, Callable[[], str]] = {
     **{f"candidates-{name}": partial(candidates, name) for name in CANDIDATES_ON},
     **{f"models-{name}": partial(planned, name) for name in MODELS_ON},
+    **{f"random-{name}": partial(random_plans, name) for name in MODELS_ON},
 }
 
 
