@@ -8,11 +8,8 @@ second so far, until one fails. A test that takes ten times as long as before an
 so does one that needs several GB more memory, and one that hangs: it takes hardly any CPU time for minutes. How busy
 the machine is decides nothing.
 
-Where few mutants are looked at, most of the time is the first run of the tests. With a limit for it, a test runs on the
-mutants that it comes by when it has passed, or together with the next ones, files that are nearest to one of the first
-mutants left first, of each file one case of every test, then the second ones, and no more than some of one; files none
-of whose mutants are left are not run, and tests that fail on the code as it is are left out, and told. A mutant is told
-when its last file has been run: so all of the first ones are known when a run ends early.
+Where mutants of many files are looked at, the first run has a few cases of each test, and some seconds of each file;
+tests that fail on the code as it is are left out, and told.
 
 What is changed outside of functions, or cannot be exchanged, is run by a fork that imports and collects anew, with the
 changed file in the place of the original, tests that call some function of the file first. So is a mutant that stayed
@@ -36,9 +33,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -49,8 +48,6 @@ from _pytest.runner import runtestprotocol
 
 SLACK_S = 5  # CPU time beyond ten times what a test took before
 HANG_S = 180  # of wall time, in which the processes of a mutant take less than a hundredth of CPU time
-CASES = 6  # of one test, where time is short
-FIRST = 4  # mutants that are looked at first then
 MEMORY_BYTES_MAX = 6 << 30  # beyond what the process has
 
 
@@ -84,6 +81,14 @@ class Result:
     ran: bool = True
 
 
+@dataclass(frozen=True)
+class Few:
+    """So many cases of each test, and no more of a file than take so many seconds."""
+
+    cases: int
+    file_s: float
+
+
 @dataclass
 class _Baseline:
     """What is known of a test."""
@@ -101,20 +106,15 @@ class _Baseline:
 
 
 def run(
-    root: Path,
-    tests: Mapping[Any, Sequence[str]],
-    *,
-    budget_s: float,
-    first_s: float = float("inf"),
+    root: Path, tests: Mapping[Any, Sequence[str]], *, budget_s: float, few: Few | None = None, jobs: int = 1
 ) -> Iterator[tuple[Any, Result]]:
-    """Run each mutant's tests (paths of files below `root`, the nearest first), `budget_s` seconds of CPU time long,
-    and tell how it went. `first_s`: CPU time of a mutant's tests on the code as it is; then each of its files has an
-    equal share of either time, and tests that it is not enough for are left out. Raises RuntimeError where tests cannot
-    be collected, or one fails on the code as it is and there is no limit for that."""
+    """Run each mutant's tests (paths of files below `root`), `budget_s` seconds of CPU time long, `jobs` mutants at a
+    time, and tell how it went. Raises RuntimeError where tests cannot be collected, or one fails on the code as it is
+    and not `few` of all are wanted."""
     paths = list(dict.fromkeys(test for mine in tests.values() for test in mine))
     sys.setswitchinterval(0.005)
     with tempfile.TemporaryDirectory() as folder:
-        work = _Work(root, Path(folder), tests, paths, budget_s, first_s)
+        work = _Work(root, Path(folder), tests, paths, budget_s, few, jobs)
         child, results = forked(work.collect_and_run)
         told = 0
         with results:
@@ -141,13 +141,17 @@ def run(
             raise RuntimeError("the process that runs the tests has died")
 
 
+_forking = threading.Lock()
+
+
 def forked(body: Callable[[Callable[[object], None]], None]) -> tuple[int, Any]:
     """Run in a fork. It is given what sends objects to the file that is returned; the fork ends with its body."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child:
-        os.close(writing)
-        return child, os.fdopen(reading, "rb")
+    with _forking:  # else a fork of another thread would keep the end that is written open
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child:
+            os.close(writing)
+            return child, os.fdopen(reading, "rb")
     status = 1
     try:
         os.close(reading)
@@ -175,11 +179,10 @@ class _Work:
     tests: Mapping[Any, Sequence[str]]
     paths: Sequence[str]
     budget_s: float
-    first_s: float
+    few: Few | None
+    jobs: int
     mutants: list[Any] = field(init=False)
     known: dict[str, _Baseline] = field(default_factory=dict)
-    _spent: defaultdict[tuple[int, str], float] = field(default_factory=lambda: defaultdict(float))
-    _passed: Counter[tuple[int, str]] = field(default_factory=Counter)  # cases of a function, on a mutant
 
     def __post_init__(self) -> None:
         self.mutants = list(self.tests)
@@ -241,128 +244,52 @@ class _Work:
         of_file: dict[str, list[pytest.Item]] = {}
         for item in items:
             of_file.setdefault(_file(item), []).append(item)
-        limited = self.first_s < float("inf")
-        waiting = set(of_file)
-        while waiting:
-            first = [n for n in left if self._has_more(n, waiting)][:FIRST] if limited else None
-            file = min(sorted(waiting), key=lambda file: self._nearness(file, first))
-            waiting.remove(file)
-            if self._is_wanted(file, left, 0.0):
-                mine = _one_of_each(of_file[file]) if limited else of_file[file]
-                passed = self._run_first(mine, marked, everywhere, left, send)
-                for some in self._together(passed) if limited else [list(passed)]:
-                    for number in self._kill(some, left, exchanged) if limited else ():
-                        send((number, left.pop(number)))
-                send((_KNOWN, {i.nodeid: self.known[i.nodeid] for i in of_file[file] if i.nodeid in self.known}))
-            for number in [n for n in left if limited and not self._has_more(n, waiting)]:
-                send((number, left.pop(number)))
-        for number, result in left.items():
+        first = partial(self._run_first, marked=marked, everywhere=everywhere, send=send)
+
+        def last(number: int) -> Result:
             code = exchanged[number]
-            if code is None:
-                send((number, result))
-                continue
             mine = [i for i in items if i.nodeid in self.known and number in self.known[i.nodeid].mutants]
             mine = [item for item in mine if _file(item) in self.tests[self.mutants[number]]]
-            send((number, replace(self._run(mine, code), ran=result.ran)))
+            return left[number] if code is None else replace(self._run(mine, code), ran=left[number].ran)
 
-    def _has_more(self, number: int, waiting: Iterable[str]) -> bool:
-        """Whether a mutant has one of the files that have not been run."""
-        near = self.tests[self.mutants[number]]
-        return any(file in near for file in waiting)
-
-    def _nearness(self, file: str, numbers: Iterable[int] | None) -> float:
-        """The least place that a file of tests has among those of some of the mutants; None: of all."""
-        of_mutants = (
-            list(self.tests[self.mutants[n]]) for n in (range(len(self.mutants)) if numbers is None else numbers)
-        )
-        return min((mine.index(file) for mine in of_mutants if file in mine), default=float("inf"))
-
-    def _has_time(self, number: int, file: str) -> bool:
-        """Whether one of its files may still be run on a mutant: they have equal shares of its time."""
-        near = self.tests[self.mutants[number]]
-        return file in near and self._spent[number, file] <= self.budget_s / len(near)
-
-    def _is_wanted(self, file: str, left: Iterable[int], spent_s: float) -> bool:
-        """Whether a mutant is left that has time for a file, and for more than its tests have taken on the code as it
-        is: files have equal shares of that, too."""
-        return any(spent_s <= self.first_s / len(self.tests[self.mutants[n]]) for n in left if self._has_time(n, file))
+        with ThreadPoolExecutor(self.jobs) as pool:
+            for _ in pool.map(first, of_file.values()):
+                pass
+            send((_KNOWN, self.known))
+            for number, result in zip(left, pool.map(last, left), strict=True):
+                send((number, result))
 
     def _run_first(
         self,
         items: Sequence[pytest.Item],
         marked: Mapping[FunctionType, CodeType],
         everywhere: set[int],
-        left: Mapping[int, Result],
         send: Callable[[object], None],
-    ) -> Iterator[pytest.Item]:
-        """Run the tests of a file in a fork, on the code as it is, as long as some mutant is left for them: each test
-        when it has passed."""
-        file, spent_s = _file(items[0]), 0.0
-        of_name = {item.nodeid: item for item in items}
-        ready, go_on = os.pipe()
-
-        def run_once(send: Callable[[object], None]) -> None:
-            os.close(go_on)
-            _run_once(items, marked, everywhere, ready, send)
-
-        child, results = self._forked(run_once)
-        os.close(ready)
-        with results, os.fdopen(go_on, "wb", buffering=0) as going:
-            for _ in items:
-                if not self._is_wanted(file, left, spent_s):
-                    break
-                going.write(b".")
+    ) -> None:
+        """Run the tests of a file in a fork, on the code as it is."""
+        if self.few is not None:
+            items = _first_cases(items, self.few.cases)
+        limit_s = self.few.file_s if self.few is not None else float("inf")
+        child, results = self._forked(partial(_run_once, items, marked, everywhere, limit_s))
+        with results:
+            while True:
                 try:
                     name, baseline = pickle.load(results)
                 except EOFError:
-                    name, baseline = _FAILED, RuntimeError(f"the process that runs {file} has died")
+                    break
                 if name == _FAILED or not baseline.passed:
                     wrong = baseline if name == _FAILED else RuntimeError(f"{name} fails without any mutant")
-                    if self.first_s == float("inf"):
+                    if self.few is None:
                         raise wrong
                     send((_LEFT_OUT, str(wrong)))
-                    if name == _FAILED:
-                        break
                     continue
-                spent_s += baseline.seconds
                 self.known[name] = baseline
-                yield of_name[name]
-        os.waitpid(child, 0)
-
-    def _together(self, passed: Iterator[pytest.Item]) -> Iterator[list[pytest.Item]]:
-        """Tests that a mutant has one fork for, which takes as long as some short tests: more and more of them, up to a
-        second."""
-        some: list[pytest.Item] = []
-        for count, item in enumerate(passed):
-            some.append(item)
-            if len(some) > count // 4 or sum(self.known[one.nodeid].seconds for one in some) > 1.0:
-                yield some
-                some = []
-        yield some
-
-    def _kill(
-        self,
-        items: Sequence[pytest.Item],
-        left: dict[int, Result],
-        exchanged: Sequence[Mapping[FunctionType, CodeType] | None],
-    ) -> list[int]:
-        """Run tests of a file on those of the mutants left that they come by, within their limit of time: those that
-        they kill."""
-        killed = []
-        for number in sorted(left):
-            code, before = exchanged[number], left[number]
-            mine = [one for one in items if number in self.known[one.nodeid].mutants]
-            mine = [one for one in mine if self._passed[number, _function(one)] < CASES]
-            if code is None or not mine or not self._has_time(number, file := _file(mine[0])):
-                continue
-            self._spent[number, file] += sum(self.known[one.nodeid].seconds for one in mine)
-            self._passed.update((number, _function(one)) for one in mine)
-            result = self._run(mine, code)
-            tests, seconds = before.tests + result.tests, before.seconds + result.seconds
-            left[number] = Result(result.killed_by, tests, seconds, before.ran)
-            if result.killed_by:
-                killed.append(number)
-        return killed
+        _, status = os.waitpid(child, 0)
+        if status:
+            died = RuntimeError(f"the process that runs {_file(items[0])} has died")
+            if self.few is None:
+                raise died
+            send((_LEFT_OUT, str(died)))
 
     def _run(self, items: Sequence[pytest.Item], exchanged: Mapping[FunctionType, CodeType]) -> Result:
         """A mutant, in a fork."""
@@ -506,32 +433,32 @@ def _function(item: pytest.Item) -> str:
     return item.nodeid.split("[")[0]
 
 
-def _one_of_each(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+def _first_cases(items: Sequence[pytest.Item], cases: int) -> list[pytest.Item]:
     """The first test of each function, then the second ones, and so on."""
     count: Counter[str] = Counter()
     turns = []
     for item in items:
-        function = _function(item)
-        turns.append(count[function])
-        count[function] += 1
-    return [items[n] for n in sorted(range(len(items)), key=turns.__getitem__)]
+        turns.append(count[_function(item)])
+        count[_function(item)] += 1
+    return [items[n] for n in sorted(range(len(items)), key=turns.__getitem__) if turns[n] < cases]
 
 
 def _run_once(
     items: Sequence[pytest.Item],
     marked: Mapping[FunctionType, CodeType],
     everywhere: set[int],
-    ready: int,
+    limit_s: float,
     send: Callable[[object], None],
 ) -> None:
-    """In a fork: each test on the code as it is, but for marks; those of `everywhere` count as come by. Each waits for
-    a byte from `ready`; behind its end none is run."""
+    """In a fork: each test on the code as it is, but for marks, until they have taken so long; marks of `everywhere`
+    count as come by."""
     seen: set[int] = set()
     setattr(builtins, _MARK, lambda *numbers: seen.update(numbers))
     for function, code in marked.items():
         function.__code__ = code
+    begin = time.process_time()
     for item, following in _pairs(items):
-        if not os.read(ready, 1):
+        if time.process_time() - begin > limit_s:
             break
         seen.clear()
         start = time.process_time()

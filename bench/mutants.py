@@ -13,10 +13,9 @@ Files go `--jobs` at a time. `--json` is written as results come; what it has of
 not run again.
 
 `--rest` draws from the rest of scheduler/ and codegen/ instead, and only the score counts: below `REST_SCORE` the exit
-status is 1. There, tests are the `NEAREST` ones of those that import the file (`tests_of`); files that are near to
-several mutants run once for all of them. A mutant has `REST_SECONDS` of CPU time, and its tests have `FIRST_S` without
-a mutant, each file an equal share of both: tests that it is not enough for are left out. Runs of one seed draw the
-same mutants as long as there are the same.
+status is 1. There, the tests nearest to a mutant are those that come by the change, the cheapest first, for
+`REST_SECONDS` of CPU time: of all tests `FEW.cases` cases, of each file of tests no more than take `FEW.file_s`
+seconds. Runs of one seed draw the same mutants as long as there are the same.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ import hashlib
 import json
 import multiprocessing
 import random
-import re
 import sys
 import tomllib
 from collections import Counter
@@ -70,14 +68,9 @@ CHECKERS: dict[str, tuple[str, ...]] = {
     "scheduler/memory_check.py": ("test_memory_check",),
 }
 """The tests beside each checker, in tests/ut."""
-ESTIMATES, PLANS = "test_estimates_scale", "test_plans"
-"""Of the times of all kernels: near to each of their families, beside its own tests; of whatever is planned: near to
-each file of scheduler/ that it imports."""
 REST_SCORE = 0.85
-NEAREST = 8  # test files of one file of the rest
-OFTEN = 3  # words of its name in a test's text
-SECONDS, REST_SECONDS = 120, 30  # CPU time of the tests of one mutant
-FIRST_S = 60  # CPU time of a file's tests without a mutant, of the rest
+SECONDS, REST_SECONDS = 120, 60  # CPU time of the tests of one mutant
+FEW = mutant_runs.Few(cases=2, file_s=20)
 
 COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.Lt: (ast.LtE, ast.GtE),
@@ -277,91 +270,16 @@ def equivalent() -> dict[tuple[str, str, str, str, int], str]:
 
 
 def tests_of(root: Path, file: str) -> list[str]:
-    """The tests that are near a file: those beside a checker, else the nearest ones of those that import it, directly
-    or by way of other modules. How far away one is: the number of modules on that way, helpers of the tests not
-    counted, two more where only one of both has `aicore` in its name, two less per word of the file's name that is in
-    the test's, one less where the test's text has such words often. Of those as far away, the ones with the most such
-    words per line come first. `PLANS` and `ESTIMATES` come behind the nearest one."""
+    """The tests beside a checker; of another file all there are: which of them come by a change is seen."""
     if file in CHECKERS:
         return [f"tests/ut/{name}.py" for name in CHECKERS[file]]
-    module = "superkernel." + file.removesuffix(".py").replace("/", ".")
-    words = {*_words(Path(file).stem)}
-    found = []
-    for test, (away, texts) in _tests(root).items():
-        if module in away:
-            named = {*_words(test)}
-            often = sum(texts.get(word, 0) for word in words)
-            far = away[module] + 2 * (("aicore" in module) != ("aicore" in named)) - 2 * len(words & named)
-            found.append((far - (often >= OFTEN), -often / texts.total(), test))
-    nearest = [test for *_, test in sorted(found)]
-    wanted = {PLANS: "scheduler/", ESTIMATES: "scheduler/families/"}
-    more = [test for test, room in wanted.items() if file.startswith(room) and test in nearest[1:]]
-    nearest = [test for test in nearest if test not in more]
-    return [f"tests/ut/{test}.py" for test in (*nearest[:1], *more, *nearest[1:NEAREST])]
-
-
-@cache
-def _tests(root: Path) -> dict[str, tuple[dict[str, int], Counter[str]]]:
-    """By test module of tests/ut: what it imports, with the number of modules on the way there, helpers not counted;
-    and how often its text has each word."""
-    paths = {path.stem: path for folder in ("tests", "tests/ut") for path in (root / folder).glob("*.py")}
-    helpers = {*paths}
-    for folder in ("superkernel", "scheduler", "sync", "codegen"):
-        for path in (root / folder).rglob("*.py"):
-            name = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
-            paths["superkernel." + name.removeprefix("superkernel.")] = path
-    members: dict[str, set[str]] = {}
-    for name in paths:
-        members.setdefault(name.rpartition(".")[0], set()).add(name)
-    imports: dict[str, list[str]] = {}
-
-    def imported(name: str) -> list[str]:
-        if name not in imports:
-            imports[name] = [m for m in _imported(name, paths[name].read_text(), members) if m in paths]
-        return imports[name]
-
-    found = {}
-    for test in helpers:
-        if test.startswith("test_"):
-            away, near = {test: 0}, [test]
-            while near:
-                further: list[str] = []
-                for name in near:  # it grows by the helpers
-                    for other in imported(name):
-                        if other not in away:
-                            away[other] = away[name] + (other not in helpers)
-                            (near if other in helpers else further).append(other)
-                near = further
-            found[test] = away, Counter(_words(paths[test].read_text()))
-    return found
-
-
-def _words(text: str) -> list[str]:
-    """In the singular."""
-    return [word.removesuffix("s") for word in re.findall("[a-z]+", text)]
-
-
-_IMPORT = re.compile(r"^\s*(?:from ([\w.]+) )?import (\([^)]*\)|.*)", re.MULTILINE)
-_BY_NAME = re.compile(r"(?:import_module|KernelTable)\((?:f?\"([\w.]+)|__name__)")
-
-
-def _imported(name: str, text: str, members: Mapping[str, Iterable[str]]) -> Iterator[str]:
-    """The names of modules that a module's text imports, and further ones; of a package whose modules are imported by
-    their names, all of them."""
-    for source, names in _IMPORT.findall(text):
-        for each in re.findall(r"[\w.]+", names):
-            yield f"{source}.{each}" if source else each
-        yield source
-    for package in _BY_NAME.findall(text):
-        yield package
-        yield from members.get(package.rstrip(".") or name, ())
+    return [path.relative_to(root).as_posix() for path in sorted((root / "tests").glob("[us]t/test_*.py"))]
 
 
 def rest(root: Path) -> list[str]:
-    """The files of scheduler/ and codegen/ that some test imports, by way of other modules or not."""
+    """The files of scheduler/ and codegen/ that are no checkers."""
     paths = sorted([*(root / "scheduler").rglob("*.py"), *(root / "codegen").rglob("*.py")])
-    files = [path.relative_to(root).as_posix() for path in paths]
-    return [file for file in files if file not in CHECKERS and tests_of(root, file)]
+    return [file for path in paths if (file := path.relative_to(root).as_posix()) not in CHECKERS]
 
 
 def _draw(made: Sequence[Mutant], number: int | None, seed: int) -> list[Mutant]:
@@ -375,16 +293,15 @@ def _draw(made: Sequence[Mutant], number: int | None, seed: int) -> list[Mutant]
 
 
 def _run(drawn: Sequence[Mutant], jobs: int, **limits: Any) -> Iterator[tuple[Mutant, mutant_runs.Result | str]]:
-    """How it went with each mutant, as results come; of a file whose tests cannot be run, why. With a limit for the
-    first run of the tests, several files share it: as many as can be without fewer jobs. `limits`: as of
+    """How it went with each mutant, as results come; of a file whose tests cannot be run, why. Each file has a process;
+    where few of the tests are wanted, one process has all, so that tests run once. `limits`: as of
     `mutant_runs.run`."""
     of_file: dict[str, list[Mutant]] = {}
     for mutant in drawn:
         of_file.setdefault(mutant.file, []).append(mutant)
     waiting = list(of_file.values())
-    if "first_s" in limits:
-        parts = [{m for mine in waiting[n::jobs] for m in mine} for n in range(min(jobs, len(waiting)))]
-        waiting = [[mutant for mutant in drawn if mutant in part] for part in parts]
+    if "few" in limits:
+        waiting, limits = [list(drawn)], {**limits, "jobs": jobs}
     running: dict[Connection, tuple[Any, list[Mutant]]] = {}
     context = multiprocessing.get_context("fork")
     while waiting or running:
@@ -534,7 +451,7 @@ def main() -> int:
     if arguments.list:
         print("\n".join(map(str, drawn)))
         return bool(stale)
-    limits: dict[str, Any] = {"budget_s": REST_SECONDS, "first_s": FIRST_S} if arguments.rest else {"budget_s": SECONDS}
+    limits: dict[str, Any] = {"budget_s": REST_SECONDS, "few": FEW} if arguments.rest else {"budget_s": SECONDS}
     if arguments.quick:
         limits["budget_s"] = 10
     if arguments.budget:
