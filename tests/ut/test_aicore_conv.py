@@ -20,10 +20,12 @@ from interpret import run_body
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
 from superkernel.ir.body import Role as Use
+from superkernel.registry.records import Policy
+from superkernel.registry.requirement import body_of, parse_requirement
 from superkernel.scheduler.families.aicore import AICORE_KERNELS, depthwise, family_of
 from superkernel.scheduler.families.aicore.base import AicoreKernelType, AicoreTiling, CoreRole
 from superkernel.scheduler.families.aicore.conv import cube_tilings
-from superkernel.scheduler.families.aicore.conv_form import ImageLoad
+from superkernel.scheduler.families.aicore.conv_form import CubeConv, ImageLoad, cube_conv
 from superkernel.scheduler.families.aicore.conv_tiling import ConvTiling, conv_fix
 from superkernel.target.aicore import AicoreTarget, load_target
 from superkernel.target.engines import Engine
@@ -47,6 +49,27 @@ def check(case: ConvCase, dtype: DType = DType.F16, others: int = 1, target: Aic
             "aicore.conv", case.body, case.arrays, case.expected, tiling=tiling, tol=TOLERANCE[dtype], target=target,
             splits=1,
         )  # fmt: skip
+
+
+LIMITS = {
+    "conv(f16[1,16,300,8], const f16[16,16,{n},1]; layout=channels_last)": 255,
+    "conv(f16[1,16,300,8], const f16[16,16,3,3]; strides=(1,{n}), layout=channels_last)": 63,
+    "conv(f16[1,16,600,8], const f16[16,16,2,2]; dilations=({n},1), layout=channels_last)": 255,
+    "conv(f16[1,16,30,8], const f16[16,16,3,3]; pads=({n},0,0,0), layout=channels_last)": 255,
+    "conv(f16[1,16,30,8], const f16[16,16,3,3]; pads=(0,{n},0,0), layout=channels_last)": 255,
+}
+
+
+@pytest.mark.parametrize("text", LIMITS)
+def test_windows_are_as_large_as_the_command_takes_and_no_larger(text: str) -> None:
+    def form(n: int) -> CubeConv:
+        body = body_of(parse_requirement(text.format(n=n), MINI, Policy()))
+        assert body is not None
+        return cube_conv(body)
+
+    assert form(LIMITS[text]).channels == 16
+    with pytest.raises(UnsupportedError, match="beyond the im2col command"):
+        form(LIMITS[text] + 1)
 
 
 SHAPES: list[tuple[Shape, Shape, dict[str, Any]]] = [

@@ -177,6 +177,7 @@ def test_elf_read_back() -> None:
     ]
     assert [s["p_flags"] for s in loaded] == [5, 4, 6]
     table = elf.get_section_by_name(".symtab")
+    assert [s["sh_flags"] for s in elf.iter_sections() if s.name.endswith("tab")] == [0, 0, 0]
     found = {s.name: (s["st_value"], s["st_size"], s["st_shndx"]) for s in table.iter_symbols() if s.name}
     assert set(found) == {s.name for s in image.symbols}
     for symbol in image.symbols:

@@ -119,3 +119,16 @@ def test_tall_tiles_are_preferred_where_weights_are_many(kernel: str, channels: 
     body = convolution((1, channels, side, side), (channels, channels, 3, 3), {"pads": (1, 1, 1, 1)})
     tiling: Any = family_of(kernel).tilings(kernel, body, cpu("avx512"))[0]
     assert (tiling.positions, tiling.vectors) == (8, 2)
+
+
+@pytest.mark.parametrize("tier", ["avx512", "avx2", "plain"])
+@pytest.mark.parametrize("phases", [1, 2, 4])
+def test_vectors_are_kept_beside_all_sums_and_no_longer(tier: str, phases: int) -> None:
+    target = cpu(tier)
+    room = target.vector_registers - scalars_kept(target)
+    for rows in range(1, 9):
+        for vectors in range(1, 5):
+            sums = rows * vectors * phases
+            kept = vectors_kept(Tile(rows, vectors, target.vector_bytes // 4, F32, phases), target)
+            assert kept == 0 or sums + kept <= room
+            assert kept == vectors or sums + kept >= room
