@@ -4,9 +4,9 @@ Model: one process collects the tests and imports the files that mutants change.
 each test once on the code as it is, but for a call ahead of each statement that some mutant changes, and so notes which
 mutants the test comes by, and how long it takes. Then each mutant has a fork of its own, in which the code of the
 changed functions is exchanged; it runs the tests that come by the change, those first that killed the most mutants per
-second so far, until one fails. A test that takes ten times as long as before and some seconds more, in CPU time, fails;
-so does one that needs several GB more memory, and one that hangs: it takes hardly any CPU time for minutes. How busy
-the machine is decides nothing.
+second so far, until one fails that passes on the code as it is. A test that takes ten times as long as before and some
+seconds more, in CPU time, fails; so does one that needs several GB more memory, and one that hangs: it takes hardly any
+CPU time for minutes. How busy the machine is decides nothing.
 
 Where mutants of many files are looked at, the first run has a few cases of each test, and some seconds of each file;
 tests that fail on the code as it is are left out, and told.
@@ -34,7 +34,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -292,15 +292,29 @@ class _Work:
             send((_LEFT_OUT, str(died)))
 
     def _run(self, items: Sequence[pytest.Item], exchanged: Mapping[FunctionType, CodeType]) -> Result:
-        """A mutant, in a fork."""
+        """A mutant, in a fork. A test that fails must pass on the code as it is, in another fork: else it is left out
+        from now on, and the mutant goes on with those behind it."""
         items = sorted(items, key=lambda item: -self.known[item.nodeid].promise)
+        found = Result("", 0, 0)
+        while True:
+            items = [item for item in items if item.nodeid in self.known]
+            result = self.outcome(partial(self._run_exchanged, items, exchanged))
+            found = Result(result.killed_by, found.tests + result.tests, found.seconds + result.seconds)
+            failed = next((item for item in items if item.nodeid == result.killed_by), None)
+            if failed is None or not self.outcome(partial(self._run_exchanged, [failed], {})).killed_by:
+                return found
+            self.known.pop(failed.nodeid, None)
+            items = items[items.index(failed) + 1 :]
 
-        def body(send: Callable[[object], None]) -> None:
-            for function, code in exchanged.items():
-                function.__code__ = code
-            self.run_until_failure(items, send)
-
-        return self.outcome(body)
+    def _run_exchanged(
+        self,
+        items: Sequence[pytest.Item],
+        exchanged: Mapping[FunctionType, CodeType],
+        send: Callable[[object], None],
+    ) -> None:
+        for function, code in exchanged.items():
+            function.__code__ = code
+        self.run_until_failure(items, send)
 
     def _forked(self, body: Callable[[Callable[[object], None]], None]) -> tuple[int, Any]:
         """`forked`, with a folder of its own for what tests write."""
@@ -371,16 +385,23 @@ class _Work:
             if name.split("::")[0] in self.tests[mutant]
         }
 
-        def body(send: Callable[[object], None]) -> None:
+        def body(wanted: Collection[str], code: CodeType | None, send: Callable[[object], None]) -> None:
             def loop(items: Sequence[pytest.Item]) -> None:
-                mine = [item for item in items if item.nodeid in order]
+                mine = [item for item in items if item.nodeid in wanted]
                 self.run_until_failure(sorted(mine, key=lambda item: order[item.nodeid]), send)
 
-            code = compile(mutant.tree(), str(mutant.path), "exec", dont_inherit=True)
-            sys.meta_path.insert(0, _Changed({path: code}))
-            self._pytest(sorted({name.split("::")[0] for name in order}), loop)
+            if code is not None:
+                sys.meta_path.insert(0, _Changed({path: code}))
+            self._pytest(sorted({name.split("::")[0] for name in wanted}), loop)
 
-        return self.outcome(body) if order else before
+        code = compile(mutant.tree(), str(mutant.path), "exec", dont_inherit=True)
+        while order:
+            result = self.outcome(partial(body, order, code))
+            name = result.killed_by
+            if name not in order or not self.outcome(partial(body, {name}, None)).killed_by:
+                return result
+            del order[name]
+        return before
 
 
 @contextlib.contextmanager

@@ -129,6 +129,21 @@ def test_a_mutant_that_tests_pass_is_alive_and_one_that_they_fail_is_not(
     assert (tmp_path / "checker.py").read_text() == CHECKER
 
 
+def test_a_test_that_fails_without_a_mutant_later_on_kills_none(tmp_path: Path) -> None:
+    """It passes once, whatever the code; inside of functions and outside."""
+    (tmp_path / "checker.py").write_text(CHECKER)
+    once = "import checker\nfrom pathlib import Path\n\n\ndef test_once(request):\n    checker.is_few(2)\n"
+    once += f"    with open({str(tmp_path)!r} + '/met', 'a+') as met:\n        met.seek(0)\n"
+    once += "        assert not met.read()\n        met.write('met')\n\n\n"
+    (tmp_path / "test_checker.py").write_text(once + TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\nmarkers = serial\n")
+    made = mutants.mutants(tmp_path, "checker.py")
+    wanted = {"LIMIT = 4": "test_few", "return number >= LIMIT or number < 0": "test_few", "return number < LIMIT": ""}
+    drawn = {m: ["test_checker.py"] for m in made if m.now in wanted}
+    found = {m.now: r.killed_by.rpartition("::")[2] for m, r in mutant_runs.run(tmp_path, drawn, budget_s=60)}
+    assert found == wanted
+
+
 def test_functions_are_exchanged_in_what_was_collected_and_frozen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
