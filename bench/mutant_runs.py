@@ -477,9 +477,9 @@ def _run_once(
     setattr(builtins, _MARK, lambda *numbers: seen.update(numbers))
     for function, code in marked.items():
         function.__code__ = code
-    begin = time.process_time()
+    begin = sum(os.times()[:4])  # that of processes that it started and waited for too
     for item, following in _pairs(items):
-        if time.process_time() - begin > limit_s:
+        if sum(os.times()[:4]) - begin > limit_s:
             break
         seen.clear()
         start = time.process_time()
