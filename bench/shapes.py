@@ -11,20 +11,28 @@ beyond that of the next call with the same length, which is what the length cost
 by the SHA-256 of its bytes. `latency`: of a length that was met, the object against the kernel of that length alone, in
 turns, medians of slices; the ratio is the median over lengths. `held`: bytes of the object with all its kernels,
 against the sum of what each kernel holds alone.
+
+`bucket`: the same with causal attention, whose lengths may be padded, through an object with buckets (powers of two)
+that were compiled ahead. `new_length`: time to the first result of a new length, `over` the calling thread's time
+beyond that of the next call with it: writing the length's graph and proving it; `exact` the same without buckets, where
+the code of these lengths' tiles is known from the first half of the lengths. `latency_ratio`: of a length that was met,
+in its bucket against its own kernel. `equal`: the share of lengths whose results have the same bits, and `apart` the
+largest difference of the others, relative to the largest value.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import hashlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import mean, median
-from time import perf_counter_ns, thread_time_ns
+from time import perf_counter_ns, sleep, thread_time_ns
 from typing import Any
 
 import numpy as np
@@ -33,16 +41,19 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 ROUNDS, SLICE_NS = 7, 4_000_000
 COMPARED = 12  # lengths whose latency is compared
+IN_BUCKETS = 24  # lengths that are run in buckets too
 THREADS = 2
 
 
 @dataclass(frozen=True)
 class Model:
-    """An encoder with post-norm layers on embeddings [1, tokens, width]; weights are made once, and read-only."""
+    """An encoder with post-norm layers on embeddings [1, tokens, width]; weights are made once, and read-only.
+    `causal`: places see none behind them."""
 
     layers: int
     width: int
     heads: int
+    causal: bool = False
 
     def weights(self) -> dict[str, Array]:
         """By name, [inputs, outputs]; vectors have one row."""
@@ -79,7 +90,7 @@ class Model:
                 q, k, v = (
                     dense(x, f"{i}.{name}").reshape(1, tokens, heads, size).transpose(0, 2, 1, 3) for name in "qkv"
                 )
-                mixed = b.attention(q, k, v).transpose(0, 2, 1, 3).reshape(1, tokens, self.width)
+                mixed = b.attention(q, k, v, causal=self.causal).transpose(0, 2, 1, 3).reshape(1, tokens, self.width)
                 x = b.rms_norm(dense(mixed, f"{i}.o") + x, b.constant(weights[f"{i}.norm1"]), epsilon=1e-5)
                 inner = dense(b.gelu(dense(x, f"{i}.up")), f"{i}.down")
                 x = b.rms_norm(inner + x, b.constant(weights[f"{i}.norm2"]), epsilon=1e-5)
@@ -168,6 +179,43 @@ def latency(model: Model, lengths: list[int], longest: int) -> dict[str, Any]:
     return {"latency": found}
 
 
+def in_buckets(model: Model, lengths: list[int], longest: int) -> dict[str, Any]:
+    """ms of first calls with a length, in buckets and without, of the second half of the lengths; ns of later ones."""
+    import superkernel as sk
+
+    source, dims = replace(model, causal=True).source(), {"tokens": (1, longest)}
+    sizes = [1 << power for power in range(4, longest.bit_length()) if 1 << power < longest] + [longest]
+    kernel = sk.compile_dynamic(source, dims, threads=THREADS, buckets={"tokens": sizes})
+    exact = sk.compile_dynamic(source, dims, threads=THREADS)
+    kernel.prepare(*({"tokens": size} for size in sizes))
+    found: dict[str, list[float]] = {name: [] for name in ("new_ms", "over_ms", "exact_ms", "ratio", "apart")}
+    chosen = list(dict.fromkeys(lengths))[:IN_BUCKETS]
+    for place, tokens in enumerate(chosen):
+        x = model.given(tokens)
+        ours, new_ms, over_ms = _first(kernel, x)
+        theirs, exact_ms, _ = _first(exact, x)
+        found["apart"].append(float(np.abs(ours - theirs).max() / np.abs(theirs).max()))
+        if place >= len(chosen) // 2:
+            rounds = [[_slice(call, x) for call in (kernel, exact)] for _ in range(ROUNDS)]
+            in_bucket, alone = (median(times) for times in zip(*rounds, strict=True))
+            for name, figure in (("new_ms", new_ms), ("over_ms", over_ms), ("exact_ms", exact_ms)):
+                found[name].append(figure)
+            found["ratio"].append(in_bucket / alone)
+    return {"buckets": found}
+
+
+def _first(kernel: Any, x: Array) -> tuple[Array, float, float]:
+    """The result, ms until it was there, and ms of the calling thread beyond those of the next call."""
+    gc.collect()
+    sleep(0.2)  # what earlier calls left to be done in the background
+    start, start_cpu = perf_counter_ns(), thread_time_ns()
+    result: Array = kernel(x)
+    new, new_cpu = perf_counter_ns() - start, thread_time_ns() - start_cpu
+    start_cpu = thread_time_ns()
+    kernel(x)
+    return result, new / 1e6, (new_cpu - (thread_time_ns() - start_cpu)) / 1e6
+
+
 def _slice(call: Any, x: Array) -> float:
     """Median ns of calls back to back for a while."""
     times, end = [], perf_counter_ns() + SLICE_NS
@@ -196,7 +244,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     for name, default in (("calls", 1000), ("longest", 512), ("layers", 6), ("width", 384), ("heads", 12)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--part", choices=("dynamic", "fresh", "latency"), help=argparse.SUPPRESS)
+    parser.add_argument("--part", choices=("dynamic", "fresh", "latency", "buckets"), help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.quick:
         asked.calls, asked.longest, asked.layers, asked.width, asked.heads = 12, 48, 2, 96, 4
@@ -207,6 +255,7 @@ def main() -> int:
             "dynamic": lambda: dynamic(model, lengths, asked.longest),
             "fresh": lambda: fresh(model, lengths),
             "latency": lambda: latency(model, lengths, asked.longest),
+            "buckets": lambda: in_buckets(model, lengths, asked.longest),
         }
         print(json.dumps(parts[asked.part]()))
         return 0
@@ -215,6 +264,7 @@ def main() -> int:
         again = in_process("dynamic", asked, cache)
         alone = in_process("fresh", asked, cache)["results"]
         times = in_process("latency", asked, cache)["latency"]
+        padded = in_process("buckets", asked, cache)["buckets"]
     equal = sum(cold["results"][n] == again["results"][n] == result for n, result in alone.items())
     figures = {
         "calls": asked.calls,
@@ -229,11 +279,18 @@ def main() -> int:
         "latency_ratio": median(ours / theirs for ours, theirs in times.values()),
         "held_bytes": cold["held"],
         "held_alone_bytes": cold["held_alone"],
+        "bucket_new_length_ms": median(padded["new_ms"]),
+        "bucket_new_length_most_ms": max(padded["new_ms"]),
+        "bucket_new_length_over_cpu_ms": median(padded["over_ms"]),
+        "bucket_new_length_exact_ms": median(padded["exact_ms"]),
+        "bucket_latency_ratio": median(padded["ratio"]),
+        "bucket_equal": sum(apart == 0 for apart in padded["apart"]) / len(padded["apart"]),
+        "bucket_apart": max(padded["apart"]),
     }
     if asked.json:
         print(json.dumps(figures))
     else:
-        print("\n".join(f"{name:27} {value:,.4g}" for name, value in figures.items()))
+        print("\n".join(f"{name:30} {value:,.4g}" for name, value in figures.items()))
     return 0 if equal == len(alone) else 1
 
 

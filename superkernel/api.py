@@ -133,6 +133,7 @@ def compile_dynamic(
     options: Options | Mapping[str, Any] | None = None,
     *,
     constants: Mapping[str, Any] | None = None,
+    buckets: Mapping[str, Sequence[int]] | None = None,
 ) -> DynamicKernel:
     """One kernel object for sizes that change from call to call: `DynamicKernel`.
 
@@ -140,6 +141,10 @@ def compile_dynamic(
         keyword and returns a graph, in any form that `compile` takes; the extents of its inputs must grow evenly.
     dims: least and largest size of each dimension; (n, n) fixes one.
     target, threads, options, constants: as of `compile`.
+    buckets: rising sizes of dimensions, {"seq": (32, 64, 128)}. A call whose sizes there is no kernel for is run by
+        that of the least ones listed that hold them: inputs are padded, results cut. Sizes beyond the last one listed,
+        and dimensions without a list, are compiled as they are. UnsupportedError where it is not proved that results
+        are the same whatever padding holds: here for a sample of each dimension, and by the first call of other sizes.
 
     Nothing is compiled yet. Raises InputError, FileFormatError, GraphError, UnsupportedError, MachineError."""
     from superkernel.compilation.pipeline import compile_graph
@@ -154,7 +159,9 @@ def compile_dynamic(
     def make(graph: Graph, states: Mapping[str, NDArray[Any]], later: Later) -> Kernel:
         return kernel_of(compile_graph(graph, found, chosen, backend, threads=count, later=later), states)
 
-    return DynamicKernel(dynamic_source(model, _checked_ranges(dims), constants=constants), make)
+    ranges = _checked_ranges(dims)
+    listed = _checked_buckets(buckets, ranges)
+    return DynamicKernel(dynamic_source(model, ranges, constants=constants), make, listed)
 
 
 def from_pretrained(
@@ -325,6 +332,33 @@ def _checked_ranges(dims: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int,
             wrong.append(Violation("not a range", f"dimension {name!r}", "(least, largest), 1 or more", repr(pair)))
         else:
             checked[name] = sizes[0], sizes[1]
+    raise_all(InputError, wrong)
+    return checked
+
+
+def _checked_buckets(
+    buckets: Mapping[str, Sequence[int]] | None, ranges: Mapping[str, tuple[int, int]]
+) -> dict[str, tuple[int, ...]]:
+    """Sizes of buckets by dimension. Raises InputError with all that are none."""
+    if not isinstance(buckets, Mapping | None):
+        raise InputError("buckets is not a mapping", expected="{name: (size, ...)}", found=type(buckets).__name__)
+    checked: dict[str, tuple[int, ...]] = {}
+    wrong = []
+    for name, listed in (buckets or {}).items():
+        sizes, where = _sizes(listed), f"buckets of {name!r}"
+        if name not in ranges:
+            wrong.append(
+                Violation(f"no dimension {name!r}", where, ", ".join(ranges), hint=did_you_mean([name], ranges))
+            )
+        elif (
+            not sizes
+            or list(sizes) != sorted(set(sizes))
+            or not ranges[name][0] <= sizes[0] <= sizes[-1] <= ranges[name][1]
+        ):
+            low, high = ranges[name]
+            wrong.append(Violation("not sizes of buckets", where, f"rising sizes, {low} to {high}", repr(listed)))
+        else:
+            checked[name] = sizes
     raise_all(InputError, wrong)
     return checked
 

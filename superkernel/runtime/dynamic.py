@@ -10,6 +10,9 @@ what compiling made: a thread does both when no new sizes have come for a while,
 interpreter with whoever compiles, or when more than LATER_MAX such things wait. A process that ends waits for it. While
 new sizes come one after the other, every RESTED_MAX-th call waits for the garbage collector.
 
+With *buckets* (`buckets.py`), calls with new sizes are run by kernels of larger ones instead, where that is proved to
+change nothing.
+
 States (a KV cache) belong to the object: all its kernels work on the same arrays, one at a time, so that what they hold
 survives a change of sizes. So no state's type or initial contents may depend on the sizes.
 """
@@ -31,6 +34,7 @@ from superkernel.core.collection import Rest, paused
 from superkernel.core.errors import InputError, SuperKernelError, UnsupportedError, Violation, raise_all
 from superkernel.frontends.dynamic import DynamicInput, DynamicSource, Ranges, sizes_of
 from superkernel.ir.graph import Graph
+from superkernel.runtime.buckets import Bucket, Buckets, BucketSizes, Sizes
 from superkernel.runtime.inputs import bind_arguments, inputs_given
 from superkernel.runtime.kernel import Array, Kernel
 from superkernel.runtime.result import RunReport, RunResult
@@ -51,11 +55,13 @@ class DynamicKernel:
     """See the module docstring. Made by `superkernel.compile_dynamic`. Several threads may call it.
 
     Call: `kernel(*arrays, **named)`; the arrays' shapes tell the sizes, which must lie in their ranges, else
-    InputError. The first call with new sizes compiles."""
+    InputError. The first call with new sizes compiles, unless there is a kernel of their bucket."""
 
-    def __init__(self, source: DynamicSource, make: Make) -> None:
+    def __init__(self, source: DynamicSource, make: Make, buckets: BucketSizes | None = None) -> None:
         self._source, self._make = source, make
-        self._kernels: OrderedDict[tuple[int, ...], Kernel] = OrderedDict()
+        self._buckets = Buckets(source, buckets) if buckets else None
+        self._kernels: OrderedDict[tuple[Sizes, bool], Kernel] = OrderedDict()
+        """By sizes, and whether only a bucket can use it."""
         self._kernels_max = KERNELS_MAX
         self._bytes_max: int | None = None
         self._lock = Lock()  # of the kernels that there are
@@ -66,7 +72,7 @@ class DynamicKernel:
         self._made_s = 0.0  # when the last kernel was there
         self._rest: Rest | None = None  # of the garbage collector
         self._rested = 0  # kernels that were made since it began
-        self._met: dict[tuple[Any, ...] | None, tuple[int, ...]] = {}  # sizes by the shapes of a call
+        self._met: dict[tuple[Any, ...] | None, Sizes] = {}  # sizes by the shapes of a call
         self._initial: Mapping[str, Array] | None = None  # of states, by the first graph
         self._reset: Mapping[str, Array] = {}  # the same, by the first kernel
         self._states: dict[str, Array] = {}
@@ -118,13 +124,14 @@ class DynamicKernel:
 
     @property
     def compiled(self) -> list[dict[str, int]]:
-        """The sizes that there is a kernel for; those used last come last."""
+        """The sizes that there is a kernel for, those of buckets too; those used last come last."""
         with self._lock:
-            return [dict(zip(self.dims, sizes, strict=True)) for sizes in self._kernels]
+            return [dict(zip(self.dims, sizes, strict=True)) for sizes, _ in self._kernels]
 
     def at(self, **sizes: int) -> Kernel:
-        """The kernel for given sizes, compiled where there is none: to compile ahead, to report, explain, save. Raises
-        InputError, and what compiling raises."""
+        """The kernel for given sizes and no others, compiled where there is none: to compile ahead, to report, explain,
+        save. Calls of these sizes use it from then on, whatever buckets there are. Raises InputError, and what
+        compiling raises."""
         kernel = self._at(self._checked(sizes))
         self._do_now()
         return kernel
@@ -132,19 +139,20 @@ class DynamicKernel:
     def prepare(self, *sizes: Mapping[str, int], wait: bool = True) -> None:
         """Compile for several choices of sizes, one after the other. Without `wait` in the background: calls go on
         meanwhile, and one that needs what is being compiled waits for it. What goes wrong there is raised by the call
-        that needs it; a process that ends compiles no further. Raises InputError, and with `wait` as `at` does."""
+        that needs it; a process that ends compiles no further. Sizes of a bucket make its kernel, others their own.
+        Raises InputError, and with `wait` as `at` does."""
         chosen = [self._checked(each) for each in sizes]
         if wait:
             for each in chosen:
-                self._at(each)
+                self._at(each, self._bucket(each, each))
                 self._do_now()
         elif chosen:
             self._submit(self._prepare, chosen)
 
-    def _prepare(self, chosen: Sequence[tuple[int, ...]]) -> None:
+    def _prepare(self, chosen: Sequence[Sizes]) -> None:
         """Compile the first in the background, then the others: an executor takes no more when the process ends."""
         with suppress(SuperKernelError):
-            self._at(chosen[0])
+            self._at(chosen[0], self._bucket(chosen[0], chosen[0]))
             self._do_now()
         if chosen[1:]:
             self._submit(self._prepare, chosen[1:])
@@ -212,7 +220,7 @@ class DynamicKernel:
         with paused():
             work()
 
-    def _checked(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    def _checked(self, sizes: Mapping[str, int]) -> Sizes:
         """Sizes in the dimensions' order. Raises InputError."""
         wrong = [Violation(f"no dimension {n!r}", expected=", ".join(self.dims)) for n in sizes if n not in self.dims]
         chosen = {**{name: low for name, (low, high) in self.dims.items() if low == high}, **sizes}
@@ -243,8 +251,13 @@ class DynamicKernel:
             sizes = self._sizes(bound)
             if shapes is not None:
                 self._met = {**self._met, shapes: sizes} if len(self._met) < MET_MAX else {shapes: sizes}
-        kernel = self._at(sizes)
+        bucket = None if self._buckets is None or self._found(sizes) else self._bucket(sizes)
         try:
+            if bucket is not None:
+                fit, kernel = bucket.fit(sizes), self._at(bucket.sizes, bucket)
+                with self._turn:
+                    return bucket.call(kernel, fit, sizes, dict(zip(self.inputs, args, strict=True)))
+            kernel = self._at(sizes)
             with self._turn:
                 return kernel(*args)
         finally:
@@ -252,15 +265,21 @@ class DynamicKernel:
                 self._do_later()
 
     def run(self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, **named: Any) -> RunResult[RunReport]:
-        """Run once and return outputs by name: `Kernel.run` of the kernel for the inputs' shapes. Inputs: a mapping, a
-        list, or by keyword."""
+        """Run once and return outputs by name: `Kernel.run` of the kernel for the inputs' shapes, or of their bucket.
+        Inputs: a mapping, a list, or by keyword."""
         given = inputs_given(inputs, named)
         if isinstance(given, Mapping):
             bound = bind_arguments(self.inputs, (), given)
         else:
             bound = bind_arguments(self.inputs, given or (), {})
-        kernel = self._at(self._sizes(bound))
+        sizes = self._sizes(bound)
+        bucket = None if self._buckets is None or self._found(sizes) else self._bucket(sizes)
         try:
+            if bucket is not None:
+                fit, kernel = bucket.fit(sizes), self._at(bucket.sizes, bucket)
+                with self._turn:
+                    return bucket.run(kernel, fit, sizes, bound)
+            kernel = self._at(sizes)
             with self._turn:
                 return kernel.run(bound)
         finally:
@@ -271,21 +290,30 @@ class DynamicKernel:
         ranges = ", ".join(f"{name} {low} to {high}" for name, (low, high) in self.dims.items())
         return f"<DynamicKernel: {ranges}; {len(self._kernels)} compiled>"
 
-    def _sizes(self, bound: Mapping[str, Any]) -> tuple[int, ...]:
+    def _sizes(self, bound: Mapping[str, Any]) -> Sizes:
         """What the shapes of inputs tell. Raises InputError."""
         sizes = sizes_of(self._source, {name: np.shape(value) for name, value in bound.items()})
         return tuple(sizes[name] for name in self.dims)
 
-    def _at(self, sizes: tuple[int, ...]) -> Kernel:
-        found = self._found(sizes)
+    def _bucket(self, sizes: Sizes, of: Sizes | None = None) -> Bucket | None:
+        """The bucket for calls of these sizes, where there is one and it has the sizes `of`."""
+        if self._buckets is None:
+            return None
+        held = self._buckets.holding(sizes)
+        return None if held is None or of not in (None, held) else self._buckets.at(held)
+
+    def _at(self, sizes: Sizes, bucket: Bucket | None = None) -> Kernel:
+        """The kernel for these sizes, or, of the same ones, that of a bucket."""
+        key = sizes, bucket is not None and bucket.is_guarded
+        found = self._found(*key)
         if found is not None:
             return found
         with self._making:
-            found = self._found(sizes)
+            found = self._found(*key)
             if found is not None:
                 return found
             with paused():
-                graph = self._source.load(dict(zip(self.dims, sizes, strict=True)))
+                graph = self._source.load(dict(zip(self.dims, sizes, strict=True))) if bucket is None else bucket.graph
                 self._check_states(graph)
                 kernel = self._make(graph, self._states, self._later.append)
                 self._go_on_resting()
@@ -294,16 +322,16 @@ class DynamicKernel:
                 self._states.update(kernel.states)
                 self._turn = RLock() if self._states else nullcontext()
             with self._lock:
-                self._kernels[sizes] = kernel
+                self._kernels[key] = kernel
                 self._shrink()
             self._made_s = monotonic()
             return kernel
 
-    def _found(self, sizes: tuple[int, ...]) -> Kernel | None:
+    def _found(self, sizes: Sizes, guarded: bool = False) -> Kernel | None:
         with self._lock:
-            kernel = self._kernels.get(sizes)
+            kernel = self._kernels.get((sizes, guarded))
             if kernel is not None:
-                self._kernels.move_to_end(sizes)
+                self._kernels.move_to_end((sizes, guarded))
             return kernel
 
     def _check_states(self, graph: Graph) -> None:
@@ -324,13 +352,15 @@ class DynamicKernel:
         while len(self._kernels) > self._kernels_max or (
             self._bytes_max is not None and len(self._kernels) > 1 and self._held() > self._bytes_max
         ):
-            self._kernels.popitem(last=False)
+            (sizes, _), _ = self._kernels.popitem(last=False)
+            if self._buckets is not None:
+                self._buckets.forget(sizes)
 
     def _held(self) -> int:
         held: dict[Hashable, int] = owners(self._states.values())
         for kernel in self._kernels.values():
             held |= kernel.held()
-        return sum(held.values())
+        return sum(held.values()) + (0 if self._buckets is None else self._buckets.nbytes)
 
 
 def _shapes(values: Sequence[Any]) -> tuple[tuple[int, ...], ...] | None:

@@ -1,0 +1,1 @@
+"""The proof that padding the inputs of a graph changes nothing of its results."""

@@ -1,0 +1,185 @@
+"""Whether a graph of larger sizes computes, from padded inputs, what the graph of the sizes asked for computes.
+
+Model: the two graphs are walked side by side. Of each value it is established where its elements lie in its padded
+counterpart (`places.py`), node by node, by what the operator says (`rules.py`). The claim about a value: each element
+is computed from equal elements in the same way as the one at its place, whatever the padding of inputs holds. For
+inputs it holds by the way they are padded, behind the end of each axis; for constants and states their bytes are
+compared; of results it must follow that every element lies where it would without padding. A value of which the claim
+is not known is no error before a result needs it: the error then names the node where it was lost first.
+
+It takes no time that grows with the tensors, constants that are not the same arrays aside, so it is made anew for every
+choice of sizes.
+
+What it does not say: that sums are added up in the same order. That is the kernels' business, whose code goes by the
+same blocks for all sizes (docs/shapes.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from superkernel.core.arrays import same_contents
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import UnsupportedError, Violation, raise_all
+from superkernel.core.tensor import TensorType
+from superkernel.ir.graph import Graph, Node
+from superkernel.padding.places import unmoved
+from superkernel.padding.rules import PaddedNode, PaddedValue, apply_rule
+
+Guards: TypeAlias = Mapping[str, int]
+"""Node of attention in the padded graph -> keys that count; the values of all others must be made 0."""
+
+
+def proved(graph: Graph, padded: Graph) -> Guards:
+    """Holds where it returns: results of `padded`, with inputs padded behind the end of each axis, begin with those of
+    `graph`, if values are guarded as it says. Raises UnsupportedError with every result of which this is not known."""
+    if _outline(graph) != _outline(padded):
+        found = f"{len(graph.nodes)} and {len(padded.nodes)} nodes"
+        what = "the graph is another one for other sizes"
+        expected = "the same operators, inputs, states and outputs"
+        raise UnsupportedError(what, location=f"graph {graph.name!r}", expected=expected, found=found)
+    return _Proof(graph, padded).guards()
+
+
+def _outline(graph: Graph) -> list[object]:
+    nodes = [(node.op, len(node.inputs), len(node.outputs)) for node in graph.nodes]
+    return [nodes, list(graph.inputs), sorted(graph.states), len(graph.outputs)]
+
+
+class _Proof:
+    def __init__(self, graph: Graph, padded: Graph) -> None:
+        self.graph, self.padded = graph, padded
+        self.counterparts = {name: name for name in (*graph.inputs, *graph.states)}
+        self.known: dict[str, PaddedValue] = {}
+        self.lost: dict[str, Violation] = {}
+        self.found: dict[str, int] = {}
+        self.constants: dict[tuple[str, str], PaddedValue | Violation] = {}
+
+    def guards(self) -> Guards:
+        for name, kind in self.graph.inputs.items():
+            self.begin(name, kind, self.padded.inputs.get(name))
+        for name in self.graph.states:
+            self.begin_state(name)
+        for node, other in zip(self.graph.nodes, self.padded.nodes, strict=True):
+            self.visit(node, other)
+        wrong = [self.checked(*both) for both in zip(self.graph.outputs, self.padded.outputs, strict=True)]
+        for state in self.graph.states:
+            wrong.append(self.checked(*(g.updates.get(state, state) for g in (self.graph, self.padded)), whole=True))
+        raise_all(UnsupportedError, list(dict.fromkeys(each for each in wrong if each is not None)))
+        return self.found
+
+    def begin(self, name: str, kind: TensorType, padded: TensorType | None) -> None:
+        pair = _behind(kind, padded)
+        if pair is None:
+            what = "an input that cannot be padded behind its end"
+            self.lost[name] = Violation(what, f"input {name!r}", f"{kind} or more", str(padded))
+        else:
+            self.known[name] = pair
+
+    def begin_state(self, name: str) -> None:
+        kind, padded = self.graph.types[name], self.padded.types.get(name)
+        if name in self.padded.states and kind == padded:
+            self.known[name] = PaddedValue(kind.shape, kind.shape, tuple(map(unmoved, kind.shape)))
+        else:
+            what = "a state whose type depends on the sizes"
+            self.lost[name] = Violation(what, f"state {name!r}", str(kind), str(padded))
+
+    def visit(self, node: Node, other: Node) -> None:
+        self.counterparts.update(zip(node.outputs, other.outputs, strict=True))
+        where = f"node {node.name!r} ({node.op})"
+        kinds, padded_kinds = self.graph.output_types(node), self.padded.output_types(other)
+        if all(kind.size == 0 for kind in kinds):
+            for value, kind, padded in zip(node.outputs, kinds, padded_kinds, strict=True):
+                self.begin(value, kind, padded)
+            return
+        operands: list[PaddedValue | None] = []
+        for mine, theirs in zip(node.inputs, other.inputs, strict=True):
+            found = self.operand(mine, theirs, where)
+            if isinstance(found, Violation):
+                self.lost.update(dict.fromkeys(node.outputs, found))
+                return
+            operands.append(found)
+        definition = self.graph.definition(node)
+        try:
+            if [(k.dtype, k.rank) for k in kinds] != [(k.dtype, k.rank) for k in padded_kinds]:
+                raise UnsupportedError("the type of its results changes with the sizes")
+            result = apply_rule(PaddedNode(definition, tuple(operands), node.attrs, other.attrs, kinds, padded_kinds))
+        except UnsupportedError as error:
+            self.lost.update(dict.fromkeys(node.outputs, error.violations[0].within(where)))
+            return
+        if result.guarded_keys:
+            self.found[other.name] = result.guarded_keys
+        for value, kind, padded, places in zip(node.outputs, kinds, padded_kinds, result.places, strict=True):
+            self.known[value] = PaddedValue(kind.shape, padded.shape, places)
+
+    def operand(self, name: str | None, padded: str | None, where: str) -> PaddedValue | Violation | None:
+        """What is known of an operand; a violation where it is not the same in both graphs."""
+        if name is None or padded is None:
+            return None if name is padded else Violation("an operand is there for some sizes only", where)
+        if name in self.graph.constants and padded in self.padded.constants:
+            if (name, padded) not in self.constants:
+                self.constants[name, padded] = self.constant(name, padded)
+            return self.constants[name, padded]
+        if self.counterparts.get(name) != padded:
+            return Violation("it reads another value for other sizes", where, str(padded), name)
+        return self.lost.get(name) or self.known[name]
+
+    def constant(self, name: str, padded: str) -> PaddedValue | Violation:
+        small, large = self.graph.constants[name], self.padded.constants[padded]
+        pair = _behind(self.graph.types[name], self.padded.types[padded])
+        if pair is None or not _begins_with(large, small):
+            return Violation("a constant that changes with the sizes", f"constant {name!r}")
+        return replace(pair, constant=small)
+
+    def checked(self, name: str, padded: str, *, whole: bool = False) -> Violation | None:
+        """What is wrong with a result or, `whole`, with a state's next contents."""
+        found = self.operand(name, padded, f"output {name!r}")
+        if isinstance(found, Violation) or found is None:
+            return found
+        if whole and not found.all_whole:
+            return Violation("a state takes up what may be padding", f"value {name!r}")
+        if not all(map(found.is_unmoved, range(found.rank))):
+            return Violation("its elements lie between those of the padding", f"output {name!r}")
+        return None
+
+
+def _behind(kind: TensorType, padded: TensorType | None) -> PaddedValue | None:
+    """Of a tensor that is padded behind the end of each axis; None where it is not."""
+    if padded is None or (kind.dtype, kind.rank) != (padded.dtype, padded.rank):
+        return None
+    if any(a > b for a, b in zip(kind.shape, padded.shape, strict=True)):
+        return None
+    return PaddedValue(kind.shape, padded.shape, tuple(map(unmoved, kind.shape)))
+
+
+def _begins_with(large: NDArray[Any], small: NDArray[Any]) -> bool:
+    return same_contents(small, large[tuple(slice(extent) for extent in small.shape)])
+
+
+def guarded(padded: Graph, guards: Guards) -> tuple[Graph, dict[str, str]]:
+    """The graph of the larger sizes with values guarded: for each number of keys one more input, bool [keys, 1], says
+    which of them count. And that input by node."""
+    if not guards:
+        return padded, {}
+    inputs, constants = dict(padded.inputs), dict(padded.constants)
+    asked: dict[str, str] = {}
+    nodes: list[Node] = []
+    for node in padded.nodes:
+        if node.name not in guards:
+            nodes.append(node)
+            continue
+        value = node.inputs[2]
+        assert value is not None, "attention has values"
+        kind = padded.types[value]
+        counts, zero, kept = f"{kind.shape[2]} keys that count", f"0 {kind.dtype.value}", f"guarded {node.name}"
+        inputs[counts] = TensorType(DType.BOOL, (kind.shape[2], 1))
+        constants[zero] = np.zeros((), kind.dtype.numpy)
+        asked[node.name] = counts
+        nodes.append(Node(kept, "where", (counts, value, zero), (kept,), scope=node.scope))
+        nodes.append(replace(node, inputs=(*node.inputs[:2], kept, *node.inputs[3:])))
+    return padded.rebuilt(nodes, inputs=inputs, constants=constants), asked

@@ -1,0 +1,508 @@
+"""What operators do to the places of elements: one rule per operator or family.
+
+Model: an operator is applied twice, to tensors and to their padded counterparts. Its inputs are `PaddedValue`s: it is
+known that each element of the tensor equals the one at its place in the padded tensor, whatever the rest holds. A rule
+says where the elements of the results lie, or raises UnsupportedError, in plain words, where they need not be the same.
+It may go by what results are computed from, never by what padding holds.
+
+An operator without a rule of its own is the same function of the same operands where nothing is padded; else it is
+refused. That is right for whatever operator comes.
+
+One thing rests on padding: a weight of 0 hides a value only if that is finite. So attention whose keys are padded asks
+for a *guard*: the values in the padding must be made 0 (`proof.guarded`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeAlias
+
+from numpy.typing import NDArray
+
+from superkernel.core.errors import UnsupportedError
+from superkernel.core.tensor import TensorType
+from superkernel.ops.common import axis_of, get, get_floats, get_ints
+from superkernel.ops.opdef import Attrs, Family, OpDef
+from superkernel.ops.reduce import reduced_axes
+from superkernel.ops.views import slice_ranges
+from superkernel.padding.places import Places, coalesced, reshaped, unmoved
+
+Shape: TypeAlias = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedValue:
+    """A tensor and the padded one: extents of both and, per axis, where the elements lie. `constant`: its contents,
+    where they are known."""
+
+    shape: Shape
+    padded: Shape
+    places: tuple[Places, ...]
+    constant: NDArray[Any] | None = None
+
+    @property
+    def rank(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    def is_whole(self, axis: int) -> bool:
+        """Whether the axis has no padding."""
+        extent = self.shape[axis]
+        return extent == self.padded[axis] and self.places[axis] == unmoved(extent)
+
+    def is_unmoved(self, axis: int) -> bool:
+        """Whether padding, if any, lies behind the end of the axis."""
+        return self.places[axis] == unmoved(self.shape[axis])
+
+    @property
+    def all_whole(self) -> bool:
+        """Whether nothing of it is padded."""
+        return all(self.is_whole(axis) for axis in range(self.rank))
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it is one value, in both."""
+        return all(extent == 1 for extent in (*self.shape, *self.padded))
+
+    def axes(self, *chosen: int) -> PaddedValue:
+        """Of some axes, in this order: what an operator asks of them alone."""
+        shape, padded = tuple(self.shape[a] for a in chosen), tuple(self.padded[a] for a in chosen)
+        return PaddedValue(shape, padded, tuple(self.places[a] for a in chosen))
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedNode:
+    """A node of both graphs. Attributes and results' types: of the graph, and of the padded one."""
+
+    definition: OpDef
+    inputs: tuple[PaddedValue | None, ...]
+    attrs: Attrs
+    padded_attrs: Attrs
+    outputs: tuple[TensorType, ...]
+    padded_outputs: tuple[TensorType, ...]
+
+    def input(self, index: int) -> PaddedValue:
+        """One that must be there."""
+        found = self.inputs[index]
+        assert found is not None
+        return found
+
+    def optional(self, index: int) -> PaddedValue | None:
+        """One that need not be there."""
+        return self.inputs[index] if index < len(self.inputs) else None
+
+    def same_attrs(self, *but: str) -> None:
+        """Refuse where attributes hang on the sizes, but for some."""
+        for name, value in self.attrs.items():
+            if name not in but and value != self.padded_attrs[name]:
+                refuse(f"attribute {name!r} changes with the sizes", f"{self.padded_attrs[name]!r}", f"{value!r}")
+
+    def axis(self, rank: int) -> int:
+        """The attribute `axis`, counted from the front."""
+        return axis_of(get(self.attrs, "axis", int), rank)
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedResult:
+    """Places of each result, per axis. `guarded_keys`: values of so many keys count, the others must be made 0."""
+
+    places: list[tuple[Places, ...]]
+    guarded_keys: int = 0
+
+
+Rule: TypeAlias = Callable[[PaddedNode], PaddedResult]
+
+
+def refuse(reason: str, expected: str = "", found: str = "") -> NoReturn:
+    """What makes results differ, in plain words."""
+    raise UnsupportedError(reason, expected=expected, found=found)
+
+
+def apply_rule(step: PaddedNode) -> PaddedResult:
+    """Where the results' elements lie. Raises UnsupportedError, without location."""
+    definition = step.definition
+    rule = _RULES.get(definition.name) or _FAMILIES.get(definition.family, _whole)
+    return rule(step)
+
+
+def whole_axes(pair: PaddedValue, axes: Collection[int], what: str) -> None:
+    """Refuse where one of the axes is padded. `what` the operator does along it."""
+    for axis in axes:
+        if not pair.is_whole(axis):
+            found = f"{pair.shape[axis]} padded to {pair.padded[axis]}"
+            refuse(f"it {what}, and that axis is padded", f"axis {axis % pair.rank} as it is", found)
+
+
+def _places(pairs: Sequence[PaddedValue | None], shape: Shape, padded: Shape) -> tuple[Places, ...]:
+    """Of what is broadcast to a shape, in both graphs."""
+    found = []
+    for back in range(len(shape), 0, -1):
+        extents = shape[-back], padded[-back]
+        places: Places | None = None
+        for pair in pairs:
+            if pair is None or pair.rank < back or (pair.shape[-back], pair.padded[-back]) == (1, 1):
+                continue
+            if (pair.shape[-back], pair.padded[-back]) != extents:
+                refuse("an operand is repeated along an axis for some sizes only")
+            if places is not None and places != pair.places[-back]:
+                refuse("its operands are padded in different places")
+            places = pair.places[-back]
+        if places is None and extents[0] > extents[1]:
+            refuse("an extent shrinks where sizes grow", f"at least {extents[0]}", str(extents[1]))
+        found.append(unmoved(extents[0]) if places is None else places)
+    return tuple(found)
+
+
+def _result(step: PaddedNode, pairs: Sequence[PaddedValue | None]) -> PaddedResult:
+    """One result, whose axes are those that the operands broadcast to."""
+    return PaddedResult([_places(pairs, step.outputs[0].shape, step.padded_outputs[0].shape)])
+
+
+def _whole(step: PaddedNode) -> PaddedResult:
+    """Any operator: the same function of the same operands."""
+    step.same_attrs()
+    for pair in step.inputs:
+        if pair is not None:
+            whole_axes(pair, range(pair.rank), "may mix all elements of its operands")
+    return PaddedResult([tuple(map(unmoved, kind.shape)) for kind in step.outputs])
+
+
+def _rest_whole(step: PaddedNode, first: int = 1) -> None:
+    for pair in step.inputs[first:]:
+        if pair is not None:
+            whole_axes(pair, range(pair.rank), "gives what every result is computed with")
+
+
+def _pointwise(step: PaddedNode) -> PaddedResult:
+    step.same_attrs()
+    return _result(step, step.inputs)
+
+
+# Along some axes of the first operand each element stands for itself, along the others they are mixed
+
+
+def _apart(step: PaddedNode, mixed: Collection[int], what: str, *, drops: bool = False) -> PaddedResult:
+    """`drops`: the results do not have the mixed axes."""
+    x = step.input(0)
+    whole_axes(x, mixed, what)
+    kept = [axis for axis in range(x.rank) if not (drops and axis in mixed)]
+    found = []
+    for kind, padded in zip(step.outputs, step.padded_outputs, strict=True):
+        for axis, extent, padded_extent in zip(kept, kind.shape, padded.shape, strict=True):
+            expected = (extent, extent) if axis in mixed else (x.shape[axis], x.padded[axis])
+            if (extent, padded_extent) != expected:
+                refuse("its results' extents change with the sizes")
+        found.append(tuple(unmoved(n) if a in mixed else x.places[a] for a, n in zip(kept, kind.shape, strict=True)))
+    return PaddedResult(found)
+
+
+def _line(step: PaddedNode) -> PaddedResult:
+    """softmax and the like, topk: along one axis."""
+    step.same_attrs()
+    return _apart(step, {step.axis(step.input(0).rank)}, "takes all elements of a line together")
+
+
+def _reduced(step: PaddedNode) -> PaddedResult:
+    step.same_attrs()
+    x = step.input(0)
+    axes = reduced_axes(step.attrs, x.rank) if "axes" in step.attrs else (step.axis(x.rank),)
+    return _apart(step, axes, "reduces an axis", drops=not step.attrs["keepdims"])
+
+
+def _scan(step: PaddedNode) -> PaddedResult:
+    x, axis = step.input(0), step.axis(step.input(0).rank)
+    step.same_attrs()
+    if get(step.attrs, "reverse", bool) or not x.is_unmoved(axis):
+        return _apart(step, {axis}, "sums from the end of an axis")
+    return PaddedResult([x.places])
+
+
+def _tail(step: PaddedNode) -> PaddedResult:
+    """Norms over an axis and all behind it; scale and bias are broadcast."""
+    step.same_attrs()
+    x = step.input(0)
+    whole_axes(x, range(step.axis(x.rank), x.rank), "normalises over an axis")
+    return _result(step, step.inputs)
+
+
+def _samples(step: PaddedNode) -> PaddedResult:
+    """Samples, along the first axis, for themselves: convolutions, norms of groups of channels."""
+    step.same_attrs()
+    _rest_whole(step)
+    return _apart_shape(step, 1, "takes neighbours along an axis together")
+
+
+def _images(step: PaddedNode) -> PaddedResult:
+    """Pools: each channel of each sample for itself."""
+    step.same_attrs()
+    return _apart_shape(step, 2, "takes neighbours along an axis together")
+
+
+def _apart_shape(step: PaddedNode, free: int, what: str) -> PaddedResult:
+    """As `_apart`: the first `free` axes stand for themselves, the others may have other extents in the result."""
+    x, kind = step.input(0), step.outputs[0]
+    whole_axes(x, range(free, x.rank), what)
+    return PaddedResult([(*x.places[:free], *map(unmoved, kind.shape[free:]))])
+
+
+def _channels(step: PaddedNode) -> PaddedResult:
+    """batch_norm, lrn: all axes but that of channels for themselves."""
+    step.same_attrs()
+    _rest_whole(step)
+    return _apart(step, {1}, "has parameters per channel, or takes channels together,")
+
+
+def _resized(step: PaddedNode) -> PaddedResult:
+    step.same_attrs("sizes")
+    x = step.input(0)
+    scales = get_floats(step.attrs, "scales") or (1.0,) * x.rank
+    kept = [
+        extents == (x.shape[axis], x.padded[axis]) and scales[axis] == 1.0
+        for axis, extents in enumerate(zip(step.outputs[0].shape, step.padded_outputs[0].shape, strict=True))
+    ]
+    whole_axes(x, [axis for axis in range(x.rank) if not kept[axis]], "interpolates along an axis")
+    sizes = get_ints(step.attrs, "sizes")
+    if any(a != b for a, b, keep in zip(sizes, step.padded_outputs[0].shape, kept, strict=True) if not keep):
+        refuse("its results' extents change with the sizes")
+    return PaddedResult([tuple(x.places[a] if keep else unmoved(sizes[a]) for a, keep in enumerate(kept))])
+
+
+# Elements that move
+
+
+def _reshape(step: PaddedNode) -> PaddedResult:
+    x = step.input(0)
+    found = reshaped(x.places, x.padded, step.outputs[0].shape, step.padded_outputs[0].shape)
+    if found is None:
+        refuse("it joins a padded axis with others, so that elements come to lie in other places")
+    return PaddedResult([tuple(found)])
+
+
+def _transpose(step: PaddedNode) -> PaddedResult:
+    step.same_attrs()
+    x = step.input(0)
+    perm = get_ints(step.attrs, "perm") or tuple(reversed(range(x.rank)))
+    return PaddedResult([tuple(x.places[axis] for axis in perm)])
+
+
+def _slice(step: PaddedNode) -> PaddedResult:
+    x = step.input(0)
+    found = []
+    taken = zip(slice_ranges(x.shape, step.attrs), slice_ranges(x.padded, step.padded_attrs), strict=True)
+    for axis, (here, padded) in enumerate(taken):
+        if (here, padded) == (range(x.shape[axis]), range(x.padded[axis])):
+            found.append(x.places[axis])
+            continue
+        same = (here.start, here.step) == (padded.start, padded.step) and len(here) <= len(padded)
+        if not same or not x.is_unmoved(axis):
+            refuse("it cuts a padded axis from the end, or at places that change with the sizes")
+        found.append(unmoved(len(here)))
+    return PaddedResult([tuple(found)])
+
+
+def _split(step: PaddedNode) -> PaddedResult:
+    x = step.input(0)
+    axis = step.axis(x.rank)
+    sizes, padded = get_ints(step.attrs, "sizes"), get_ints(step.padded_attrs, "sizes")
+    same = sizes[:-1] == padded[:-1] and step.attrs["axis"] == step.padded_attrs["axis"]
+    if not same or not x.is_unmoved(axis):
+        refuse("it cuts a padded axis at places that change with the sizes")
+    return PaddedResult([(*x.places[:axis], unmoved(size), *x.places[axis + 1 :]) for size in sizes])
+
+
+def _concat(step: PaddedNode) -> PaddedResult:
+    step.same_attrs()
+    pairs = [pair for pair in step.inputs if pair is not None]
+    first = pairs[0]
+    axis = step.axis(first.rank)
+    for pair in pairs:
+        if any(pair.places[a] != first.places[a] for a in range(first.rank) if a != axis):
+            refuse("its operands are padded in different places")
+    for pair in pairs[:-1]:
+        whole_axes(pair, [axis], "puts elements behind an axis")
+    if not pairs[-1].is_unmoved(axis):
+        refuse("it puts elements behind an axis")
+    places = list(first.places)
+    places[axis] = unmoved(step.outputs[0].shape[axis])
+    return PaddedResult([tuple(places)])
+
+
+def _pad(step: PaddedNode) -> PaddedResult:
+    step.same_attrs()
+    x, pads = step.input(0), get_ints(step.attrs, "pads")
+    found = []
+    for axis, (begin, end) in enumerate(zip(pads[: x.rank], pads[x.rank :], strict=True)):
+        if (begin, end) == (0, 0):
+            found.append(x.places[axis])
+            continue
+        if end > 0 or step.attrs["mode"] != "constant" or not x.is_unmoved(axis):
+            whole_axes(x, [axis], "puts elements behind an axis")
+        found.append(unmoved(step.outputs[0].shape[axis]))
+    return PaddedResult([tuple(found)])
+
+
+def _tile(step: PaddedNode) -> PaddedResult:
+    x = step.input(0)
+    found = []
+    times = zip(get_ints(step.attrs, "repeats"), get_ints(step.padded_attrs, "repeats"), strict=True)
+    for axis, (count, padded) in enumerate(times):
+        if count > padded:
+            refuse("an extent shrinks where sizes grow")
+        found.append(coalesced([(count, x.padded[axis]), *x.places[axis]]))
+    return PaddedResult([tuple(found)])
+
+
+def _gather(step: PaddedNode) -> PaddedResult:
+    step.same_attrs()
+    x, indices = step.input(0), step.input(1)
+    axis = step.axis(x.rank)
+    known = indices.constant
+    fixed = known is not None and known.size > 0 and known.min() >= 0 and known.max() < x.shape[axis]
+    if not (fixed and x.is_unmoved(axis)):
+        whole_axes(x, [axis], "looks up elements of an axis by an index that may be in the padding")
+    return PaddedResult([(*x.places[:axis], *indices.places, *x.places[axis + 1 :])])
+
+
+def _triangle(step: PaddedNode) -> PaddedResult:
+    step.same_attrs()
+    x = step.input(0)
+    for axis in (-2, -1):
+        if not x.is_unmoved(axis):
+            whole_axes(x, [axis], "goes by the place in an axis")
+    return PaddedResult([x.places])
+
+
+def _one_hot(step: PaddedNode) -> PaddedResult:
+    step.same_attrs()
+    _rest_whole(step)
+    x, rank = step.input(0), step.outputs[0].rank
+    axis = step.axis(rank)
+    return PaddedResult([(*x.places[:axis], unmoved(step.outputs[0].shape[axis]), *x.places[axis:])])
+
+
+# Products, attention, rotary embedding
+
+_SUMS = "adds up products along an axis"
+
+
+def _product(step: PaddedNode) -> PaddedResult:
+    """matmul, gemm, matmul_integer: rows of a, columns of b."""
+    step.same_attrs()
+    a, b = step.input(0), step.input(1)
+    swapped = [name in step.attrs and get(step.attrs, name, bool) for name in ("trans_a", "trans_b")]
+    row, inner_a = (-1, -2) if swapped[0] else (-2, -1)
+    column, inner_b = (-2, -1) if swapped[1] else (-1, -2)
+    whole_axes(a, [inner_a if a.rank > 1 else 0], _SUMS)
+    whole_axes(b, [inner_b if b.rank > 1 else 0], _SUMS)
+    kind, padded = step.outputs[0].shape, step.padded_outputs[0].shape
+    ends = [*([a.places[row]] if a.rank > 1 else []), *([b.places[column]] if b.rank > 1 else [])]
+    batch = len(kind) - len(ends)
+    factors = [pair.axes(*range(max(0, pair.rank - 2))) for pair in (a, b)]
+    product = PaddedValue(kind, padded, (*_places(factors, kind[:batch], padded[:batch]), *ends))
+    if step.definition.name == "gemm":
+        return _result(step, [product, step.optional(2)])
+    for index, zero in enumerate(step.inputs[2:]):
+        if zero is not None and not zero.is_single:
+            whole_axes(zero, range(zero.rank), "has zero points along an axis")
+            whole_axes(step.input(index), range(step.input(index).rank), "has zero points along an axis")
+    return PaddedResult([product.places])
+
+
+def _rows(step: PaddedNode) -> PaddedResult:
+    """block_matmul: rows of the first factor."""
+    step.same_attrs()
+    _rest_whole(step)
+    x = step.input(0)
+    return _apart_shape(step, x.rank - 1, _SUMS)
+
+
+def _attention(step: PaddedNode) -> PaddedResult:
+    q, k, v = (step.input(i) for i in range(3))
+    mask, length = step.optional(3), step.optional(4)
+    if get(step.attrs, "ragged", bool) or step.optional(5) is not None:
+        return _whole(step)
+    step.same_attrs()
+    for pair in (q, k):
+        whole_axes(pair, [1, 3], "adds up products over an axis of heads")
+    whole_axes(v, [1], "shares an axis of heads")
+    batch = _places([q.axes(0), k.axes(0), v.axes(0)], q.shape[:1], q.padded[:1])
+    if length is not None and not length.is_single and length.places != batch:
+        refuse("its lengths are padded in other places than its batch")
+    guarded = 0
+    causal = get(step.attrs, "causal", bool)
+    if k.is_whole(2) and v.is_whole(2):
+        if causal:
+            whole_axes(q, [2], "lets a query see keys by its distance from the last one")
+    else:
+        ahead = k.shape[2] - q.shape[2], k.padded[2] - q.padded[2]
+        placed = q.is_unmoved(2) and k.is_unmoved(2) and v.is_unmoved(2)
+        if not causal or length is not None or not placed or ahead[0] != ahead[1]:
+            found = f"{k.shape[2]} padded to {k.padded[2]}"
+            refuse("each query sees keys in the padding", "keys as they are, or causal attention", found)
+        guarded = k.shape[2]
+    if mask is not None:
+        scores = PaddedValue(
+            (*q.shape[:3], k.shape[2]), (*q.padded[:3], k.padded[2]), (batch[0], q.places[1], q.places[2], k.places[2])
+        )
+        _places([scores, mask], scores.shape, scores.padded)
+    return PaddedResult([(batch[0], q.places[1], q.places[2], v.places[3])], guarded)
+
+
+def _rope(step: PaddedNode) -> PaddedResult:
+    step.same_attrs()
+    x, position = step.input(0), step.optional(3)
+    tables = [step.input(1), step.input(2)]
+    whole_axes(x, [3], "turns pairs of elements of an axis")
+    if position is None:
+        for table in tables:
+            whole_axes(table, [-1], "turns pairs of elements of an axis")
+        rows = [pair.axes(*range(pair.rank - 1)) for pair in (x, *tables)]
+        return PaddedResult([(*_places(rows, x.shape[:3], x.padded[:3]), x.places[3])])
+    for table in tables:
+        whole_axes(table, [0, 1], "looks up elements of an axis by an index that may be in the padding")
+    if position.rank < 2 and not x.is_unmoved(2):
+        whole_axes(x, [2], "counts positions along an axis")
+    if not position.is_single and position.places != tuple(x.places[axis] for axis in (0, 2)[: position.rank]):
+        refuse("its positions are padded in other places than its rows")
+    return PaddedResult([x.places])
+
+
+_FAMILIES: Mapping[Family, Rule] = {
+    Family.POINTWISE: _pointwise,
+    Family.RESHAPE: _reshape,
+    Family.REDUCE: _reduced,
+    Family.CONV: _samples,
+    Family.POOL: _images,
+}
+_RULES: Mapping[str, Rule] = {
+    "transpose": _transpose,
+    "slice": _slice,
+    "split": _split,
+    "expand": lambda step: _result(step, step.inputs),
+    "concat": _concat,
+    "pad": _pad,
+    "tile": _tile,
+    "gather": _gather,
+    "trilu": _triangle,
+    "one_hot": _one_hot,
+    "resize": _resized,
+    "topk": _line,
+    "cumsum": _scan,
+    "softmax": _line,
+    "log_softmax": _line,
+    "softmax_integer": _line,
+    "lp_norm": _line,
+    "layer_norm": _tail,
+    "rms_norm": _tail,
+    "group_norm": _samples,
+    "instance_norm": _samples,
+    "batch_norm": _channels,
+    "lrn": _channels,
+    "matmul": _product,
+    "gemm": _product,
+    "matmul_integer": _product,
+    "block_matmul": _rows,
+    "attention": _attention,
+    "rope": _rope,
+}

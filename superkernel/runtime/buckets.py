@@ -1,0 +1,199 @@
+"""Buckets: kernels of larger sizes that run calls of smaller ones, where that is proved to change nothing.
+
+Model: a dimension may have a list of sizes. A call whose sizes there is no kernel for is run by that of the least
+listed sizes that hold them: inputs are padded behind the end of each axis, results are cut. Dimensions without a list,
+and sizes beyond the last one listed, stay what they are. For every choice of sizes the graph is written, not compiled,
+and held against the bucket's (`padding.proof`) before the first result is returned.
+
+Padding holds zeros. Results do not hang on that: it keeps numbers in range for operators that would complain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from superkernel.core.errors import InternalError, UnsupportedError
+from superkernel.core.tensor import TensorType
+from superkernel.frontends.dynamic import DynamicSource
+from superkernel.ir.graph import Graph
+from superkernel.padding.proof import Guards, guarded, proved
+from superkernel.runtime.inputs import as_inputs
+from superkernel.runtime.result import RunReport, RunResult
+
+Array = NDArray[Any]
+Sizes: TypeAlias = tuple[int, ...]
+"""Of all dimensions, in their order."""
+BucketSizes = Mapping[str, Sequence[int]]
+"""Dimension -> rising sizes."""
+FITS_MAX = 4096  # sizes of which the proof is kept; then anew
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Sizes that a bucket was proved for: types of inputs, shapes of results by name, and how many keys count, by the
+    input of the bucket's graph that says so."""
+
+    inputs: Mapping[str, TensorType]
+    outputs: tuple[tuple[int, ...], ...]
+    counts: Mapping[str, int]
+
+
+class Bucket:
+    """The sizes that a kernel is compiled for, its graph, and what is needed to run smaller sizes in it. `least`: the
+    smallest sizes that it is for. Raises UnsupportedError where padding may change results; what loading raises."""
+
+    def __init__(self, source: DynamicSource, sizes: Sizes, least: Sizes) -> None:
+        self.sizes = sizes
+        self._source = source
+        self._graph = self._load(sizes)
+        guards = self._proved(self._load(least), least) if least != sizes else {}
+        self.graph, self._asked = guarded(self._graph, guards)
+        self._fits: dict[Sizes, Fit] = {}
+        self._buffers = {name: np.zeros(kind.shape, kind.dtype.numpy) for name, kind in self.graph.inputs.items()}
+        self._filled: Sizes = ()  # what the buffers hold
+        self._lock = Lock()  # of the buffers
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether its graph has further inputs, so that no other call can use its kernel."""
+        return bool(self._asked)
+
+    @property
+    def nbytes(self) -> int:
+        """Of the buffers."""
+        return sum(buffer.nbytes for buffer in self._buffers.values())
+
+    def fit(self, sizes: Sizes) -> Fit:
+        """How calls of these sizes are run. Raises UnsupportedError where padding may change results; what loading
+        raises."""
+        found = self._fits.get(sizes)
+        if found is None:
+            found = self._fit(sizes)
+            self._fits = {**self._fits, sizes: found} if len(self._fits) < FITS_MAX else {sizes: found}
+        return found
+
+    def _fit(self, sizes: Sizes) -> Fit:
+        graph = self._graph if sizes == self.sizes else self._load(sizes)
+        guards = self._proved(graph, sizes)
+        counts: dict[str, int] = dict.fromkeys(self._asked.values(), -1)
+        for node, name in self._asked.items():
+            count = guards.get(node, self.graph.inputs[name].shape[0])
+            if counts[name] not in (-1, count):
+                where = f"node {node!r} (attention)"
+                raise UnsupportedError("two attentions of one extent have different numbers of keys", location=where)
+            counts[name] = count
+        unguarded = [node for node in guards if node not in self._asked]
+        if unguarded:
+            what = "attention that is padded for some sizes only"
+            raise UnsupportedError(what, location=f"node {unguarded[0]!r} (attention)")
+        return Fit(graph.inputs, tuple(graph.types[name].shape for name in graph.outputs), counts)
+
+    def _load(self, sizes: Sizes) -> Graph:
+        return self._source.load(dict(zip(self._source.ranges, sizes, strict=True)))
+
+    def _proved(self, graph: Graph, sizes: Sizes) -> Guards:
+        try:
+            return proved(graph, self._graph)
+        except UnsupportedError as error:
+            dims = zip(self._source.ranges, sizes, self.sizes, strict=True)
+            padded = [f"{name} {size} padded to {larger}" for name, size, larger in dims if size != larger]
+            names = [
+                repr(name)
+                for name, size, larger in zip(self._source.ranges, sizes, self.sizes, strict=True)
+                if size != larger
+            ]
+            hint = f"leave {' or '.join(names)} out of buckets ({', '.join(padded)})"
+            raise UnsupportedError(
+                "padding may change results", violations=[replace(v, hint=hint) for v in error.violations]
+            ) from error
+
+    def call(self, kernel: Callable[..., Any], fit: Fit, sizes: Sizes, given: Mapping[str, Any]) -> Any:
+        """Results as the kernel of these sizes returns them. Raises as it does."""
+        arrays = as_inputs(fit.inputs, given)
+        with self._lock:
+            results = kernel(*self._padded(fit, sizes, arrays).values())
+        if len(fit.outputs) == 1:
+            return _cut(results, fit.outputs[0])
+        return tuple(map(_cut, results, fit.outputs))
+
+    def run(self, kernel: Any, fit: Fit, sizes: Sizes, given: Mapping[str, Any]) -> RunResult[RunReport]:
+        """As `call`, by name."""
+        arrays = as_inputs(fit.inputs, given)
+        with self._lock:
+            result: RunResult[RunReport] = kernel.run(self._padded(fit, sizes, arrays))
+        cut = map(_cut, result.outputs.values(), fit.outputs)
+        return replace(result, outputs=dict(zip(result.outputs, cut, strict=True)))
+
+    def _padded(self, fit: Fit, sizes: Sizes, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """The buffers, with the arrays in them."""
+        if sizes != self._filled:
+            for name, buffer in self._buffers.items():
+                buffer[...] = 0
+                if name in fit.counts:
+                    buffer[: fit.counts[name]] = True
+            self._filled = sizes
+        for name, array in arrays.items():
+            self._buffers[name][tuple(map(slice, array.shape))] = array
+        return self._buffers
+
+
+class Buckets:
+    """All buckets of a source. `listed`: sizes by dimension, as checked. Raises UnsupportedError where padding a
+    dimension may change results; what loading raises."""
+
+    def __init__(self, source: DynamicSource, listed: BucketSizes) -> None:
+        self._source, self._listed = source, listed
+        self._made: dict[Sizes, Bucket] = {}
+        least = tuple(low for low, _ in source.ranges.values())
+        for axis, (name, (low, _)) in enumerate(source.ranges.items()):
+            larger = [size for size in listed.get(name, ()) if size > low]
+            if larger:
+                Bucket(source, (*least[:axis], larger[0], *least[axis + 1 :]), least)
+
+    def holding(self, sizes: Sizes) -> Sizes | None:
+        """The sizes of the bucket for calls of given ones; None where no dimension has one."""
+        found = [
+            min((each for each in self._listed.get(name, ()) if each >= size), default=None)
+            for name, size in zip(self._source.ranges, sizes, strict=True)
+        ]
+        if all(each is None for each in found):
+            return None
+        return tuple(size if each is None else each for size, each in zip(sizes, found, strict=True))
+
+    def at(self, sizes: Sizes) -> Bucket:
+        """The bucket of these sizes. Raises as it does."""
+        found = self._made.get(sizes)
+        if found is None:
+            found = self._made[sizes] = Bucket(self._source, sizes, self._least(sizes))
+        return found
+
+    def _least(self, sizes: Sizes) -> Sizes:
+        """The smallest sizes that a bucket is for."""
+        found = []
+        for (name, (low, _)), size in zip(self._source.ranges.items(), sizes, strict=True):
+            listed = self._listed.get(name, ())
+            smaller = [each for each in listed if each < size]
+            found.append(size if size not in listed else max(low, smaller[-1] + 1) if smaller else low)
+        return tuple(found)
+
+    def forget(self, sizes: Sizes) -> None:
+        """Let go of the bucket, whose kernel is gone."""
+        self._made.pop(sizes, None)
+
+    @property
+    def nbytes(self) -> int:
+        """Of the buffers of all buckets that there are."""
+        return sum(bucket.nbytes for bucket in list(self._made.values()))
+
+
+def _cut(array: Array, shape: tuple[int, ...]) -> Array:
+    """The beginning of each axis, dense."""
+    if array.ndim != len(shape):
+        raise InternalError("a result of another rank", expected=list(shape), found=list(array.shape))
+    return np.ascontiguousarray(array[tuple(map(slice, shape))]).reshape(shape)

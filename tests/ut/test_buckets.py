@@ -1,0 +1,364 @@
+"""Calls in kernels of larger sizes: what kernels for their own sizes compute, poison in the padding, and what is
+refused. What is proved and what is not stands in test_padding.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import soak
+from numpy.typing import NDArray
+from seeds import seeds
+
+import superkernel as sk
+from superkernel.analysis.errors import relative_error
+from superkernel.core.errors import InputError, UnsupportedError
+
+Array = NDArray[Any]
+RNG = np.random.default_rng(8)
+
+
+def weights(*shape: int) -> Array:
+    array = (RNG.standard_normal(shape) / np.sqrt(shape[0])).astype(np.float32)
+    array.flags.writeable = False
+    return array
+
+
+WIDTH, HEADS = 48, 4
+FACTORS = {name: weights(WIDTH, WIDTH) for name in "qkvo"}
+UP, DOWN, SCALE = weights(WIDTH, 3 * WIDTH), weights(3 * WIDTH, WIDTH), weights(WIDTH)
+TOKENS, ANGLES = weights(100, WIDTH), np.outer(np.arange(256), 2.0 ** -np.arange(WIDTH // HEADS // 2))
+COS, SIN = np.cos(ANGLES).astype(np.float32), np.sin(ANGLES).astype(np.float32)
+FILTERS = weights(16, 3, 3, 3), weights(16, 16, 3, 3), weights(16, 10)
+
+
+def mlp(batch: int) -> sk.GraphBuilder:
+    b = sk.GraphBuilder("mlp")
+    x = b.input("x", (batch, WIDTH))
+    b.output(b.softmax(b.gelu(x @ b.constant(UP) + b.constant(UP[0])) @ b.constant(DOWN)), name="y")
+    return b
+
+
+def chain(rows: int, columns: int) -> sk.GraphBuilder:
+    """Pointwise, over both dimensions, with a row and a column that are repeated."""
+    b = sk.GraphBuilder("chain")
+    x, row, column = b.input("x", (rows, columns)), b.input("row", (columns,)), b.input("column", (rows, 1))
+    b.output(b.tanh(x * row) + column, name="y")
+    b.output(b.greater(x, row), name="z")
+    return b
+
+
+def decoder(batch: int, seq: int, *, causal: bool = True) -> sk.GraphBuilder:
+    """Two layers of a language model's prefill, from tokens to logits of all places."""
+    b = sk.GraphBuilder("decoder")
+    x = b.gather(b.constant(TOKENS), b.input("tokens", (batch, seq), "i64"))
+    cos, sin = b.constant(COS[:seq]), b.constant(SIN[:seq])
+    for _ in range(2):
+        q, k, v = (
+            (x.reshape(batch * seq, WIDTH) @ b.constant(FACTORS[name]))
+            .reshape(batch, seq, HEADS, -1)
+            .transpose(0, 2, 1, 3)
+            for name in "qkv"
+        )
+        mixed = b.attention(b.rope(q, cos, sin), b.rope(k, cos, sin), v, causal=causal).transpose(0, 2, 1, 3)
+        x = b.rms_norm(mixed.reshape(batch, seq, WIDTH) @ b.constant(FACTORS["o"]) + x, b.constant(SCALE))
+        x = b.silu(x @ b.constant(UP)) @ b.constant(DOWN) + x
+    b.output(b.matmul(x, b.constant(TOKENS), trans_b=True), name="logits")
+    return b
+
+
+def images(batch: int) -> sk.GraphBuilder:
+    b = sk.GraphBuilder("images")
+    x = b.input("x", (batch, 3, 14, 14))
+    x = b.relu(b.conv(x, b.constant(FILTERS[0]), pads=(1, 1, 1, 1)))
+    x = b.relu(b.conv(b.max_pool(x, (2, 2), strides=(2, 2)), b.constant(FILTERS[1]), pads=(1, 1, 1, 1)))
+    b.output(b.global_avg_pool(x).reshape(batch, 16) @ b.constant(FILTERS[2]), name="y")
+    return b
+
+
+Case = tuple[Callable[..., sk.GraphBuilder], dict[str, tuple[int, int]], dict[str, tuple[int, ...]]]
+CASES: dict[str, Case] = {
+    "mlp": (mlp, {"batch": (1, 64)}, {"batch": (4, 16, 64)}),
+    "chain": (chain, {"rows": (1, 40), "columns": (1, 90)}, {"rows": (8, 40), "columns": (32, 90)}),
+    "decoder": (decoder, {"batch": (1, 3), "seq": (1, 96)}, {"batch": (1, 3), "seq": (16, 64, 96)}),
+    "images": (images, {"batch": (1, 8)}, {"batch": (2, 8)}),
+}
+
+
+def given(kernel: sk.DynamicKernel, sizes: Mapping[str, int], seed: int = 0) -> dict[str, Array]:
+    """Random inputs of these sizes."""
+    rng, made = np.random.default_rng(seed), {}
+    for name, kind in kernel.inputs.items():
+        shape = [axis.offset + sum(f * sizes[d] for d, f in axis.factors.items()) for axis in kind.axes]
+        numbers = rng.integers(0, 100, shape) if kind.dtype.is_integer else rng.standard_normal(shape)
+        made[name] = numbers.astype(kind.dtype.numpy)
+    return made
+
+
+def in_buckets(name: str, **options: Any) -> tuple[sk.DynamicKernel, Callable[..., sk.GraphBuilder]]:
+    source, dims, buckets = CASES[name]
+    return sk.compile_dynamic(source, dims, threads=2, buckets=buckets, options=options or None), source
+
+
+def near(found: Array, want: Array) -> None:
+    """The same but for the order of sums, where another kernel or tile was chosen (docs/shapes.md): within what f32
+    results of the host are held to against the reference. Results that are no floats are the same."""
+    if want.dtype.kind == "f":
+        assert relative_error(found, want, want) <= 1e-5
+    else:
+        np.testing.assert_array_equal(found, want)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("seed", seeds(1))
+def test_results_are_those_of_kernels_for_these_sizes(name: str, seed: int) -> None:
+    kernel, source = in_buckets(name)
+    rng = np.random.default_rng(seed)
+    drawn = [
+        {dim: int(rng.integers(low, high + 1)) for dim, (low, high) in kernel.dims.items()}
+        for _ in range(40 if soak.enabled else 2)
+    ]
+    for sizes in [*drawn, {dim: low for dim, (low, _) in kernel.dims.items()}]:
+        inputs = given(kernel, sizes, seed)
+        want = sk.compile(source(**sizes), threads=2).run(inputs).outputs
+        results = kernel.run(inputs).outputs
+        assert list(results) == list(want)
+        for array, result, called in zip(want.values(), results.values(), listed(kernel(**inputs)), strict=True):
+            near(result, array)
+            np.testing.assert_array_equal(called, result)
+            assert result.flags.c_contiguous
+            assert result.dtype == array.dtype
+    made = {size for sizes in kernel.compiled for size in sizes.values()}
+    assert made <= {size for sizes in CASES[name][2].values() for size in sizes}, "nothing was compiled for these sizes"
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("mlp", {"batch": 9}),
+        ("chain", {"rows": 11, "columns": 50}),
+        ("decoder", {"batch": 2, "seq": 40}),
+        ("images", {"batch": 6}),
+    ],
+)
+def test_the_same_bits_where_the_same_kernels_are_chosen(name: str, sizes: dict[str, int]) -> None:
+    kernel, source = in_buckets(name)
+    inputs = given(kernel, sizes)
+    want = sk.compile(source(**sizes), threads=2).run(inputs).outputs
+    for output, array in kernel.run(inputs).outputs.items():
+        np.testing.assert_array_equal(array, want[output])
+
+
+def listed(results: Any) -> list[Array]:
+    return list(results) if isinstance(results, tuple) else [results]
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "options"),
+    [
+        ("mlp", {"batch": 9}, {}),
+        ("mlp", {"batch": 5}, {"precision": "int8"}),
+        ("chain", {"rows": 11, "columns": 50}, {}),
+        ("decoder", {"batch": 2, "seq": 23}, {}),
+        ("decoder", {"batch": 1, "seq": 5}, {"precision": "bf16"}),
+        ("decoder", {"batch": 3, "seq": 90}, {"precision": "int8"}),
+        ("images", {"batch": 5}, {}),
+    ],
+)
+def test_no_bit_hangs_on_what_padding_holds(name: str, sizes: dict[str, int], options: dict[str, Any]) -> None:
+    kernel, _ = in_buckets(name, **options)
+    inputs = given(kernel, sizes)
+    want = listed(kernel(**inputs))
+    bucket = kernel._bucket(tuple(sizes.values()))
+    assert bucket is not None
+    rng = np.random.default_rng(1)
+    for poison in (np.nan, np.inf, -3e38, "numbers"):
+        for name_, array in inputs.items():
+            buffer = bucket._buffers[name_]
+            is_padding = np.ones(buffer.shape, np.bool_)
+            is_padding[tuple(map(slice, array.shape))] = False
+            if buffer.dtype.kind == "f" and not isinstance(poison, str):
+                buffer[is_padding] = poison
+            else:
+                buffer[is_padding] = rng.integers(-200, 200, int(is_padding.sum()))
+        for array, again in zip(want, listed(kernel(**inputs)), strict=True):
+            np.testing.assert_array_equal(again, array, str(poison))
+        for name_, array in inputs.items():
+            np.testing.assert_array_equal(bucket._buffers[name_][tuple(map(slice, array.shape))], array)
+
+
+def test_an_encoder_is_refused_over_its_length() -> None:
+    def encoder(batch: int, seq: int) -> sk.GraphBuilder:
+        return decoder(batch, seq, causal=False)
+
+    dims = {"batch": (1, 8), "seq": (1, 64)}
+    with pytest.raises(UnsupportedError) as caught:
+        sk.compile_dynamic(encoder, dims, buckets={"batch": (4,), "seq": (16, 64)})
+    (violation,) = caught.value.violations
+    assert violation.location == "node 'attention_0' (attention)"
+    assert violation.message == "each query sees keys in the padding"
+    assert violation.hint == "leave 'seq' out of buckets (seq 1 padded to 16)"
+    kernel = sk.compile_dynamic(encoder, dims, threads=2, buckets={"batch": (4, 8)})
+    inputs = given(kernel, {"batch": 3, "seq": 7})
+    near(kernel(**inputs), sk.compile(encoder(3, 7), threads=2)(**inputs))
+    assert kernel.compiled == [{"batch": 4, "seq": 7}]
+
+
+def doubled(rows: int) -> sk.GraphBuilder:
+    b = sk.GraphBuilder("doubled")
+    x = b.input("x", (rows, 4))
+    b.output(x + x, name="y")
+    return b
+
+
+def in_rows(source: Any = doubled, sizes: tuple[int, ...] = (4, 16), most: int = 40) -> sk.DynamicKernel:
+    return sk.compile_dynamic(source, {"rows": (1, most)}, threads=1, buckets={"rows": sizes})
+
+
+def call(kernel: sk.DynamicKernel, rows: int) -> None:
+    x = np.arange(rows * 4, dtype=np.float32).reshape(rows, 4)
+    np.testing.assert_array_equal(kernel(x), 2 * x)
+
+
+def test_the_least_bucket_that_holds_the_sizes() -> None:
+    kernel = in_rows()
+    for rows in (3, 4, 1, 5, 16, 17, 40):
+        call(kernel, rows)
+    assert [sizes["rows"] for sizes in kernel.compiled] == [4, 16, 17, 40], "beyond the last one as they are"
+
+
+def test_kernels_for_these_sizes_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = in_rows(sizes=(8,))
+    exact = kernel.at(rows=5)
+    kernel.prepare({"rows": 8}, {"rows": 6})
+    assert [sizes["rows"] for sizes in kernel.compiled] == [5, 8, 6]
+    monkeypatch.setattr(kernel, "_make", None)
+    assert kernel.at(rows=5) is exact
+    for rows in (5, 6, 7, 8):
+        call(kernel, rows)
+    assert [sizes["rows"] for sizes in kernel.compiled] == [5, 6, 8]
+
+
+def test_buckets_ahead_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, _ = in_buckets("decoder")
+    kernel.prepare({"batch": 1, "seq": 16}, wait=False)
+    inputs = given(kernel, {"batch": 1, "seq": 9})
+    first = kernel(**inputs)
+    assert kernel.compiled == [{"batch": 1, "seq": 16}]
+    exact = kernel.at(batch=1, seq=16)
+    assert list(exact.inputs) == ["tokens"], "a kernel for these sizes knows nothing of padding"
+    assert len(kernel.compiled) == 2
+    monkeypatch.setattr(kernel, "_make", None)
+    np.testing.assert_array_equal(kernel(**inputs), first)
+    whole = given(kernel, {"batch": 1, "seq": 16})
+    np.testing.assert_array_equal(kernel(**whole), exact(**whole))
+
+
+def test_results_stay_what_they_are() -> None:
+    kernel = in_rows()
+    first = kernel(np.ones((3, 4), np.float32))
+    kernel(np.full((3, 4), 7, np.float32))
+    kernel(np.full((2, 4), 7, np.float32))
+    np.testing.assert_array_equal(first, np.full((3, 4), 2, np.float32))
+    assert first.flags.writeable
+
+
+def test_memory_is_bounded() -> None:
+    kernel = in_rows(sizes=(4, 16, 32))
+    kernel.kernels_max = 2
+    for rows in (3, 13, 30, 13, 2):
+        call(kernel, rows)
+    assert [sizes["rows"] for sizes in kernel.compiled] == [16, 4]
+    assert kernel._buckets is not None
+    held, buffers = kernel.held_bytes, kernel._buckets.nbytes
+    assert buffers == (16 + 4) * 4 * 4
+    kernel.bytes_max = 0
+    assert [sizes["rows"] for sizes in kernel.compiled] == [4]
+    assert kernel.held_bytes < held
+    assert kernel._buckets.nbytes == 4 * 4 * 4
+
+
+def test_several_threads() -> None:
+    kernel = in_rows()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda rows: call(kernel, rows), [1, 2, 3, 4, 9, 12, 3, 16] * 8))
+    assert len(kernel.compiled) == 2
+
+
+def test_inputs_are_checked_as_ever() -> None:
+    kernel = in_rows()
+    call(kernel, 3)
+    with pytest.raises(InputError, match="wrong element type"):
+        kernel(np.ones((3, 4), np.int32))
+    with pytest.raises(InputError, match=r"wrong shape.*f32\[3,4\]"):
+        kernel(np.ones((3, 5), np.float32))
+    with pytest.raises(InputError, match="dimension 'rows' out of its range"):
+        kernel(np.ones((41, 4), np.float32))
+    with pytest.raises(InputError, match="missing"):
+        kernel()
+    np.testing.assert_array_equal(kernel([[1.0, 2.0, 3.0, 4.0]]), np.array([[2, 4, 6, 8]], np.float32))
+    np.testing.assert_array_equal(kernel(x=np.asfortranarray(np.eye(3, 4, dtype=np.float32))), 2 * np.eye(3, 4))
+
+
+def test_sizes_that_differ_are_proved_each() -> None:
+    """A function may return another graph for any size: it is looked at before the first result."""
+
+    def odd(rows: int) -> sk.GraphBuilder:
+        b = sk.GraphBuilder("odd")
+        x = b.input("x", (rows, 4))
+        b.output(b.add(x, x) if rows != 7 else b.add(x, b.reduce_max(x, axes=(0,))), name="y")
+        return b
+
+    kernel = in_rows(odd)
+    call(kernel, 6)
+    for _ in range(2):
+        with pytest.raises(UnsupportedError, match="another one for other sizes") as caught:
+            kernel(np.ones((7, 4), np.float32))
+        assert "leave 'rows' out of buckets (rows 7 padded to 16)" in str(caught.value)
+    call(kernel, 8)
+    kernel.at(rows=7)
+    kernel(np.ones((7, 4), np.float32))
+
+
+def counting(rows: int, *, summed: bool = False) -> sk.GraphBuilder:
+    b = sk.GraphBuilder("counting")
+    x = b.input("x", (rows, 4))
+    calls = b.state("calls", np.zeros(4, np.float32))
+    b.update(calls, calls + (b.reduce_sum(x, axes=(0,), keepdims=False) if summed else b.constant(np.float32(1))))
+    b.output(x + x, name="y")
+    return b
+
+
+def test_states() -> None:
+    kernel = in_rows(counting)
+    for rows in (3, 9, 1, 30):
+        call(kernel, rows)
+    np.testing.assert_array_equal(kernel.states["calls"], np.full(4, 4, np.float32))
+    with pytest.raises(UnsupportedError, match="reduces an axis"):
+        in_rows(lambda rows: counting(rows, summed=True))
+
+
+@pytest.mark.parametrize(
+    ("buckets", "said"),
+    [
+        ({"row": (4,)}, "no dimension 'row'"),
+        ({"rows": (4, 4)}, "rising sizes, 1 to 40"),
+        ({"rows": (16, 4)}, "rising sizes, 1 to 40"),
+        ({"rows": (4, 41)}, "rising sizes, 1 to 40"),
+        ({"rows": ()}, "rising sizes"),
+        ({"rows": 4}, "rising sizes"),
+        ([4], "buckets is not a mapping"),
+    ],
+)
+def test_buckets_that_are_none(buckets: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        sk.compile_dynamic(doubled, {"rows": (1, 40)}, threads=1, buckets=buckets)
+
+
+def test_an_accelerator_has_them_too() -> None:
+    kernel = sk.compile_dynamic(doubled, {"rows": (1, 9)}, target="mini", buckets={"rows": (4,)})
+    call(kernel, 3)
+    assert kernel.compiled == [{"rows": 4}]
