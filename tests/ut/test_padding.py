@@ -145,6 +145,12 @@ def test_what_padding_does_not_change(what: str) -> None:
         hold(written(write, small), written(write, large))
 
 
+@pytest.mark.usefixtures("mostly_translated")
+@pytest.mark.parametrize("what", PROVED)
+def test_what_padding_does_not_change_in_kernels(what: str) -> None:
+    hold(written(PROVED[what], 5), written(PROVED[what], 19), compiled=True)
+
+
 @pytest.mark.parametrize("what", LEAKS)
 def test_what_padding_may_change(what: str) -> None:
     write, said = LEAKS[what]
@@ -172,8 +178,9 @@ def test_guards_are_needed() -> None:
     """Without them what is not finite reaches results of causal attention, with weights of 0."""
     small, large = (written(PROVED["causal"], n) for n in (5, 8))
     assert proved(small, large) == {node.name: 5 for node in large.nodes if node.op == "attention"}
-    with pytest.raises(AssertionError):
-        hold(small, large, guards={})
+    for compiled in (False, True):
+        with pytest.raises(AssertionError):
+            hold(small, large, guards={}, compiled=compiled)
 
 
 def counting(n: int, width: int = 8, *, summed: bool = False) -> Graph:
@@ -199,12 +206,14 @@ def test_states() -> None:
 # Poison
 
 
-def hold(small: Graph, large: Graph, guards: Mapping[str, int] | None = None) -> None:
-    """Results of the padded graph, whatever the padding holds, begin with those of the other."""
+def hold(small: Graph, large: Graph, guards: Mapping[str, int] | None = None, *, compiled: bool = False) -> None:
+    """Results of the padded graph, whatever the padding holds, begin with those of the other. By the reference or, of
+    the padded one, as `compiled` on the host."""
     found = proved(small, large)
     given = {name: numbers(kind.shape, seed) for seed, (name, kind) in enumerate(small.inputs.items())}
     want = evaluate(small, given)
     graph, asked = guarded(large, found if guards is None else guards)
+    kernel = sk.compile(graph, threads=2) if compiled else None
     first: dict[str, Array] = {}
     for poison in (0.0, np.nan, np.inf, -3e38, None):
         inputs = {}
@@ -215,7 +224,7 @@ def hold(small: Graph, large: Graph, guards: Mapping[str, int] | None = None) ->
         for node, name in asked.items():
             kind = graph.inputs[name]
             inputs[name] = np.arange(kind.shape[0])[:, None] < found[node]
-        results = evaluate(graph, inputs)
+        results = evaluate(graph, inputs) if kernel is None else kernel.run(inputs).outputs
         for mine, theirs in zip(small.outputs, graph.outputs, strict=True):
             cut = results[theirs][tuple(map(slice, want[mine].shape))]
             if poison == 0.0:
@@ -391,6 +400,24 @@ def test_random_graphs_are_refused_or_poison_stays_where_it_is(seed: int) -> Non
                 hold(small, large)
     assert held > 40
     assert refused > 40
+
+
+@pytest.mark.usefixtures("mostly_translated")
+@pytest.mark.parametrize("seed", seeds(1, new=2))
+def test_poison_stays_where_it_is_in_kernels_of_random_graphs(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    held = 0
+    for index in range(16):
+        sizes = [dict(zip("mn", map(int, drawn), strict=True)) for drawn in rng.integers((1, 1), (7, 20), (2, 2))]
+        most = {name: max(sizes[0][name], sizes[1][name]) for name in "mn"}
+        small, large = (Drawn(seed * 1000 + index, each).graph for each in (sizes[0], most))
+        try:
+            proved(small, large)
+        except UnsupportedError:
+            continue
+        held += bool(large.nodes)
+        hold(small, large, compiled=True)
+    assert held
 
 
 @pytest.mark.parametrize("seed", seeds(3))
