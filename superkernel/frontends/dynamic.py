@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InputError, Violation, raise_all
 from superkernel.core.option import did_you_mean
@@ -97,7 +99,8 @@ def _of_onnx(source: Any, ranges: Ranges, constants: Mapping[str, Any] | None) -
         name: DynamicInput(dtype, tuple(Axis(0, {d: 1}) if isinstance(d, str) else Axis(d, {}) for d in shape))
         for name, (dtype, shape) in declared.items()
     }
-    return DynamicSource(ranges, axes, lambda sizes: load_onnx(model, dims=sizes, constants=constants))
+    read: dict[str, NDArray[Any]] = {}
+    return DynamicSource(ranges, axes, lambda sizes: load_onnx(model, dims=sizes, constants=constants, read=read))
 
 
 def _of_function(function: Callable[..., object], ranges: Ranges) -> DynamicSource:

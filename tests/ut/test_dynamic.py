@@ -491,6 +491,14 @@ def test_an_onnx_model_by_its_symbolic_dimensions(tmp_path: Path) -> None:
             np.testing.assert_array_equal(kernel(x), sk.compile(model, threads=2, dims={"rows": rows})(x))
 
 
+def test_initialisers_are_read_once_for_all_sizes() -> None:
+    kernel = sk.compile_dynamic(onnx_model(), {"rows": (1, 99)}, threads=1)
+    first, second = (kernel.at(rows=rows)._compiled.source.constants for rows in (2, 3))
+    assert list(first) == list(second) == ["w"]
+    assert first["w"] is second["w"]
+    assert not first["w"].flags.writeable
+
+
 def test_dimensions_that_an_onnx_model_does_not_have() -> None:
     with pytest.raises(InputError, match="the model has no dimension 'row'") as caught:
         sk.compile_dynamic(onnx_model(), {"row": (1, 4)})

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from numpy.typing import NDArray
+
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import (
     FileFormatError,
@@ -31,14 +33,16 @@ def load_onnx(
     dims: Mapping[str, int] | None = None,
     constants: Mapping[str, Any] | None = None,
     name: str = "",
+    read: dict[str, NDArray[Any]] | None = None,
 ) -> Graph:
     """An ONNX model, operator set 7 to the newest that the installed onnx package knows.
 
     `shapes` gives whole input shapes (of a sequence, those of its elements, which are inputs NAME.0 and on), `dims`
     symbolic dimensions by name, `constants` fixes inputs (or replaces initialisers) by arrays; what decides shapes must
-    be known here. Raises FileFormatError (not a readable model), UnsupportedError (an operator, type or dynamic shape
-    that cannot be compiled; all unknown operators at once), GraphError (the model contradicts itself), InputError,
-    MachineError (no onnx package).
+    be known here. `read`: initialisers of this model that were read before, by name; it is filled. Raises
+    FileFormatError (not a readable model), UnsupportedError (an operator, type or dynamic shape that cannot be
+    compiled; all unknown operators at once), GraphError (the model contradicts itself), InputError, MachineError (no
+    onnx package).
     """
     try:
         import onnx
@@ -55,7 +59,10 @@ def load_onnx(
             "not an ONNX model", location=where, expected="a graph and an operator set", found="neither"
         )
     try:
-        return OnnxImporter(model, name=name, shapes=shapes or {}, dims=dims or {}, constants=constants or {}).graph()
+        known = {} if read is None else read
+        return OnnxImporter(
+            model, name=name, shapes=shapes or {}, dims=dims or {}, constants=constants or {}, read=known
+        ).graph()
     except SuperKernelError:
         raise
     except MemoryError as error:

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 
 from superkernel.builder import GraphBuilder
 from superkernel.builder.tensor import Tensor
@@ -79,8 +80,9 @@ class OnnxImporter:
         shapes: Mapping[str, Sequence[Any]],
         dims: Mapping[str, int],
         constants: Mapping[str, Any],
+        read: dict[str, NDArray[Any]],
     ) -> None:
-        self.model, self.shapes, self.dims, self.constants = model, shapes, dims, constants
+        self.model, self.shapes, self.dims, self.constants, self.read = model, shapes, dims, constants, read
         self.builder = GraphBuilder(name or model.graph.name or "onnx")
         self.functions = {(standard_domain(f.domain), f.name): f for f in model.functions}
         self.opsets = {standard_domain(o.domain): o.version for o in model.opset_import}
@@ -102,7 +104,7 @@ class OnnxImporter:
         refuse_ill_formed(self.model, self.opsets)
         self.builder.reserve(_all_names(main))
         scope = _Scope({"": None}, self.opsets)
-        self.add_initializers(main, scope)
+        self.add_initializers(main, scope, self.read)
         self.add_inputs(main, scope)
         self.walk(main.node, scope)
         self.refusals.raise_all()
@@ -147,14 +149,18 @@ class OnnxImporter:
 
     # -- values
 
-    def add_initializers(self, graph: onnx.GraphProto, scope: _Scope) -> None:
-        """Constants of a graph into `scope`, but for what the caller replaces. UnsupportedError for sparse ones."""
+    def add_initializers(self, graph: onnx.GraphProto, scope: _Scope, read: dict[str, NDArray[Any]]) -> None:
+        """Constants of a graph into `scope`, but for what the caller replaces. `read`: those known by name, and then
+        all. UnsupportedError for sparse ones."""
         if graph.sparse_initializer:
             raise UnsupportedError("sparse initialisers are not supported", location=f"graph {graph.name!r}")
         for tensor in graph.initializer:
             if tensor.name in self.constants and not scope.prefix:
                 continue
-            array = tensor_array(tensor, f"initialiser {tensor.name!r}")
+            array = read.get(tensor.name)
+            if array is None:
+                array = read[tensor.name] = tensor_array(tensor, f"initialiser {tensor.name!r}")
+                array.flags.writeable = False
             name = tensor.name if self.builder.is_free(tensor.name) and not scope.prefix else None
             scope.env[tensor.name] = self.builder.constant(array, name=name)
 
@@ -439,7 +445,7 @@ class OnnxImporter:
                 )
             if id(body) not in outer:
                 outer[id(body)] = _Scope(dict(scope.env), scope.opsets, f"{call.stem}/", scope.attributes)
-                self.add_initializers(body, outer[id(body)])
+                self.add_initializers(body, outer[id(body)], {})
             env = {**outer[id(body)].env, **dict(zip((i.name for i in body.input), inputs, strict=True))}
             prefix = f"{call.stem}/{turn}"
             self.walk(body.node, _Scope(env, scope.opsets, prefix, scope.attributes, scope.depth + 1))
