@@ -1,0 +1,198 @@
+"""Each rule of `padding.rules` against all ways to pad an operator's axes: what must be proved is, and holds under
+poison; all else is refused. And no rule overlooks an attribute that hangs on the sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import chain, combinations
+from typing import Any
+
+import numpy as np
+import pytest
+from padding_check import hold
+
+import superkernel as sk
+from superkernel.core.errors import GraphError, UnsupportedError
+from superkernel.frontends import load_graph
+from superkernel.ir.graph import Graph
+from superkernel.padding.proof import proved
+
+EXTENTS = {
+    "b": (2, 3), "c": (4, 8), "d": (4, 8), "e": (3, 4), "h": (2, 4), "k": (3, 6), "m": (2, 4), "n": (3, 4), "s": (3, 5),
+    "t": (4, 7), "u": (2, 5), "1": (1, 1), "2": (2, 2), "9": (9, 9),
+}  # fmt: skip
+"""Axis -> its extent, and the extent that it is padded to. No two grow alike."""
+Given = Callable[[str], Any]
+Write = Callable[[sk.GraphBuilder, Given], Any]
+
+
+def whole(b: sk.GraphBuilder, x: Any, kind: str = "i64") -> Any:
+    return b.cast(x, kind)
+
+
+CASES: dict[str, tuple[Write, str]] = {
+    "broadcast": (lambda b, x: x("b1d") + x("sd") * x("s1"), "bsd"),
+    "where": (lambda b, x: b.where(b.greater(x("bs"), x("s")), x("bs"), x("b1")), "bs"),
+    "matmul": (lambda b, x: b.matmul(x("bmk"), x("kn")), "bmn"),
+    "matmul of batches": (lambda b, x: b.matmul(x("bmk"), x("bkn")), "bmn"),
+    "matmul of a repeated batch": (lambda b, x: b.matmul(x("bhmk"), x("b1kn")), "bhmn"),
+    "matmul turned": (lambda b, x: b.matmul(x("bkm"), x("bnk"), trans_a=True, trans_b=True), "bmn"),
+    "row by matrix": (lambda b, x: b.matmul(x("k"), x("bkn")), "bn"),
+    "matrix by column": (lambda b, x: b.matmul(x("bmk"), x("k")), "bm"),
+    "row by column": (lambda b, x: b.matmul(x("k"), x("k")), ""),
+    "gemm": (lambda b, x: b.gemm(x("km"), x("nk"), x("n"), trans_a=True, trans_b=True), "mn"),
+    "gemm and a matrix": (lambda b, x: b.gemm(x("mk"), x("kn"), x("mn")), "mn"),
+    "integers": (lambda b, x: b.matmul_integer(whole(b, x("mk"), "u8"), whole(b, x("kn"), "i8")), "mn"),
+    "integers and zeros": (
+        lambda b, x: b.matmul_integer(
+            whole(b, x("mk"), "u8"), whole(b, x("kn"), "i8"), whole(b, x("1"), "u8"), whole(b, x("n"), "i8")
+        ),
+        "m",
+    ),
+    "integers and zeros of rows": (
+        lambda b, x: b.matmul_integer(whole(b, x("mk"), "u8"), whole(b, x("kn"), "i8"), whole(b, x("m"), "u8")),
+        "n",
+    ),
+    "blocks": (lambda b, x: b.block_matmul(x("bm2"), whole(b, x("n2"), "u8"), x("n1"), bits=8, block=2), "bm"),
+    "softmax": (lambda b, x: b.softmax(x("bsd"), axis=1), "bd"),
+    "log_softmax": (lambda b, x: b.log_softmax(x("bsd"), axis=0), "sd"),
+    "lp_norm": (lambda b, x: b.lp_norm(x("bsd"), axis=2), "bs"),
+    "softmax_integer": (lambda b, x: b.softmax_integer(x("bsd"), 64, axis=-1), "bs"),
+    "topk": (lambda b, x: b.topk(x("bsd"), 2, axis=1)[0], "bd"),
+    "reduce": (lambda b, x: b.reduce_max(x("bsd"), axes=(0, -1), keepdims=False), "s"),
+    "reduce all": (lambda b, x: b.reduce_max(x("bs")), ""),
+    "argmin": (lambda b, x: b.argmin(x("bsd"), axis=1), "bd"),
+    "cumsum": (lambda b, x: b.cumsum(x("bs"), axis=1, exclusive=True), "bs"),
+    "cumsum from the end": (lambda b, x: b.cumsum(x("bs"), axis=1, reverse=True), "b"),
+    "layer_norm": (lambda b, x: b.layer_norm(x("bsd"), x("sd"), x("d"), axis=1), "b"),
+    "rms_norm": (lambda b, x: b.rms_norm(x("bsd"), x("s1"), axis=-1), "bs"),
+    "group_norm": (lambda b, x: b.group_norm(x("bcs"), x("c"), x("c"), 2), "b"),
+    "instance_norm": (lambda b, x: b.instance_norm(x("bcs"), x("c"), x("c")), "b"),
+    "batch_norm": (lambda b, x: b.batch_norm(x("bcs"), x("c"), x("c"), x("c"), b.abs(x("c"))), "bs"),
+    "lrn": (lambda b, x: b.lrn(x("bcs"), 3), "bs"),
+    "conv": (lambda b, x: b.conv(x("bct"), x("nc2"), x("n")), "b"),
+    "conv_transpose": (lambda b, x: b.conv_transpose(x("bct"), x("cn2"), x("n")), "b"),
+    "conv_integer": (
+        lambda b, x: b.conv_integer(whole(b, x("bct"), "u8"), whole(b, x("nc2"), "i8")),
+        "b",
+    ),
+    "max_pool": (lambda b, x: b.max_pool(x("bct"), (2,), pads=(1, 0)), "bc"),
+    "global_avg_pool": (lambda b, x: b.global_avg_pool(x("bct")), "bc"),
+    "transpose": (lambda b, x: b.transpose(x("bsd")), "bsd"),
+    "concat": (lambda b, x: b.concat(x("bsd"), x("btd"), x("bud"), axis=1), "bud"),
+    "split": (lambda b, x: b.split(y := x("bs"), (1, y.shape[1] - 1), axis=1)[1], "bs"),
+    "slice": (lambda b, x: b.slice(x("bsd"), (1, 1), (3, 2), axes=(1, 2)), "bsd"),
+    "slice to the end": (lambda b, x: b.slice(x("bs"), (1,), (99,), axes=(1,)), "bs"),
+    "slice by steps": (lambda b, x: b.slice(x("bs"), (2,), (-99,), axes=(1,), steps=(-1,)), "bs"),
+    "slice from the end": (lambda b, x: b.slice(x("bs"), (-2,), (99,), axes=(1,)), "b"),
+    "pad in front": (lambda b, x: b.pad(x("bsd"), (0, 2, 0, 0, 0, 0), value=3.0), "bsd"),
+    "pad behind": (lambda b, x: b.pad(x("bsd"), (0, 1, 0, 0, 2, 0)), "bd"),
+    "pad and crop": (lambda b, x: b.pad(x("bsd"), (0, -1, 1, 0, -1, 0)), "bsd"),
+    "pad by the edge": (lambda b, x: b.pad(x("bsd"), (0, 1, 0, 0, 0, 0), mode="edge"), "bd"),
+    "tile": (lambda b, x: b.reshape(b.tile(y := x("bs"), (2, 1)), (2, y.shape[0], y.shape[1])), "bs"),
+    "tile along": (lambda b, x: b.tile(x("bs"), (1, 2)), "b"),
+    "gather": (lambda b, x: b.gather(x("bsd"), whole(b, x("tu")), axis=1), "bdtu"),
+    "gather by constants": (lambda b, x: b.gather(x("bsd"), b.constant(np.array([0, 2])), axis=1), "bsd"),
+    "gather beyond": (lambda b, x: b.gather(x("bsd"), b.constant(np.array([0, 3])), axis=1), "bd"),
+    "gather the last": (lambda b, x: b.gather(x("bsd"), b.constant(np.array([-1])), axis=1), "bd"),
+    "gather_elements": (lambda b, x: b.gather_elements(x("bs"), whole(b, x("bs")), axis=1), ""),
+    "one_hot": (lambda b, x: b.one_hot(whole(b, x("bs")), x("2"), 3, axis=1), "bs"),
+    "trilu": (lambda b, x: b.trilu(x("bst"), k=1), "bst"),
+    "resize": (lambda b, x: b.resize(y := x("bst"), (y.shape[0], y.shape[1], 5)), "bs"),
+    "resize by scales": (
+        lambda b, x: b.resize(y := x("bt"), tuple(y.shape), scales=(1.0, 1.1), mode="linear"),
+        "b",
+    ),
+    "attention": (lambda b, x: b.attention(x("bhsd"), x("bhtd"), x("bhte")), "bse"),
+    "grouped attention": (lambda b, x: b.attention(x("b2sd"), x("b1td"), x("b1te")), "bse"),
+    "causal": (lambda b, x: b.attention(x("bhsd"), x("bhsd"), x("bhse"), causal=True), "bse"),
+    "causal, more keys": (lambda b, x: b.attention(x("bhsd"), x("bhtd"), x("bhte"), causal=True), "be"),
+    "masked": (lambda b, x: b.attention(x("bhsd"), x("bhtd"), x("bhte"), x("b1st")), "bse"),
+    "causal and masked": (
+        lambda b, x: b.attention(x("bhsd"), x("bhsd"), x("bhse"), b.greater(x("ss"), x("1")), causal=True),
+        "bse",
+    ),
+    "lengths": (lambda b, x: b.attention(x("bhsd"), x("bhtd"), x("bhte"), None, whole(b, x("b"))), "bse"),
+    "a length": (lambda b, x: b.attention(x("bhsd"), x("bhtd"), x("bhte"), None, whole(b, x("1"))), "bse"),
+    "causal up to a length": (
+        lambda b, x: b.attention(x("bhsd"), x("bhsd"), x("bhse"), None, whole(b, x("1")), causal=True),
+        "be",
+    ),
+    "rope": (lambda b, x: b.rope(x("bhsd"), x("s2"), x("s2"), rotary_dim=4), "bhs"),
+    "rope by rows": (lambda b, x: b.rope(x("bhsd"), x("b1s2"), x("b1s2"), rotary_dim=4), "bhs"),
+    "rope by a position": (lambda b, x: b.rope(x("bhsd"), x("92"), x("92"), whole(b, x("1")), rotary_dim=4), "bhs"),
+    "rope by batch": (lambda b, x: b.rope(x("bhsd"), x("t2"), x("t2"), whole(b, x("b")), rotary_dim=4), "bhs"),
+    "rope by place": (lambda b, x: b.rope(x("bhsd"), x("t2"), x("t2"), whole(b, x("bs")), rotary_dim=4), "bhs"),
+    "kv_update": (lambda b, x: b.kv_update(x("bhtd"), x("bhsd"), whole(b, x("1"))), ""),
+}
+
+
+def written(write: Write, grown: str) -> Graph:
+    """The graph with these axes padded."""
+    b, used = sk.GraphBuilder("one"), []
+
+    def given(axes: str) -> Any:
+        used.append(axes)
+        return b.input(f"x{len(used)}", tuple(EXTENTS[axis][axis in grown] for axis in axes))
+
+    b.output(write(b, given), name="y")
+    return load_graph(b)
+
+
+def axes_of(write: Write) -> str:
+    """All axes of a case that can be padded."""
+    found: list[str] = []
+    b = sk.GraphBuilder()
+
+    def given(axes: str) -> Any:
+        found.extend(axes)
+        return b.input(f"x{len(found)}", tuple(EXTENTS[axis][0] for axis in axes))
+
+    write(b, given)
+    return "".join(axis for axis in dict.fromkeys(found) if axis.isalpha())
+
+
+@pytest.mark.parametrize("what", CASES)
+def test_exactly_what_must_be_is_proved(what: str) -> None:
+    write, free = CASES[what]
+    axes = axes_of(write)
+    assert set(free) <= set(axes)
+    small = written(write, "")
+    for grown in chain.from_iterable(combinations(axes, count) for count in range(len(axes) + 1)):
+        try:
+            large = written(write, "".join(grown))
+        except GraphError:  # an operator that does not take these extents together
+            continue
+        if set(grown) <= set(free):
+            hold(small, large)
+        else:
+            with pytest.raises(UnsupportedError):
+                proved(small, large)
+
+
+HANGS_ON_SIZES = {"shape", "starts", "ends", "sizes", "repeats", "dtype"}
+
+
+@pytest.mark.parametrize("what", CASES)
+def test_attributes_are_compared(what: str) -> None:
+    """Where one is another for the larger sizes, nothing is proved, even if nothing is padded."""
+    small = written(CASES[what][0], "")
+    for index, node in enumerate(small.nodes):
+        for name, value in node.attrs.items():
+            if name in HANGS_ON_SIZES or (node.op, name) in {("slice", "axes"), ("slice", "steps")}:
+                continue
+            others: list[Any] = [not value] if isinstance(value, bool) else []
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                others = [value + 1, value + 0.5] if isinstance(value, float) else [value + 1, value - 1]
+            if isinstance(value, str):
+                attr = small.definition(node).attr(name)
+                others = [choice for choice in (attr.choices if attr else ()) if choice != value]
+            for other in others:
+                changed = replace(node, attrs={**node.attrs, name: other})
+                try:
+                    large = small.rebuilt([*small.nodes[:index], changed, *small.nodes[index + 1 :]])
+                except GraphError:
+                    continue
+                with pytest.raises(UnsupportedError):
+                    proved(small, large)
