@@ -134,6 +134,17 @@ LEAKS: dict[str, tuple[Write, str]] = {
         "(sub): it reads another value for other sizes",
     ),
     "an index that is clamped": (lambda b, x, n: b.gather(x, b.constant(np.array([6])), axis=1), "(gather)"),
+    "rows that grow fewer": (
+        lambda b, x, n: b.expand(b.constant(ROW), (20 - n, 8)) + b.slice(x, (0, 0), (1, 1), axes=(0, 1)),
+        "(expand): an extent shrinks",
+    ),
+    "repeated less": (lambda b, x, n: b.tile(b.constant(ROW), (20 - n,)), "(tile): an extent shrinks"),
+    "a constant of fewer": (lambda b, x, n: b.relu(b.constant(TABLE[: 20 - n])), "a constant that changes"),
+    "a scale for some sizes": (
+        lambda b, x, n: b.layer_norm(x, None if n == 5 else b.constant(ROW), b.constant(ROW)),
+        "an operand is there for some sizes only",
+    ),
+    "another type": (lambda b, x, n: b.cast(x, "f16" if n == 5 else "bf16"), "(cast): the type of its results"),
     "broadcast once": (lambda b, x, n: x + b.constant(TABLE[: 1 if n == 5 else n]), "for some sizes only"),
 }
 
@@ -181,6 +192,25 @@ def test_guards_are_needed() -> None:
     for compiled in (False, True):
         with pytest.raises(AssertionError):
             hold(small, large, guards={}, compiled=compiled)
+
+
+def test_inputs_that_cannot_be_padded() -> None:
+    graphs = []
+    for shape in ((2, 5), (4, 4), (8, 2)):
+        b = sk.GraphBuilder()
+        b.output(b.relu(b.input("x", shape)))
+        graphs.append(load_graph(b))
+    with pytest.raises(UnsupportedError, match="input 'x': an input that cannot be padded behind its end"):
+        proved(graphs[0], graphs[1])
+    with pytest.raises(UnsupportedError, match="cannot be padded"):
+        proved(graphs[1], graphs[2])
+
+
+def test_nothing_is_nothing_whatever_it_is_computed_from() -> None:
+    def emptied(b: sk.GraphBuilder, x: Any, n: int) -> Any:
+        return b.slice(b.softmax(x, axis=1), (0,), (0,))
+
+    proved(written(emptied, 5), written(emptied, 8))
 
 
 def counting(n: int, width: int = 8, *, summed: bool = False) -> Graph:

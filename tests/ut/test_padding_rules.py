@@ -31,6 +31,12 @@ def whole(b: sk.GraphBuilder, x: Any, kind: str = "i64") -> Any:
     return b.cast(x, kind)
 
 
+def joined(x: Any, *shape: int) -> Any:
+    """The first two axes as one, then reshaped."""
+    first, second, *rest = map(int, x.shape)
+    return x.reshape(*shape, first * second, *rest)
+
+
 CASES: dict[str, tuple[Write, str]] = {
     "broadcast": (lambda b, x: x("b1d") + x("sd") * x("s1"), "bsd"),
     "where": (lambda b, x: b.where(b.greater(x("bs"), x("s")), x("bs"), x("b1")), "bs"),
@@ -124,6 +130,41 @@ CASES: dict[str, tuple[Write, str]] = {
     "rope by a position": (lambda b, x: b.rope(x("bhsd"), x("92"), x("92"), whole(b, x("1")), rotary_dim=4), "bhs"),
     "rope by batch": (lambda b, x: b.rope(x("bhsd"), x("t2"), x("t2"), whole(b, x("b")), rotary_dim=4), "bhs"),
     "rope by place": (lambda b, x: b.rope(x("bhsd"), x("t2"), x("t2"), whole(b, x("bs")), rotary_dim=4), "bhs"),
+    "ragged": (
+        lambda b, x: b.attention(x("bhsd"), x("bhtd"), x("bhte"), None, b.abs(whole(b, x("b"))), ragged=True),
+        "",
+    ),
+    # An axis of batch and length in one: where the length is padded, elements lie in other places.
+    "sum over places": (lambda b, x: b.cumsum(joined(x("bsd")), axis=0), "bd"),
+    "slice of places": (lambda b, x: b.slice(joined(x("bsd")), (0,), (4,)), "bd"),
+    "split of places": (lambda b, x: b.split(y := joined(x("bsd")), (2, int(y.shape[0]) - 2))[1], "bd"),
+    "pad ahead of places": (lambda b, x: b.pad(joined(x("bsd")), (1, 0, 0, 0)), "bd"),
+    "places behind others": (lambda b, x: b.concat(x("ud"), joined(x("bsd")), axis=0), "bd"),
+    "two orders of places": (lambda b, x: b.concat(joined(x("bsd")), joined(x("sbd")), axis=1), ""),
+    "gather of places": (lambda b, x: b.gather(joined(x("bsd")), b.constant(np.array([0, 4]))), "bd"),
+    "triangle of places": (lambda b, x: b.trilu(b.matmul(joined(x("bsk")), joined(x("bsk")), trans_b=True)), "b"),
+    "causal over places": (
+        lambda b, x: b.attention(*(joined(x("bs9"), 1, 1) for _ in "qkv"), causal=True),
+        "b",
+    ),
+    "rope over places": (
+        lambda b, x: b.rope(joined(x("bsd"), 1, 1), x("92"), x("92"), whole(b, x("1")), rotary_dim=4),
+        "b",
+    ),
+    "mask in other places": (
+        lambda b, x: b.attention(joined(x("bu1sd")), joined(x("bu1td")), joined(x("bu1te")), joined(x("ub1st"))),
+        "se",
+    ),
+    "lengths in other places": (
+        lambda b, x: b.attention(
+            joined(x("bu1sd")), joined(x("bu1td")), joined(x("bu1te")), None, whole(b, joined(x("ub")))
+        ),
+        "se",
+    ),
+    "positions in other places": (
+        lambda b, x: b.rope(joined(x("buhsd")), x("92"), x("92"), whole(b, joined(x("ub"))), rotary_dim=4),
+        "hs",
+    ),
     "kv_update": (lambda b, x: b.kv_update(x("bhtd"), x("bhsd"), whole(b, x("1"))), ""),
 }
 
