@@ -158,7 +158,8 @@ def _behind(kind: TensorType, padded: TensorType | None) -> PaddedValue | None:
 
 
 def _begins_with(large: NDArray[Any], small: NDArray[Any]) -> bool:
-    return same_contents(small, large[tuple(slice(extent) for extent in small.shape)])
+    """Arrays of one object, as constants of all sizes mostly are, are not read."""
+    return same_contents(small, large if small.shape == large.shape else large[tuple(map(slice, small.shape))])
 
 
 def guarded(padded: Graph, guards: Guards) -> tuple[Graph, dict[str, str]]:
