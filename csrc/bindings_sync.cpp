@@ -12,6 +12,7 @@
 
 #include "bindings_gil.h"
 #include "bindings_parts.h"
+#include "regions/region.h"
 #include "sync/conflicts.h"
 
 namespace py = pybind11;
@@ -53,7 +54,7 @@ sk::sync::Conflicts conflicts_of(const Column& accesses, const Column& regions) 
                    number(first), number(last)});
     first = last;
   }
-  std::vector<sk::sync::Region> shapes;
+  std::vector<sk::Region> shapes;
   shapes.reserve(static_cast<std::size_t>(parts.shape(0)));
   for (py::ssize_t n = 0; n < parts.shape(0); ++n) {
     shapes.push_back({parts(n, 0), parts(n, 1), parts(n, 2), parts(n, 3)});

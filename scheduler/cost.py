@@ -20,8 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from superkernel.core.tensor import Region, any_overlap
-from superkernel.ir.body import Body, Role, SubOperator
+from superkernel.ir.body import Body, SubOperator
 from superkernel.scheduler.tiling import Access, CostedTiling, KernelFamily, Tiling, raise_workspace, within_workspace
 from superkernel.scheduler.timed import measured_share
 from superkernel.target.cpu import CpuTarget
@@ -33,42 +32,6 @@ RIVAL_FACTOR = 1.5  # ...if they are no slower than this beside the best
 MIN_GAIN = 0.9  # more cores are looked at only where the work itself gets at least so much shorter
 
 Range = tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class OperandBytes:
-    """What a unit range reads or writes of one operand, with its bounds."""
-
-    operand: int
-    low: int
-    high: int
-    regions: tuple[Region, ...]
-    nbytes: int
-
-    @staticmethod
-    def of(access: Access, offset: int = 0) -> OperandBytes:
-        """That of an access, so many bytes further on."""
-        regions = tuple(r.shifted(offset) for r in access.regions) if offset else access.regions
-        low, high = min(r.start for r in regions), max(r.stop for r in regions)
-        return OperandBytes(access.operand, low, high, regions, sum(r.nbytes for r in regions))
-
-    @property
-    def is_run(self) -> bool:
-        """Whether the bytes fill their bounds without a gap."""
-        return self.nbytes == self.high - self.low
-
-    def shared_bytes(self, written: OperandBytes) -> int:
-        """Roughly how many of the bytes are `written`; 0 only where none is."""
-        low = self.low if self.low > written.low else written.low  # asked very often
-        high = self.high if self.high < written.high else written.high
-        if low >= high:
-            return 0
-        if self.is_run and written.is_run:
-            return high - low
-        if any_overlap(self.regions, written.regions) is None:
-            return 0
-        theirs = written.nbytes / (written.high - written.low)
-        return max(1, int((high - low) * min(self.nbytes / (self.high - self.low), theirs)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +58,6 @@ class CostBook:
     _tilings: dict[tuple[str, int], tuple[CostedTiling[CpuTarget], ...]] = field(default_factory=dict)
     _partitions: dict[tuple[str, int], list[Partition]] = field(default_factory=dict)
     _accesses: dict[tuple[int, int, int, int], tuple[Access, ...]] = field(default_factory=dict)
-    _reads: dict[tuple[int, int, int, int], tuple[OperandBytes, ...]] = field(default_factory=dict)
-    _extents: dict[tuple[int, int], OperandBytes] = field(default_factory=dict)
-    _shared: dict[tuple[int, int], int] = field(default_factory=dict)
     _reading: dict[int, CpuTarget] = field(default_factory=dict)
     _shares: dict[tuple[str, int], dict[int, float]] = field(default_factory=dict)
     _alive: list[object] = field(default_factory=list)  # ids stay valid as long as their objects are held
@@ -194,22 +154,6 @@ class CostBook:
         found = {at: settled_ns(ns * share, usual_ns * usual) / (ns * usual) for ns, share, at in measured}
         return {**found, liked: 1.0}
 
-    def extent(self, access: Access, offset: int) -> OperandBytes:
-        """That of one of `accesses`, so many bytes further on."""
-        key = (id(access), offset)
-        found = self._extents.get(key)
-        if found is None:
-            found = self._extents[key] = OperandBytes.of(access, offset)
-        return found
-
-    def shared_bytes(self, read: OperandBytes, written: OperandBytes) -> int:
-        """Roughly how many bytes of one of `reads` an `extent` has written; 0 only where none."""
-        key = (id(read), id(written))
-        found = self._shared.get(key)
-        if found is None:
-            found = self._shared[key] = read.shared_bytes(written)
-        return found
-
     def accesses(self, body: Body, tiling: Tiling, part: Range) -> tuple[Access, ...]:
         """What the range reads and writes, relative to the operands' starts."""
         key = (id(body), id(tiling), *part)
@@ -217,14 +161,4 @@ class CostBook:
         if found is None:
             self._alive.append(tiling)
             found = self._accesses[key] = tuple(a for a in tiling.accesses(body, *part) if a.regions)
-        return found
-
-    def reads(self, body: Body, tiling: Tiling, part: Range) -> tuple[OperandBytes, ...]:
-        """What the range reads of operands that are no constants."""
-        key = (id(body), id(tiling), *part)
-        found = self._reads.get(key)
-        if found is None:
-            accesses = [a for a in self.accesses(body, tiling, part) if not a.write]
-            varying = [a for a in accesses if body.operands[a.operand].role is not Role.CONSTANT]
-            found = self._reads[key] = tuple(map(OperandBytes.of, varying))
         return found

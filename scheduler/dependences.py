@@ -1,9 +1,6 @@
-"""What orders the sub-operators of a grouping: the values that they share, and the streams that nodes name; and what
-tasks on one core know of those on others by that alone."""
+"""What orders the sub-operators of a grouping: the values that they share, and the streams that nodes name."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable, Sequence
 
 from superkernel.ir.body import Role
 from superkernel.scheduler.grouping import Grouping, view_chain
@@ -43,30 +40,3 @@ def issued(grouping: Grouping) -> list[set[int]]:
             before[index] |= {last[sub.stream]} if sub.stream in last else set()
             last[sub.stream] = index
     return before
-
-
-class VectorClock:
-    """What each core knows of the others' progress through true dependences alone: vector clocks over positions in
-    the global order."""
-
-    def __init__(self, cores: int) -> None:
-        self._cores = cores
-        self._now = [[-1] * cores for _ in range(cores)]
-        self._start: dict[tuple[int, int], list[int]] = {}
-        self._finish: dict[tuple[int, int], list[int]] = {}
-
-    def run(self, position: int, core: int, sources: Iterable[tuple[int, int]]) -> None:
-        """A task at `position` on `core` starts after its sources, and completes."""
-        now = self._now[core]
-        for source in dict.fromkeys(sources):
-            if now[source[1]] < source[0]:
-                now = list(map(max, now, self._finish[source]))
-        self._start[position, core] = now
-        finish = now.copy()
-        finish[core] = position
-        self._now[core] = self._finish[position, core] = finish
-
-    def at(self, position: int, cores: Sequence[int]) -> list[int]:
-        """Up to which position every core is known to be complete by all the tasks at `position`."""
-        rows = [self._start[position, core] for core in cores]
-        return list(map(min, *rows)) if len(rows) > 1 else rows[0] if rows else [position] * self._cores

@@ -371,6 +371,60 @@ class Conflicts:
         core of the earlier one; and by task, how many conflicts need no wait of their own. `core_of`: of each task.
         Raises InputError."""
 
+class VectorClock:
+    """What each core knows of the others' progress through true dependences alone: vector clocks over positions in the
+    global order."""
+
+    def __init__(self, cores: int) -> None: ...
+    def run(self, position: int, core: int, sources: Sequence[tuple[int, int]]) -> None:
+        """A task at `position` on `core` starts after its sources, and completes. Raises KeyError where one has not
+        run."""
+
+    def at(self, position: int, cores: Sequence[int]) -> list[int]:
+        """Up to which position every core is known to be complete by all the tasks at `position`, which are on these
+        cores. Raises KeyError where one has not run."""
+
+ScheduledSubOp = tuple[int, Sequence[Sequence[tuple[int, int]]], Sequence[int], Sequence[int], bool]
+"""Number of its list of partitions; of each operand the buffer, the one that this is a part of, and so on, with the
+first byte there; operands that are read and may be written by others; sub-operators that come before; whether it runs
+on core 0 only."""
+AccessesOf = Callable[[int, int, int], tuple[Sequence[Any], int | None]]
+"""Accesses (`superkernel.scheduler.tiling.Access`) of the range of the partition of the list, by numbers, reads of
+constants left out; how many bytes it stores, where that is less than these say."""
+
+class ListScheduler:
+    """Sub-operators onto cores, in a global order (csrc/scheduler/list_scheduler.h, superkernel/scheduler/place.py).
+    `partitions`: lists, of each one the times of its ranges and the longest; `handovers_ns` from core to core,
+    `handover_ns` where nobody knows between which; `apart`: the first worker of each core. Raises InputError on what is
+    none, and what `accesses` raises."""
+
+    def __init__(
+        self,
+        subops: Sequence[ScheduledSubOp],
+        partitions: Sequence[Sequence[tuple[Sequence[float], float]]],
+        accesses: AccessesOf,
+        handovers_ns: Sequence[Sequence[float]],
+        handover_ns: float,
+        line_ns: float,
+        apart: Sequence[int],
+    ) -> None: ...
+    def run(self) -> list[int]:
+        """Places all; the global order."""
+
+    def run_in_order(self, reason: str) -> list[int]:
+        """The same in the given order, each by its first partition on as many cores as that has ranges."""
+
+    def placements(self) -> list[tuple[int, tuple[int, ...], float, str]]:
+        """By sub-operator: partition, cores of its ranges, when it is done in ns, and why there."""
+
+    def makespan_ns(self) -> float:
+        """When everything is done and joined."""
+
+    def touched(
+        self, order: Sequence[int]
+    ) -> list[tuple[int, dict[int, int], list[int], tuple[tuple[int, int, int], ...]]]:
+        """A buffer that is no part of another, and the fields of its `superkernel.scheduler.memory.BufferUse`."""
+
 class Arena:
     """Offsets of buffers that share no bytes where they interfere (csrc/scheduler/arena.h). `sizes` in bytes; `runs` of
     each buffer: first byte, byte behind the last, and who writes them; with a `limit` of bytes, offsets are chosen so

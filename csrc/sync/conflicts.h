@@ -15,17 +15,9 @@
 #include <utility>
 #include <vector>
 
+#include "regions/region.h"
+
 namespace sk::sync {
-
-// `count` runs of `length` bytes, `stride` bytes apart, the first at `start`; as superkernel.core.tensor.Region.
-struct Region {
-  std::int64_t start;
-  std::int64_t length;
-  std::int64_t stride;
-  std::int64_t count;
-
-  std::int64_t stop() const { return start + (count - 1) * stride + length; }
-};
 
 // One access of a task. `run`: of consecutive tasks of one sub-operator; `operand`: any number; its regions are
 // [first, last) of all. Accesses stand in the order of their tasks, which are numbered in the global order.

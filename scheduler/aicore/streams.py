@@ -33,9 +33,10 @@ from heapq import heappop, heappush
 from operator import or_
 from typing import NamedTuple
 
+from superkernel import _core
 from superkernel.ir.body import SubOperator
 from superkernel.scheduler.aicore.cores import Cores
-from superkernel.scheduler.dependences import VectorClock, dependences, issued
+from superkernel.scheduler.dependences import dependences, issued
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.grouping import Grouping, ValueBuffer, view_chain
 from superkernel.scheduler.memory import BufferUse
@@ -77,7 +78,7 @@ class Arrangement:
         numbers = {stream: n for n, stream in enumerate(dict.fromkeys(self.streams))}
         of = [numbers[self.streams[i]] for i in self.order]
         position = {i: at for at, i in enumerate(self.order)}
-        known = VectorClock(len(numbers))
+        known = _core.VectorClock(len(numbers))
         found: dict[str, BufferUse] = {}
         for at, (i, sub) in enumerate(zip(self.order, subops, strict=True)):
             known.run(at, of[at], [(position[p], of[position[p]]) for p in self.before[i]])
