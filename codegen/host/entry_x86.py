@@ -40,6 +40,7 @@ from superkernel.codegen.host.x86_code import (
     RDX,
     RSI,
     RSP,
+    Written,
     X86Code,
     fits,
 )
@@ -59,8 +60,9 @@ def entries_object(spec: EntrySpec) -> bytes:
     _dispatch(code, "sk_profiled", "profiled", len(spec.programs))
     _tasks(code, spec.tasks)
     for core in range(len(spec.programs)):
-        _Core(code, spec, core, profiled=False).write()
-        _Core(code, spec, core, profiled=True).write()
+        plain = _Core(code, spec, core, profiled=False)
+        plain.write()
+        _Core(code, spec, core, profiled=True, plain=plain).write()
     _single(code, spec)
     return code.object()
 
@@ -122,36 +124,59 @@ def _add_offset(code: X86Code, to: int, offset: int) -> None:
 
 
 def _tasks(code: X86Code, tasks: Sequence[TaskSpec]) -> None:
-    """A function for each task. Those of one sub-operator differ in their core and units."""
-    first: tuple[TaskSpec, _Places] | None = None  # of those that follow one another
+    """A function for each task. Those whose operands hang on the same base pointers differ in numbers."""
+    known: dict[tuple[tuple[BasePointer, bool], ...], _Places] = {}  # the first of each kind
+    operands: dict[int, tuple[tuple[tuple[BasePointer, bool], ...], list[int]] | None] = {}  # tasks share them
     for index, task in enumerate(tasks):
         name = f"task_{index}"
-        alike = first is not None and task.subop == first[0].subop and task.operands is first[0].operands
-        if first is not None and alike and task.end <= _LARGEST:
-            at = first[1]
-            code.repeat(name, {at.core: task.core, at.begin: task.begin, at.end: task.end})
+        if id(task.operands) not in operands:
+            operands[id(task.operands)] = _numbers(task)
+        small = operands[id(task.operands)]
+        if small is None or task.end > _LARGEST:
+            _task(code, name, task)
             continue
-        places = _task(code, name, task)
-        first = None if places is None else (task, places)
+        kind, numbers = small
+        of = known.get(kind)
+        if of is None:
+            places = _task(code, name, task)
+            known[kind] = _Places(code.written, places)
+            continue
+        own = dict(zip(of.places, (*numbers, task.core, task.begin, task.end), strict=True))
+        code.repeat(name, of.written, own, task.symbol)
+
+
+def _numbers(task: TaskSpec) -> tuple[tuple[tuple[BasePointer, bool], ...], list[int]] | None:
+    """The kind of a task, and the numbers of its operands in the order of `_task`. None: it is like no other, as it
+    jumps, calls the runtime, or has large numbers."""
+    if task.symbol is None or task.checked is not None or not all(fits(place.offset) for place in task.operands):
+        return None
+    kind, numbers = [], list[int]()
+    for place in task.operands:
+        through_table = place.space is BasePointer.IO
+        kind.append((place.space, through_table and place.offset != 0))
+        if through_table:
+            numbers.append(8 * place.slot)
+        if not through_table or place.offset:
+            numbers.append(place.offset)
+    return tuple(kind), numbers
 
 
 class _Places(NamedTuple):
-    """Where the code of a task has numbers of its own."""
+    """A task that was written, and where its code has the numbers of its operands, of its core and of its units."""
 
-    core: int
-    begin: int
-    end: int
+    written: Written
+    places: Sequence[int]
 
 
-def _task(code: X86Code, name: str, task: TaskSpec) -> _Places | None:
-    """The call of a kernel, or of the runtime for a sub-operator without one. None: it jumps, or has large numbers."""
+def _task(code: X86Code, name: str, task: TaskSpec) -> list[int]:
+    """The call of a kernel, or of the runtime for a sub-operator without one. Where it has the numbers of the task."""
     code.begin(name)
     if task.symbol is None:
         code.number(RSI, task.subop)
         code.load(RAX, RDI, abi.OFFSET["host_call"])
         code.jump_to(RAX)
         code.end(name)
-        return None
+        return []
     if task.checked is not None:
         code.push(RBX)
         code.move(RBX, RDI)
@@ -163,7 +188,7 @@ def _task(code: X86Code, name: str, task: TaskSpec) -> _Places | None:
     for space, base in _BASES.items():
         if space in spaces:
             code.load(base, RDI, _OFFSETS[space])
-    own: dict[int, int] = {}
+    own: dict[int, list[int]] = {}
     for number in range(len(_ARGUMENTS), count):
         own[number] = _argument(code, RAX, task, number)
         code.store(RSP, 8 * (number - len(_ARGUMENTS)), RAX)
@@ -178,8 +203,7 @@ def _task(code: X86Code, name: str, task: TaskSpec) -> _Places | None:
     code.number(RAX, 0)
     code.back()
     code.end(name)
-    small = task.checked is None and task.end <= _LARGEST
-    return _Places(own[count - 3], own[count - 2], own[count - 1]) if small else None
+    return [place for number in range(count) for place in own[number]]
 
 
 def _leave_unless_fine(code: X86Code, name: str, subop: int, checked: Location) -> None:
@@ -204,40 +228,45 @@ def _aligned_room(arguments: int, *, pushed: bool) -> int:
     return room + (room + 8 + 8 * pushed) % 16
 
 
-def _argument(code: X86Code, to: int, task: TaskSpec, number: int) -> int:
+def _argument(code: X86Code, to: int, task: TaskSpec, number: int) -> list[int]:
     """An argument of a kernel: an operand, scratch, the first unit, the one behind the last. RDI: the context. Where
-    the number of the core or the unit stands."""
+    its numbers stand that are the task's."""
     count = len(task.operands)
     if number < count:
         place = task.operands[number]
         base = _BASES.get(place.space)
         if base is not None:
             code.address(to, base, place.offset)
-        else:
-            code.load(to, RDI, _OFFSETS[BasePointer.IO])
-            code.load(to, to, 8 * place.slot)
-            _add_offset(code, to, place.offset)
-        return 0
+            return [len(code.data) - 4]
+        code.load(to, RDI, _OFFSETS[BasePointer.IO])
+        code.load(to, to, 8 * place.slot)
+        at = len(code.data) - 4
+        _add_offset(code, to, place.offset)
+        return [at, len(code.data) - 4] if place.offset else [at]
     if number == count:
         code.load(to, RDI, abi.OFFSET["scratch_stride"])
         code.product(to, to, task.core)
         at = len(code.data) - 4
         code.add_memory(to, RDI, abi.OFFSET["scratch"])
-        return at
+        return [at]
     unit = task.begin if number == count + 1 else task.end
     if unit <= _LARGEST:
-        return code.number_32(to, unit)
+        return [code.number_32(to, unit)]
     code.number(to, unit)
-    return 0
+    return []
 
 
 class _Core:
     """A core's straight line of steps, plain or with a time stamp ahead of the first and behind every step."""
 
-    def __init__(self, code: X86Code, spec: EntrySpec, core: int, *, profiled: bool) -> None:
-        self.code, self.spec, self.core, self.profiled = code, spec, core, profiled
+    def __init__(
+        self, code: X86Code, spec: EntrySpec, core: int, *, profiled: bool, plain: _Core | None = None
+    ) -> None:
+        self.code, self.spec, self.core, self.profiled, self.plain = code, spec, core, profiled, plain
         self.name = f"{'profiled' if profiled else 'core'}_{core}"
         self.late: list[tuple[int, WaitFor]] = []  # waits that are not passed at once, by step
+        self.late_at = code.here(), code.here()  # what they take
+        self._looks: dict[int, tuple[bytes, bytes]] = {}
 
     def write(self) -> None:
         """The whole function."""
@@ -284,8 +313,13 @@ class _Core:
         for register in reversed(_KEPT):
             code.pop(register)
         code.back()
-        for n, step in self.late:
-            self._late(n, step)
+        start = code.here()
+        if self.plain is not None and self.plain.late == self.late:
+            code.copy(*self.plain.late_at, self.plain.name, self.name)
+        else:
+            for n, step in self.late:
+                self._late(n, step)
+        self.late_at = start, code.here()
         code.label(f"{self.name}.failed")
         code.number(RAX, 1)
         code.jump(f"{self.name}.leave")
@@ -301,13 +335,23 @@ class _Core:
 
     def _wait(self, n: int, step: WaitFor) -> None:
         """A look at the counter; the rest stands behind the function."""
-        code = self.code
-        code.product(RDX, R13, self.spec.sets[step.producer])
+        code, look = self.code, self._looks.get(step.producer)
+        if look is None:
+            look = self._looks[step.producer] = self._look(step.producer)
+        code.data += look[0]
         code.add_number(RDX, step.count)
-        code.compare_memory(R12, _FLAG_BYTES * step.producer, RDX)
+        code.data += look[1]
         code.jump(f"{self.name}.{n}.spin", JB)
         code.label(f"{self.name}.{n}.go")
         self.late.append((n, step))
+
+    def _look(self, producer: int) -> tuple[bytes, bytes]:
+        """What stands around the count of a wait: RDX is what the counter had reached before this launch; it is held
+        against the counter."""
+        before, behind = X86Code(), X86Code()
+        before.product(RDX, R13, self.spec.sets[producer])
+        behind.compare_memory(R12, _FLAG_BYTES * producer, RDX)
+        return bytes(before.data), bytes(behind.data)
 
     def _late(self, n: int, step: WaitFor) -> None:
         """Fetch what is handed over, then spin in `sk_wait`. RDX is the count that is awaited."""

@@ -14,6 +14,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import islice
+from typing import NamedTuple
 
 RAX, RCX, RDX, RBX, RSP, RSI, RDI = 0, 1, 2, 3, 4, 6, 7
 R8, R9, R10, R11, R12, R13, R14, R15 = range(8, 16)
@@ -21,8 +23,11 @@ JB, JAE, JE, JNE = 0x82, 0x83, 0x84, 0x85  # conditions, as the second byte of a
 
 _ALIGN = 16
 _PC32, _PLT32 = 2, 4  # kinds of relocations
+_CLOCK = b"\x0f\x31\x48\xc1\xe2\x20\x48\x09\xd0"  # RDTSC; SHL RDX, 32; OR RAX, RDX
 _I32 = struct.Struct("<i")
 _I64 = struct.Struct("<q")
+_SYMBOL = struct.Struct("<IBBHQQ")
+_RELOCATION = struct.Struct("<QIIq")
 
 
 def fits(value: int) -> bool:
@@ -45,6 +50,23 @@ def _with_register(opcode: bytes, register: int, other: int, wide: int) -> bytes
     return (bytes((0x40 | prefix,)) if prefix else b"") + opcode + bytes((0xC0 | (register & 7) << 3 | other & 7,))
 
 
+class Written(NamedTuple):
+    """A function that was written: its bytes, and its calls outside."""
+
+    start: int
+    stop: int
+    calls: Sequence[tuple[int, str]]
+
+
+class Here(NamedTuple):
+    """A place in code: what there is ahead of it."""
+
+    bytes: int
+    labels: int
+    jumps: int
+    calls: int
+
+
 class X86Code:
     """See the module docstring."""
 
@@ -57,7 +79,7 @@ class X86Code:
         self._tables: list[tuple[int, int]] = []  # place, offset in read-only memory
         self.constants = bytearray()
         self._calls_before = 0  # ahead of the present function
-        self._written: tuple[int, int, list[tuple[int, str]]] = (0, 0, [])  # begin, end and calls of the last one
+        self.written = Written(0, 0, [])  # the last one
 
     # Functions and labels ---------------------------------------------------------------------------------------------
 
@@ -71,7 +93,7 @@ class X86Code:
         """It ends here. `seen`: other objects may refer to it."""
         start = self._labels[name]
         self.functions.append((name, seen, start, len(self.data) - start))
-        self._written = start, len(self.data), self._calls[self._calls_before :]
+        self.written = Written(start, len(self.data), self._calls[self._calls_before :])
 
     def label(self, name: str) -> None:
         """What jumps and calls name."""
@@ -81,17 +103,30 @@ class X86Code:
         """Where a label is, in bytes from the section's begin."""
         return self._labels[name]
 
-    def repeat(self, name: str, numbers: Mapping[int, int]) -> None:
-        """A function as the one that was written last, but for some 32-bit numbers, by their places there. That one has
-        no labels inside."""
-        start, stop, calls = self._written
+    def repeat(self, name: str, of: Written, numbers: Mapping[int, int], callee: str | None = None) -> None:
+        """A function as one that was written before, but for some 32-bit numbers, by their places there, and for what
+        it calls outside. That one has no labels inside."""
         self.begin(name)
-        shift = len(self.data) - start
-        self.data += self.data[start:stop]
+        shift = len(self.data) - of.start
+        self.data += self.data[of.start : of.stop]
         for place, number in numbers.items():
             _I32.pack_into(self.data, place + shift, number)
+        self._calls += [(place + shift, callee or symbol) for place, symbol in of.calls]
+        self.functions.append((name, False, of.start + shift, of.stop - of.start))
+
+    def here(self) -> Here:
+        """The present place, where a part that is copied begins or ends."""
+        return Here(len(self.data), len(self._labels), len(self._jumps), len(self._calls))
+
+    def copy(self, start: Here, stop: Here, old: str, new: str) -> None:
+        """A part once more, with `new` in the place of the beginning `old` of all its labels. It has no tables."""
+        shift = len(self.data) - start.bytes
+        self.data += self.data[start.bytes : stop.bytes]
+        labels = list(islice(self._labels.items(), start.labels, stop.labels))
+        self._labels |= {new + label.removeprefix(old): place + shift for label, place in labels}
+        jumps, calls = self._jumps[start.jumps : stop.jumps], self._calls[start.calls : stop.calls]
+        self._jumps += [(place + shift, new + label.removeprefix(old)) for place, label in jumps]
         self._calls += [(place + shift, symbol) for place, symbol in calls]
-        self.functions.append((name, False, start + shift, stop - start))
 
     # Instructions -----------------------------------------------------------------------------------------------------
 
@@ -170,10 +205,6 @@ class X86Code:
         self._registers(b"\xc1", 4, to)
         self.data.append(bits)
 
-    def either(self, to: int, source: int) -> None:
-        """to |= source."""
-        self._registers(b"\x09", source, to)
-
     def compare_memory(self, base: int, offset: int, value: int) -> None:
         """Flags of 64 bits of memory against a register."""
         self._memory(b"\x39", value, base, offset)
@@ -210,9 +241,7 @@ class X86Code:
 
     def clock(self) -> None:
         """The CPU's counter in RAX; RDX is lost."""
-        self.data += b"\x0f\x31"
-        self.shift_left(RDX, 32)
-        self.either(RAX, RDX)
+        self.data += _CLOCK
 
     def back(self) -> None:
         """Return."""
@@ -270,17 +299,17 @@ class X86Code:
         for name in names:
             at[name] = len(strings)
             strings += name.encode() + b"\0"
-        rows = [struct.pack("<IBBHQQ", 0, 0, 0, 0, 0, 0), struct.pack("<IBBHQQ", 0, 3, 0, 2, 0, 0)]  # none, the tables
+        rows = [_SYMBOL.pack(0, 0, 0, 0, 0, 0), _SYMBOL.pack(0, 3, 0, 2, 0, 0)]  # none, the tables
         ordered = sorted(self.functions, key=lambda row: row[1])  # those that others see come last
-        rows += [struct.pack("<IBBHQQ", at[name], seen << 4 | 2, 0, 1, *where) for name, seen, *where in ordered]
+        rows += [_SYMBOL.pack(at[name], seen << 4 | 2, 0, 1, *where) for name, seen, *where in ordered]
         local = 2 + sum(not seen for _, seen, *_ in ordered)
         outside: dict[str, int] = {}
         for _, symbol in self._calls:
             if symbol not in outside:
                 outside[symbol] = len(rows)
-                rows.append(struct.pack("<IBBHQQ", at[symbol], 1 << 4, 0, 0, 0, 0))
-        relocations = [struct.pack("<QIIq", place, _PC32, 1, offset - 4) for place, offset in self._tables]
-        relocations += [struct.pack("<QIIq", place, _PLT32, outside[symbol], -4) for place, symbol in self._calls]
+                rows.append(_SYMBOL.pack(at[symbol], 1 << 4, 0, 0, 0, 0))
+        relocations = [_RELOCATION.pack(place, _PC32, 1, offset - 4) for place, offset in self._tables]
+        relocations += [_RELOCATION.pack(place, _PLT32, outside[symbol], -4) for place, symbol in self._calls]
         return _object(
             {
                 ".text": (1, 6, _ALIGN, 0, 0, bytes(self.data)),
