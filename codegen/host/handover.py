@@ -37,6 +37,7 @@ class Handovers:
 
     plan: Plan
     _awaited: list[dict[int, tuple[Task, ...]]] = field(init=False)  # per core: count -> bodies since the set before
+    _known: dict[int, list[tuple[int, int]]] = field(default_factory=dict, init=False)  # pieces of accesses
 
     def __post_init__(self) -> None:
         self._awaited = []
@@ -55,7 +56,7 @@ class Handovers:
         """What `wait`, ahead of task `coming`, hands over; nothing where that is too much to follow."""
         found: dict[Line, None] = {}
         for producer in self._awaited[wait.producer].get(wait.count, ()):
-            for place, start, stop in _passed_on(producer, self.plan.tasks[coming]):
+            for place, start, stop in self._passed_on(producer, self.plan.tasks[coming]):
                 if (stop - start) // LINE_BYTES > LINES_MAX:
                     return ()
                 first = start // LINE_BYTES * LINE_BYTES
@@ -64,23 +65,22 @@ class Handovers:
                     return ()
         return tuple(found)
 
+    def _passed_on(self, producer: Task, consumer: Task) -> Iterator[tuple[tuple[Space, int], int, int]]:
+        """Runs of bytes, with their place, that the one writes and the other reads."""
+        for written in (a for a in producer.accesses if a.write):
+            space, slot = written.space, written.slot
+            for read in consumer.accesses:
+                if read.write or read.space is not space or read.slot != slot or space is Space.CONSTANT:
+                    continue
+                for (start, stop), (begin, end) in product(self._pieces(written), self._pieces(read)):
+                    if max(start, begin) < min(stop, end):
+                        yield (space, slot), max(start, begin), min(stop, end)
 
-def _passed_on(producer: Task, consumer: Task) -> Iterator[tuple[tuple[Space, int], int, int]]:
-    """Runs of bytes, with their place, that the one writes and the other reads."""
-    reads = [a for a in consumer.accesses if not a.write and a.space is not Space.CONSTANT]
-    for written in (a for a in producer.accesses if a.write):
-        place = written.space, written.slot
-        same = [read for read in reads if (read.space, read.slot) == place]
-        pieces = _pieces(written) if same else []
-        for read in same:
-            for (start, stop), (begin, end) in product(pieces, _pieces(read)):
-                if max(start, begin) < min(stop, end):
-                    yield place, max(start, begin), min(stop, end)
-
-
-def _pieces(access: MemoryAccess) -> list[tuple[int, int]]:
-    """(first byte, byte behind the last) of each piece; none where they are many."""
-    if sum(region.count for region in access.regions) > _PIECES_MAX:
-        return []
-    starts = ((r.start + i * r.stride, r.length) for r in access.regions for i in range(r.count))
-    return [(start, start + length) for start, length in starts]
+    def _pieces(self, access: MemoryAccess) -> list[tuple[int, int]]:
+        """(first byte, byte behind the last) of each piece; none where they are many."""
+        known = self._known.get(id(access))  # of the plan, which is held
+        if known is None:
+            many = sum(region.count for region in access.regions) > _PIECES_MAX
+            starts = ((r.start + i * r.stride, r.length) for r in access.regions for i in range(r.count) if not many)
+            known = self._known[id(access)] = [(start, start + length) for start, length in starts]
+        return known

@@ -176,14 +176,14 @@ class ImageBuilder:
 
     def _kernel_keys(self) -> tuple[dict[KernelKey, tuple[SubOperator, Tiling]], tuple[str | None, ...]]:
         """Distinct kernels with one example each, and the symbol of every sub-operator."""
-        known: dict[tuple[Any, ...], KernelKey] = {}
+        known: dict[tuple[str, int, int], KernelKey] = {}
         keys: dict[KernelKey, tuple[SubOperator, Tiling]] = {}
         symbols: list[str | None] = []
         for sub, tiling in zip(self.schedule.subops, self.schedule.tilings, strict=True):
             if sub.kernel == HOST_CALL or tiling.units == 0:
                 symbols.append(None)
                 continue
-            identity = (sub.kernel, sub.body, tiling)
+            identity = (sub.kernel, id(sub.body), id(tiling))
             key = known.get(identity)
             if key is None:
                 key = known[identity] = KernelKey.of(sub, tiling)

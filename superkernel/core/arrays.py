@@ -13,7 +13,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import weakref
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 import ml_dtypes
@@ -39,7 +39,10 @@ _SAMPLES = 256
 INTERNED_BYTES_MIN = 1 << 14
 _interned: weakref.WeakValueDictionary[tuple[object, ...], NDArray[Any]] = weakref.WeakValueDictionary()
 _known: weakref.WeakValueDictionary[int, NDArray[Any]] = weakref.WeakValueDictionary()  # the same, by identity
-_digests: dict[int, tuple[weakref.ref[NDArray[Any]], bytes]] = {}  # by id, gone with the array
+_Remembered = dict[int, tuple[weakref.ref[NDArray[Any]], bytes]]
+"""Something about arrays that are immutable, by id, gone with the array."""
+_digests: _Remembered = {}
+_samples: _Remembered = {}
 
 COPIED_BYTES_MAX = 256 << 20  # of a graph's constants; with more, only small ones are copied
 SMALL_BYTES_MAX = 1 << 20
@@ -199,21 +202,34 @@ def interned(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def samples(array: NDArray[Any]) -> bytes:
-    """Some of an array's bytes, which tell it from most others of its type."""
+    """Some of an array's bytes, which tell it from most others of its type. Those of an immutable array are remembered
+    as long as it lives."""
+    return _remembered(_samples, array, _taken_samples)
+
+
+def _taken_samples(array: NDArray[Any]) -> bytes:
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return flat[:: max(1, len(flat) // _SAMPLES) | 1].tobytes()
 
 
 def contents_digest(array: NDArray[Any]) -> bytes:
     """SHA-256 of an array's elements in C order. That of an immutable array is remembered as long as it lives."""
-    known = _digests.get(id(array))
+    return _remembered(_digests, array, _taken_digest)
+
+
+def _taken_digest(array: NDArray[Any]) -> bytes:
+    return hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).digest()
+
+
+def _remembered(kept: _Remembered, array: NDArray[Any], taken: Callable[[NDArray[Any]], bytes]) -> bytes:
+    at = id(array)
+    known = kept.get(at)
     if known is not None:
         return known[1]
-    digest = hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).digest()
+    found = taken(array)
     if is_immutable(array):
-        at = id(array)
-        _digests[at] = weakref.ref(array, lambda _: _digests.pop(at, None)), digest
-    return digest
+        kept[at] = weakref.ref(array, lambda _: kept.pop(at, None)), found
+    return found
 
 
 class NamedArrays(Mapping[str, NDArray[Any]]):

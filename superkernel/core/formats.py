@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from superkernel.core.dtypes import DType
 
@@ -164,6 +165,7 @@ BYTES_ON_ARM = ("dotprod", "mve")
 """The dot products of AArch64, and the vectors of Armv8.1-M, which are multiplied by scalars."""
 
 
+@cache
 def elements(dtype: DType) -> NumberFormat:
     """Products of elements as they are, summed in `dtype`."""
     name = dtype.value
