@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from math import prod
 
 from superkernel.core import formats
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
-from superkernel.core.formats import TILE_ROWS
+from superkernel.core.formats import TILE_ROWS, NumberFormat
 from superkernel.ir.body import Body, Role, View
 from superkernel.ops.opdef import BYTES, FLOATS
 from superkernel.registry.predicates import Reason, one_of, within
@@ -94,22 +95,29 @@ class MatmulFamily(FormatFamily):
             raise UnsupportedError(
                 "this CPU has no tiles", location=f"kernel {kernel!r}", expected=number.feature, found=target.features
             )
-        tall = tall_shape(form, target) if right == PACKED and number is None else None
-        shapes = [tall] if tall is not None else tile_shapes(form, right, target)
-        if number is not None and number.tiled:
-            shapes = [_shape_in_tiles(form, target)]
-        found = [
-            make_tiling(body, axis, rows, vectors, right, target, number)
-            for rows, vectors in shapes
-            for axis in (COLUMNS, ROWS)
-            if axis == COLUMNS or form.rows > rows or form.batch > 1
-        ]
-        if stores_prologue(form):
-            by_rows = make_tiling(body, ROWS, *shapes[0], right, target, number)
-            found = [t for t in found if t.axis == ROWS] or [by_rows]
-        elif right == PACKED and form.batch == 1:
-            found += [banded for t in found for banded in in_bands(body, t, target)]
-        return sorted(found, key=lambda t: t.cost_ns(body, 0, t.units, target))
+        return _cuts(body, right, number, target)
+
+
+@lru_cache(maxsize=64)  # asked of each kernel of a product that is eligible
+def _cuts(body: Body, right: str, number: NumberFormat | None, target: CpuTarget) -> tuple[MatmulTiling, ...]:
+    """The tilings of a product, the one that takes least on one core first."""
+    form = form_of(body)
+    tall = tall_shape(form, target) if right == PACKED and number is None else None
+    shapes = [tall] if tall is not None else tile_shapes(form, right, target)
+    if number is not None and number.tiled:
+        shapes = [_shape_in_tiles(form, target)]
+    found = [
+        make_tiling(body, axis, rows, vectors, right, target, number)
+        for rows, vectors in shapes
+        for axis in (COLUMNS, ROWS)
+        if axis == COLUMNS or form.rows > rows or form.batch > 1
+    ]
+    if stores_prologue(form):
+        by_rows = make_tiling(body, ROWS, *shapes[0], right, target, number)
+        found = [t for t in found if t.axis == ROWS] or [by_rows]
+    elif right == PACKED and form.batch == 1:
+        found += [banded for t in found for banded in in_bands(body, t, target)]
+    return tuple(sorted(found, key=lambda t: t.cost_ns(body, 0, t.units, target)))
 
 
 def in_bands(body: Body, tiling: MatmulTiling, target: CpuTarget) -> Iterator[MatmulTiling]:

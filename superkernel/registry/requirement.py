@@ -160,6 +160,7 @@ def _program_need(body: Body, index: int, operand: Operand) -> TensorNeed:
     return TensorNeed(operand.type, constant)
 
 
+@lru_cache(maxsize=64)  # asked per kernel that is eligible
 def body_of(requirement: Requirement) -> Body | None:
     """The problem alone, as families cut it: an anchor on operands in memory, images in their layout, the results
     stored as they are; or a program. None for an operator that is no work of its own (a view)."""
