@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from mmap import PAGESIZE
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,21 @@ _SECTION = np.dtype(
         "itemsize": 64,
     }
 )
+
+
+class _Section(NamedTuple):
+    """A row of the table of sections: the fields of `_SECTION`."""
+
+    name: int
+    type: int
+    flags: int
+    offset: int
+    size: int
+    link: int
+    info: int
+    alignment: int
+
+
 _SYMBOL = np.dtype(
     [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
 )
@@ -83,7 +98,7 @@ class _Object:
 
     data: bytes
     machine: int
-    sections: Array
+    sections: list[_Section]
     symbols: Array
     names: tuple[str, ...]  # of symbols that other objects see, "" for others
     place: NDArray[np.int64]
@@ -112,11 +127,11 @@ class _Object:
 
 def memory_bytes(data: bytes) -> int:
     """What an object's code and constants take where they are linked, without what places them."""
-    return sum(int(section["size"]) for section in _read(data).sections if _is_placed(section))
+    return sum(section.size for section in _read(data).sections if _is_placed(section))
 
 
-def _is_placed(section: Any) -> bool:
-    return bool(section["flags"] & _IN_MEMORY) and section["type"] != _UNWIND
+def _is_placed(section: _Section) -> bool:
+    return bool(section.flags & _IN_MEMORY) and section.type != _UNWIND
 
 
 def _read(data: bytes) -> _Object:
@@ -124,21 +139,21 @@ def _read(data: bytes) -> _Object:
     if data[:6] != b"\x7fELF\x02\x01" or header[8] != 1:
         raise ValueError("no relocatable ELF64 object")
     (start,) = np.frombuffer(data, "<u8", 1, 40)
-    sections = np.frombuffer(data, _SECTION, int(header[30]), int(start))
+    sections = [_Section(*row) for row in np.frombuffer(data, _SECTION, int(header[30]), int(start)).tolist()]
     symbols, names, strings = np.zeros(0, _SYMBOL), [""], 0
-    for table in sections[sections["type"] == _SYMBOLS]:
-        symbols = np.frombuffer(data, _SYMBOL, int(table["size"]) // _SYMBOL.itemsize, int(table["offset"]))
-        strings = int(sections["offset"][table["link"]])
+    for table in (section for section in sections if section.type == _SYMBOLS):
+        symbols = np.frombuffer(data, _SYMBOL, table.size // _SYMBOL.itemsize, table.offset)
+        strings = sections[table.link].offset
         names = [""] * len(symbols)
-        for i in np.flatnonzero(symbols["info"] >> 4):  # not local
+        for i in np.flatnonzero(symbols["info"] >> 4).tolist():  # not local
             begin = strings + int(symbols["name"][i])
             names[i] = data[begin : data.index(b"\0", begin)].decode()
     return _Object(data, int(header[9]), sections, symbols, tuple(names), np.full(len(sections), -1, np.int64), strings)
 
 
 def _section_name(found: _Object, index: int) -> str:
-    names = int(found.sections["offset"][np.frombuffer(found.data, "<u2", 32)[31]])
-    begin = names + int(found.sections["name"][index])
+    names = found.sections[np.frombuffer(found.data, "<u2", 32)[31]].offset
+    begin = names + found.sections[index].name
     return found.data[begin : found.data.index(b"\0", begin)].decode()
 
 
@@ -148,14 +163,14 @@ def _lay_out(objects: list[_Object]) -> tuple[int, int]:
     for of_code in (True, False):
         for found in objects:
             for i, section in enumerate(found.sections):
-                flags = int(section["flags"])
-                if not _is_placed(section) or bool(flags & _CODE) is not of_code:
+                if not _is_placed(section) or bool(section.flags & _CODE) is not of_code:
                     continue
-                if section["type"] == _NOBITS or (flags & _WRITTEN and _section_name(found, i) != ".data.rel.ro"):
+                written = section.flags & _WRITTEN and _section_name(found, i) != ".data.rel.ro"
+                if section.type == _NOBITS or written:
                     raise InternalError("generated code has a section that is written", found=_section_name(found, i))
-                at += -at % max(1, int(section["alignment"]))
+                at += -at % max(1, section.alignment)
                 found.place[i] = at
-                at += int(section["size"])
+                at += section.size
         at += -at % PAGESIZE
         code_bytes = at if of_code else code_bytes
     return code_bytes, at
@@ -163,12 +178,11 @@ def _lay_out(objects: list[_Object]) -> tuple[int, int]:
 
 def _relocate(image: NDArray[np.uint8], base: int, found: _Object, targets: NDArray[np.int64]) -> None:
     """Fills in what an object's code and constants know of addresses. `targets`: offsets of its symbols."""
-    for section in found.sections[found.sections["type"] == _RELOCATIONS]:
-        start = found.place[section["info"]]
+    for section in (section for section in found.sections if section.type == _RELOCATIONS):
+        start = found.place[section.info]
         if start < 0:
             continue
-        count = int(section["size"]) // _RELOCATION.itemsize
-        rows = np.frombuffer(found.data, _RELOCATION, count, int(section["offset"]))
+        rows = np.frombuffer(found.data, _RELOCATION, section.size // _RELOCATION.itemsize, section.offset)
         for kind in sorted(set(rows["kind"].tolist())):
             field = _FIELDS.get((found.machine, kind))
             if field is None:
@@ -205,10 +219,10 @@ def _link(objects: list[_Object], nbytes: int, base: int, names: dict[str, int])
     """The image for an address."""
     image = np.zeros(nbytes, np.uint8)
     for found in objects:
-        for place, section in zip(found.place, found.sections, strict=True):
+        for place, section in zip(found.place.tolist(), found.sections, strict=True):
             if place >= 0:
-                size = int(section["size"])
-                image[place : place + size] = np.frombuffer(found.data, np.uint8, size, int(section["offset"]))
+                part = np.frombuffer(found.data, np.uint8, section.size, section.offset)
+                image[place : place + section.size] = part
     for found in objects:
         where, shared = found.symbols["section"], np.array([bool(name) for name in found.names], bool)
         inside = (where > 0) & (where < len(found.place))
