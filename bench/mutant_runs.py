@@ -295,26 +295,28 @@ class _Work:
         """A mutant, in a fork. A test that fails must pass on the code as it is, in another fork: else it is left out
         from now on, and the mutant goes on with those behind it."""
         items = sorted(items, key=lambda item: -self.known[item.nodeid].promise)
-        found = Result("", 0, 0)
+        found, left_s = Result("", 0, 0), self.budget_s
         while True:
             items = [item for item in items if item.nodeid in self.known]
-            result = self.outcome(partial(self._run_exchanged, items, exchanged))
+            result = self.outcome(partial(self._run_exchanged, items, exchanged, left_s))
             found = Result(result.killed_by, found.tests + result.tests, found.seconds + result.seconds)
             failed = next((item for item in items if item.nodeid == result.killed_by), None)
-            if failed is None or not self.outcome(partial(self._run_exchanged, [failed], {})).killed_by:
+            if failed is None or not self.outcome(partial(self._run_exchanged, [failed], {}, left_s)).killed_by:
                 return found
+            passed, items = items[: items.index(failed)], items[items.index(failed) + 1 :]
+            left_s -= sum(known.seconds for item in passed if (known := self.known.get(item.nodeid)))
             self.known.pop(failed.nodeid, None)
-            items = items[items.index(failed) + 1 :]
 
     def _run_exchanged(
         self,
         items: Sequence[pytest.Item],
         exchanged: Mapping[FunctionType, CodeType],
+        budget_s: float,
         send: Callable[[object], None],
     ) -> None:
         for function, code in exchanged.items():
             function.__code__ = code
-        self.run_until_failure(items, send)
+        self.run_until_failure(items, budget_s, send)
 
     def _forked(self, body: Callable[[Callable[[object], None]], None]) -> tuple[int, Any]:
         """`forked`, with a folder of its own for what tests write."""
@@ -354,7 +356,7 @@ class _Work:
             self.known[name].kills += killed
         return Result(name if killed else "", count, time.monotonic() - start)
 
-    def run_until_failure(self, items: Sequence[pytest.Item], send: Callable[[object], None]) -> None:
+    def run_until_failure(self, items: Sequence[pytest.Item], budget_s: float, send: Callable[[object], None]) -> None:
         """In a fork: up to the first test that fails, within the limits of time and memory."""
         spent = time.process_time()
         with open("/proc/self/statm") as statm:
@@ -364,10 +366,10 @@ class _Work:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
         for item, following in _pairs(items):
-            if time.process_time() - spent > self.budget_s:
+            if time.process_time() - spent > budget_s:
                 break
             known = self.known.get(item.nodeid)
-            limit = time.process_time() + SLACK_S + (10 * known.seconds if known else self.budget_s)
+            limit = time.process_time() + SLACK_S + (10 * known.seconds if known else budget_s)
             resource.setrlimit(resource.RLIMIT_CPU, (int(limit) + 1, hard))
             send((item.nodeid, None))
             passed = _passes(item, following)
@@ -388,7 +390,7 @@ class _Work:
         def body(wanted: Collection[str], code: CodeType | None, send: Callable[[object], None]) -> None:
             def loop(items: Sequence[pytest.Item]) -> None:
                 mine = [item for item in items if item.nodeid in wanted]
-                self.run_until_failure(sorted(mine, key=lambda item: order[item.nodeid]), send)
+                self.run_until_failure(sorted(mine, key=lambda item: order[item.nodeid]), self.budget_s, send)
 
             if code is not None:
                 sys.meta_path.insert(0, _Changed({path: code}))
