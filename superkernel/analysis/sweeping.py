@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import ExitStack
@@ -22,7 +23,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import product
 from multiprocessing import get_context, parent_process
-from multiprocessing.process import BaseProcess
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
@@ -157,7 +158,7 @@ def sweep(
         progress(known, len(points))
         if jobs and executor is None:
             count = min(len(jobs), workers or len(_core.allowed_cpus()))
-            executor = stack.enter_context(ProcessPoolExecutor(count, get_context("spawn"), _begin_worker))
+            executor = _workers(stack, count)
         running: dict[Future[dict[str, Any]], int] = {}
         done: SimpleQueue[Future[dict[str, Any]]] = SimpleQueue()
 
@@ -200,17 +201,34 @@ def run_point(graph: Graph, target: AicoreTarget, options: Mapping[str, Any]) ->
     return {name: getattr(report, name) for name in FIGURES}
 
 
-def _begin_worker() -> None:
-    """Compilers of all workers together would be more than there are CPUs. A worker ends with the sweep's process,
-    however that ends: its own queue would never tell it."""
+def _workers(stack: ExitStack, count: int) -> ProcessPoolExecutor:
+    """Processes that end at once where the sweep ends by an error or an interrupt: a second interrupt, while they were
+    waited for, would leave both sides waiting for one another."""
+    context = get_context("spawn")
+    told, telling = context.Pipe(duplex=False)
+    stack.callback(told.close)
+    stack.callback(telling.close)
+    executor = stack.enter_context(ProcessPoolExecutor(count, context, _begin_worker, (told,)))
+
+    def end(kind: type[BaseException] | None, error: object, trace: object) -> None:
+        if kind is not None:
+            telling.close()
+
+    stack.push(end)
+    return executor
+
+
+def _begin_worker(told: Connection) -> None:
+    """Compilers of all workers together would be more than there are CPUs. A worker ends with the sweep, however that
+    ends (`told` is at its end then): its own queue would never tell it. Interrupts are the sweep's business."""
     processes.helpers_max = 1
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Thread(target=_end_with, args=(told,), daemon=True).start()
+
+
+def _end_with(told: Connection) -> None:
     parent = parent_process()
-    if parent is not None:
-        Thread(target=_end_with, args=(parent,), daemon=True).start()
-
-
-def _end_with(parent: BaseProcess) -> None:
-    parent.join()
+    wait([told] if parent is None else [told, parent.sentinel])
     os._exit(1)
 
 

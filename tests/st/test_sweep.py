@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 import time
 from concurrent.futures import Executor, Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +130,27 @@ def test_a_sweep_that_is_killed_leaves_its_rows_and_no_worker(
     assert found["kept"] == kept >= 1
     assert len(found["rows"]) == 6
     assert all(r["error"] is None for r in found["rows"])
+
+
+@pytest.mark.parametrize("later_s", [0.0, 0.3, 0.6])
+def test_a_sweep_that_is_interrupted_twice_ends_and_leaves_no_worker(tmp_path: Path, later_s: float) -> None:
+    """As by Ctrl-C, which all its processes hear of: while workers begin, or work."""
+    model = str(tmp_path / "m.json")
+    save_json(models.mlp((32, 48, 16)), model)
+    words = ["sweep", model, "--target", "mini", "--field", f"hbm.rate_gb_per_s={','.join(map(str, range(400, 460)))}"]
+    words += ["--file", str(tmp_path / "rows.jsonl"), "--workers", "2"]
+    command = [sys.executable, "-m", "superkernel", *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while process.poll() is None and len(children.read_text().split()) < 3:  # with the one that tracks resources
+        time.sleep(0.01)
+    time.sleep(later_s)
+    for _ in range(2):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGINT)
+        time.sleep(0.05)
+    process.communicate(timeout=60)  # the pipe is closed when the workers, which have it too, have ended
+    assert process.returncode != 0
 
 
 def test_what_cannot_be_is_a_row_that_says_so() -> None:
