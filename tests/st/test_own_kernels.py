@@ -19,7 +19,7 @@ import pytest
 import superkernel as sk
 from superkernel import kernels
 from superkernel.analysis import kernel_trials
-from superkernel.analysis.kernel_trials import timings, trials
+from superkernel.analysis.kernel_trials import TrialTime, timings, timings_text, trials
 from superkernel.cli import main
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.core.errors import InputError, UserError
@@ -255,3 +255,9 @@ def test_installed_packages_bring_kernels(
         load_installed()
     assert ID in HOST_KERNELS.kernels
     assert ID in AICORE_KERNELS.kernels
+
+
+@pytest.mark.parametrize(("ns", "said"), [(500.0, "2.00 times"), (0.0, "too short to be compared")])
+def test_a_kernel_s_time_may_be_less_than_the_clock_s(ns: float, said: str) -> None:
+    text = timings_text([TrialTime("host.cumsum", "cumsum(f32[4,4]; axis=1)", ns, "host.reference", 1000.0)])
+    assert text == f"host.cumsum  cumsum(f32[4,4]; axis=1)  {ns / 1e3:.2f} us; host.reference 1.00 us ({said})"
