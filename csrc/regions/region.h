@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <numeric>
 #include <span>
+#include <vector>
 
 namespace sk {
 
@@ -44,5 +45,9 @@ inline bool overlap(const Region& a, const Region& b) {
 
 // Whether any of the one side meets any of the other, so many bytes further on.
 bool any_overlap(std::span<const Region> left, std::span<const Region> right, std::int64_t right_offset);
+
+// Whether regions that lie in [low, high) hold each of its bytes exactly once. It may deny it of some whose strides
+// differ, never the other way round.
+bool tile(std::vector<Region> regions, std::int64_t low, std::int64_t high);
 
 }  // namespace sk

@@ -102,10 +102,8 @@ bool Conflicts::next(std::vector<Pair>& found) {
   return true;
 }
 
-// Enters a finished run's accesses: its writes first, so that they do not retire its own reads. Writes of one
-// sub-operator do not overlap one another (else they would be a race), so those whose stretches meet fill their common
-// stretch exactly where their bytes add up to it; should that not hold, order is lost and the verifier rejects the
-// plan.
+// Enters a finished run's accesses: its writes first, so that they do not retire its own reads. Writes whose stretches
+// meet make one extent, which is written anew where they tile it.
 void Conflicts::record(std::vector<Extent>& extents, Fresh& fresh) {
   std::stable_sort(fresh.writes.begin(), fresh.writes.end(),
                    [](const Live& a, const Live& b) { return a.low < b.low; });
@@ -113,16 +111,13 @@ void Conflicts::record(std::vector<Extent>& extents, Fresh& fresh) {
     const auto first = member;
     const std::int64_t low = first->low;
     std::int64_t high = low;
-    std::int64_t bytes = 0;
+    std::vector<Region> written;
     for (; member != fresh.writes.end() && member->low <= high; ++member) {
       high = std::max(high, member->high);
       const Access& access = accesses_[static_cast<std::size_t>(member->access)];
-      for (auto n = access.first; n < access.last; ++n) {
-        const Region& region = regions_[static_cast<std::size_t>(n)];
-        bytes += region.length * region.count;
-      }
+      written.insert(written.end(), regions_.begin() + access.first, regions_.begin() + access.last);
     }
-    if (bytes == high - low) retire(extents, low, high);
+    if (tile(std::move(written), low, high)) retire(extents, low, high);
     extents.push_back({low, high, {first, member}, {}});
   }
   for (const Live& read : fresh.reads) {

@@ -144,6 +144,56 @@ def test_each_stretch_that_a_sub_operator_writes_is_retired_by_itself() -> None:
     assert pairs(tasks_of(*old, *anew, (2, (read(0, 24),)))) == [(0, 3), (1, 4), (2, 5), (3, 5), (4, 5)]
 
 
+@pytest.mark.parametrize(
+    ("parts", "gap"),
+    [
+        ([Region(0, 2, 8, 2), Region(0, 6)], 6),
+        ([Region(0, 9, 3, 3), Region(15, 1, 13, 2)], 16),
+        ([Region(0, 4, 6, 3), Region(2, 4)], 10),
+        ([Region(0, 2, 6, 2), Region(2, 2, 6, 2), Region(1, 2)], 4),
+    ],
+    ids=["one in the other", "runs in one another", "a run between runs", "columns and a run"],
+)
+def test_bytes_written_twice_do_not_stand_for_those_left_out(parts: list[Region], gap: int) -> None:
+    """Stretches whose writes have as many bytes as they, but not each of their bytes."""
+    apart = tuple((1, (MemoryAccess(Space.ARENA, 0, True, (part,)),)) for part in parts)
+    together = (1, (MemoryAccess(Space.ARENA, 0, True, tuple(parts)),))
+    for anew in (apart, (together,)):
+        tasks = tasks_of((0, (write(0, 40),)), *anew, (2, (read(gap, 1),)))
+        assert (0, len(anew) + 1) in pairs(tasks)
+
+
+@pytest.mark.parametrize("seed", seeds(40))
+def test_a_stretch_is_written_anew_where_each_of_its_bytes_is(seed: int) -> None:
+    """By regions that follow one another, in columns or runs, of which one may lie elsewhere or be written twice."""
+    rng = random.Random(seed)
+    parts, start = [], 0
+    for _ in range(rng.randint(1, 4)):
+        rows, width, columns = rng.choice([1, 2, 5]), rng.randint(1, 3), rng.randint(1, 4)
+        pitch = width * columns
+        parts += [Region(start + width * n, width, pitch if rows > 1 else 0, rows) for n in range(columns)]
+        start += rows * pitch
+    if rng.random() < 0.7:
+        victim = rng.randrange(len(parts))
+        length = min(rng.randint(1, 8), start)
+        parts[victim] = rng.choice([parts[rng.randrange(len(parts))], Region(rng.randint(0, start - length), length)])
+    rng.shuffle(parts)
+    anew = tasks_of((0, (write(0, start + 8),)), *((1, (MemoryAccess(Space.ARENA, 0, True, (p,)),)) for p in parts))
+    written = {r.start + i * r.stride + j for r in parts for i in range(r.count) for j in range(r.length)}
+    left = [n for n in range(start) if n not in written]
+    after = len(anew)
+    of_all([*anew, Task(after, 2, after, 0, 1, tuple(read(n, 1) for n in left or range(start)))])
+    for n in range(start):
+        retired = (0, after) not in pairs([*anew, Task(after, 2, after, 0, 1, (read(n, 1),))])
+        assert retired <= (n in written)
+        assert retired or left or not _end_to_end(parts), (n, parts)
+
+
+def _end_to_end(parts: list[Region]) -> bool:
+    """Whether no byte is written twice."""
+    return sum(r.length * r.count for r in parts) == max(r.stop for r in parts)
+
+
 def test_what_a_write_leaves_on_either_side_stays() -> None:
     start = [(0, (write(0, 24),)), (1, (read(0, 24),)), (2, (write(8, 8),))]
     for at, length, expected in ((0, 8, [0, 1]), (16, 8, [0, 1]), (8, 8, [2]), (7, 2, [0, 1, 2]), (15, 2, [0, 1, 2])):
