@@ -12,12 +12,13 @@ by the SHA-256 of its bytes. `latency`: of a length that was met, the object aga
 turns, medians of slices; the ratio is the median over lengths. `held`: bytes of the object with all its kernels,
 against the sum of what each kernel holds alone.
 
-`bucket`: the same with causal attention, whose lengths may be padded, through an object with buckets (powers of two)
-that were compiled ahead. `new_length`: time to the first result of a new length, `over` the calling thread's time
-beyond that of the next call with it: writing the length's graph and proving it; `exact` the same without buckets, where
-the code of these lengths' tiles is known from the first half of the lengths. `latency_ratio`: of a length that was met,
-in its bucket against its own kernel. `equal`: the share of lengths whose results have the same bits, and `apart` the
-largest difference of the others, relative to the largest value.
+`bucket`: the same through an object with buckets (powers of two) that were compiled ahead. `new_length`: time to the
+first result of a new length, `over` the calling thread's time beyond that of the next call with it: writing the
+length's graph and proving it; `exact` the same without buckets, where the code of these lengths' tiles is known from
+the first half of the lengths. `latency_ratio`: of a length that was met, in its bucket against its own kernel;
+`whole_ratio` of the lengths of buckets, where nothing is padded and the ratio is what guards cost. `equal`: the share
+of lengths whose results have the same bits, and `apart` the largest difference of the others, relative to the largest
+value.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import mean, median
 from time import perf_counter_ns, sleep, thread_time_ns
 from typing import Any
@@ -47,13 +48,11 @@ THREADS = 2
 
 @dataclass(frozen=True)
 class Model:
-    """An encoder with post-norm layers on embeddings [1, tokens, width]; weights are made once, and read-only.
-    `causal`: places see none behind them."""
+    """An encoder with post-norm layers on embeddings [1, tokens, width]; weights are made once, and read-only."""
 
     layers: int
     width: int
     heads: int
-    causal: bool = False
 
     def weights(self) -> dict[str, Array]:
         """By name, [inputs, outputs]; vectors have one row."""
@@ -90,7 +89,7 @@ class Model:
                 q, k, v = (
                     dense(x, f"{i}.{name}").reshape(1, tokens, heads, size).transpose(0, 2, 1, 3) for name in "qkv"
                 )
-                mixed = b.attention(q, k, v, causal=self.causal).transpose(0, 2, 1, 3).reshape(1, tokens, self.width)
+                mixed = b.attention(q, k, v).transpose(0, 2, 1, 3).reshape(1, tokens, self.width)
                 x = b.rms_norm(dense(mixed, f"{i}.o") + x, b.constant(weights[f"{i}.norm1"]), epsilon=1e-5)
                 inner = dense(b.gelu(dense(x, f"{i}.up")), f"{i}.down")
                 x = b.rms_norm(inner + x, b.constant(weights[f"{i}.norm2"]), epsilon=1e-5)
@@ -174,8 +173,7 @@ def latency(model: Model, lengths: list[int], longest: int) -> dict[str, Any]:
     found = {}
     for tokens in list(dict.fromkeys(lengths))[:COMPARED]:
         x, alone = model.given(tokens), sk.compile(source(tokens), threads=THREADS)
-        rounds = [[_slice(call, x) for call in (kernel, alone)] for _ in range(ROUNDS)]
-        found[tokens] = [median(times) for times in zip(*rounds, strict=True)]
+        found[tokens] = list(_in_turn(kernel, alone, x))
     return {"latency": found}
 
 
@@ -183,12 +181,12 @@ def in_buckets(model: Model, lengths: list[int], longest: int) -> dict[str, Any]
     """ms of first calls with a length, in buckets and without, of the second half of the lengths; ns of later ones."""
     import superkernel as sk
 
-    source, dims = replace(model, causal=True).source(), {"tokens": (1, longest)}
+    source, dims = model.source(), {"tokens": (1, longest)}
     sizes = [1 << power for power in range(4, longest.bit_length()) if 1 << power < longest] + [longest]
     kernel = sk.compile_dynamic(source, dims, threads=THREADS, buckets={"tokens": sizes})
     exact = sk.compile_dynamic(source, dims, threads=THREADS)
     kernel.prepare(*({"tokens": size} for size in sizes))
-    found: dict[str, list[float]] = {name: [] for name in ("new_ms", "over_ms", "exact_ms", "ratio", "apart")}
+    found: dict[str, list[float]] = {name: [] for name in ("new_ms", "over_ms", "exact_ms", "ratio", "whole", "apart")}
     chosen = list(dict.fromkeys(lengths))[:IN_BUCKETS]
     for place, tokens in enumerate(chosen):
         x = model.given(tokens)
@@ -196,12 +194,20 @@ def in_buckets(model: Model, lengths: list[int], longest: int) -> dict[str, Any]
         theirs, exact_ms, _ = _first(exact, x)
         found["apart"].append(float(np.abs(ours - theirs).max() / np.abs(theirs).max()))
         if place >= len(chosen) // 2:
-            rounds = [[_slice(call, x) for call in (kernel, exact)] for _ in range(ROUNDS)]
-            in_bucket, alone = (median(times) for times in zip(*rounds, strict=True))
+            in_bucket, alone = _in_turn(kernel, exact, x)
             for name, figure in (("new_ms", new_ms), ("over_ms", over_ms), ("exact_ms", exact_ms)):
                 found[name].append(figure)
             found["ratio"].append(in_bucket / alone)
+    for size in sizes:
+        in_bucket, alone = _in_turn(kernel, exact, model.given(size))
+        found["whole"].append(in_bucket / alone)
     return {"buckets": found}
+
+
+def _in_turn(ours: Any, theirs: Any, x: Array) -> tuple[float, float]:
+    """ns of each, median of slices."""
+    one, other = zip(*([_slice(call, x) for call in (ours, theirs)] for _ in range(ROUNDS)), strict=True)
+    return median(one), median(other)
 
 
 def _first(kernel: Any, x: Array) -> tuple[Array, float, float]:
@@ -284,6 +290,7 @@ def main() -> int:
         "bucket_new_length_over_cpu_ms": median(padded["over_ms"]),
         "bucket_new_length_exact_ms": median(padded["exact_ms"]),
         "bucket_latency_ratio": median(padded["ratio"]),
+        "bucket_whole_ratio": median(padded["whole"]),
         "bucket_equal": sum(apart == 0 for apart in padded["apart"]) / len(padded["apart"]),
         "bucket_apart": max(padded["apart"]),
     }

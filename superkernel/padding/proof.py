@@ -4,8 +4,10 @@ Model: the two graphs are walked side by side. Of each value it is established w
 counterpart (`places.py`), node by node, by what the operator says (`rules.py`). The claim about a value: each element
 is computed from equal elements in the same way as the one at its place, whatever the padding of inputs holds. For
 inputs it holds by the way they are padded, behind the end of each axis; for constants and states their bytes are
-compared; of results it must follow that every element lies where it would without padding. A value of which the claim
-is not known is no error before a result needs it: the error then names the node where it was lost first.
+compared; of results it must follow that every element lies where it would without padding. Where an operator takes
+elements of a padded axis together, the claim holds if the padding it sees is replaced first (`guards.py`). A value of
+which the claim is not known is no error before a result needs it: the error then names the node where it was lost
+first.
 
 It takes no time that grows with the tensors, constants that are not the same arrays aside, so it is made anew for every
 choice of sizes.
@@ -16,28 +18,23 @@ same blocks for all sizes (docs/shapes.md).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.core.arrays import same_contents
-from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError, Violation, raise_all
 from superkernel.core.tensor import TensorType
 from superkernel.ir.graph import Graph, Node
+from superkernel.padding.guards import Guard, Guards
 from superkernel.padding.places import unmoved
 from superkernel.padding.rules import PaddedNode, PaddedValue, apply_rule
-
-Guards: TypeAlias = Mapping[str, int]
-"""Node of attention in the padded graph -> keys that count; the values of all others must be made 0."""
 
 
 def proved(graph: Graph, padded: Graph) -> Guards:
     """Holds where it returns: results of `padded`, with inputs padded behind the end of each axis, begin with those of
-    `graph`, if values are guarded as it says. Raises UnsupportedError with every result of which this is not known."""
+    `graph`, if it is guarded as it says. Raises UnsupportedError with every result of which this is not known."""
     if _outline(graph) != _outline(padded):
         found = f"{len(graph.nodes)} and {len(padded.nodes)} nodes"
         what = "the graph is another one for other sizes"
@@ -57,7 +54,7 @@ class _Proof:
         self.counterparts = {name: name for name in (*graph.inputs, *graph.states)}
         self.known: dict[str, PaddedValue] = {}
         self.lost: dict[str, Violation] = {}
-        self.found: dict[str, int] = {}
+        self.found: dict[str, tuple[Guard, ...]] = {}
         self.constants: dict[tuple[str, str], PaddedValue | Violation] = {}
 
     def guards(self) -> Guards:
@@ -112,10 +109,10 @@ class _Proof:
         except UnsupportedError as error:
             self.lost.update(dict.fromkeys(node.outputs, error.violations[0].within(where)))
             return
-        if result.guarded_keys:
-            self.found[other.name] = result.guarded_keys
+        if result.guards:
+            self.found[other.name] = result.guards
         for value, kind, padded, places in zip(node.outputs, kinds, padded_kinds, result.places, strict=True):
-            self.known[value] = PaddedValue(kind.shape, padded.shape, places)
+            self.known[value] = PaddedValue(kind.shape, padded.shape, places, zero=result.zero)
 
     def operand(self, name: str | None, padded: str | None, where: str) -> PaddedValue | Violation | None:
         """What is known of an operand; a violation where it is not the same in both graphs."""
@@ -160,27 +157,3 @@ def _behind(kind: TensorType, padded: TensorType | None) -> PaddedValue | None:
 def _begins_with(large: NDArray[Any], small: NDArray[Any]) -> bool:
     """Arrays of one object, as constants of all sizes mostly are, are not read."""
     return same_contents(small, large if small.shape == large.shape else large[tuple(map(slice, small.shape))])
-
-
-def guarded(padded: Graph, guards: Guards) -> tuple[Graph, dict[str, str]]:
-    """The graph of the larger sizes with values guarded: for each number of keys one more input, bool [keys, 1], says
-    which of them count. And that input by node."""
-    if not guards:
-        return padded, {}
-    inputs, constants = dict(padded.inputs), dict(padded.constants)
-    asked: dict[str, str] = {}
-    nodes: list[Node] = []
-    for node in padded.nodes:
-        if node.name not in guards:
-            nodes.append(node)
-            continue
-        value = node.inputs[2]
-        assert value is not None, "attention has values"
-        kind = padded.types[value]
-        counts, zero, kept = f"{kind.shape[2]} keys that count", f"0 {kind.dtype.value}", f"guarded {node.name}"
-        inputs[counts] = TensorType(DType.BOOL, (kind.shape[2], 1))
-        constants[zero] = np.zeros((), kind.dtype.numpy)
-        asked[node.name] = counts
-        nodes.append(Node(kept, "where", (counts, value, zero), (kept,), scope=node.scope))
-        nodes.append(replace(node, inputs=(*node.inputs[:2], kept, *node.inputs[3:])))
-    return padded.rebuilt(nodes, inputs=inputs, constants=constants), asked

@@ -8,14 +8,15 @@ It may go by what results are computed from, never by what padding holds.
 An operator without a rule of its own is the same function of the same operands where nothing is padded; else it is
 refused. That is right for whatever operator comes.
 
-One thing rests on padding: a weight of 0 hides a value only if that is finite. So attention whose keys are padded asks
-for a *guard*: the values in the padding must be made 0 (`proof.guarded`).
+Operators that take elements of an axis together ask for *guards* where it is padded: what the padding holds is made the
+identity of what they do (`guards.py`). So attention hides the keys in the padding, and makes their values 0 as well: a
+weight of 0 hides a value only if that is finite.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeAlias
 
 from numpy.typing import NDArray
@@ -26,6 +27,7 @@ from superkernel.ops.common import axis_of, get, get_floats, get_ints
 from superkernel.ops.opdef import Attrs, Family, OpDef
 from superkernel.ops.reduce import reduced_axes
 from superkernel.ops.views import slice_ranges
+from superkernel.padding.guards import Fill, Guard
 from superkernel.padding.places import Places, coalesced, reshaped, unmoved
 
 Shape: TypeAlias = tuple[int, ...]
@@ -34,12 +36,13 @@ Shape: TypeAlias = tuple[int, ...]
 @dataclass(frozen=True, slots=True)
 class PaddedValue:
     """A tensor and the padded one: extents of both and, per axis, where the elements lie. `constant`: its contents,
-    where they are known."""
+    where they are known. `zero`: an axis in whose padding it is 0, or NaN where all before it is."""
 
     shape: Shape
     padded: Shape
     places: tuple[Places, ...]
     constant: NDArray[Any] | None = None
+    zero: int | None = None
 
     @property
     def rank(self) -> int:
@@ -105,10 +108,11 @@ class PaddedNode:
 
 @dataclass(frozen=True, slots=True)
 class PaddedResult:
-    """Places of each result, per axis. `guarded_keys`: values of so many keys count, the others must be made 0."""
+    """Places of each result, per axis, and what they rest on. `zero`: of each result, as of `PaddedValue`."""
 
     places: list[tuple[Places, ...]]
-    guarded_keys: int = 0
+    guards: tuple[Guard, ...] = ()
+    zero: int | None = None
 
 
 Rule: TypeAlias = Callable[[PaddedNode], PaddedResult]
@@ -132,6 +136,18 @@ def whole_axes(pair: PaddedValue, axes: Collection[int], what: str) -> None:
         if not pair.is_whole(axis):
             found = f"{pair.shape[axis]} padded to {pair.padded[axis]}"
             refuse(f"it {what}, and that axis is padded", f"axis {axis % pair.rank} as it is", found)
+
+
+def guard(step: PaddedNode, operand: int, axis: int, fill: Fill, what: str) -> tuple[Guard, ...]:
+    """The guard that an operand needs along an axis, if it is padded. Refuse where padding does not lie behind the end,
+    and of constants, which kernels pack. `what` the operator does along it."""
+    pair = step.input(operand)
+    axis %= pair.rank
+    if pair.is_whole(axis):
+        return ()
+    if not pair.is_unmoved(axis) or pair.constant is not None:
+        whole_axes(pair, [axis], what)
+    return (Guard(operand, axis - pair.rank, pair.padded[axis], pair.shape[axis], fill),)
 
 
 def _places(pairs: Sequence[PaddedValue | None], shape: Shape, padded: Shape) -> tuple[Places, ...]:
@@ -197,17 +213,48 @@ def _apart(step: PaddedNode, mixed: Collection[int], what: str, *, drops: bool =
     return PaddedResult(found)
 
 
+_LINE = "takes all elements of a line together"
+
+
 def _line(step: PaddedNode) -> PaddedResult:
-    """softmax and the like, topk: along one axis."""
+    """topk, norms: along one axis."""
     step.same_attrs()
-    return _apart(step, {step.axis(step.input(0).rank)}, "takes all elements of a line together")
+    return _apart(step, {step.axis(step.input(0).rank)}, _LINE)
+
+
+def _softmax(step: PaddedNode) -> PaddedResult:
+    """Of the least value, the exponential is 0; so is the share."""
+    step.same_attrs()
+    x = step.input(0)
+    axis = step.axis(x.rank)
+    guards = guard(step, 0, axis, Fill.LEAST, _LINE)
+    return PaddedResult([x.places], guards, axis if guards and step.definition.name == "softmax" else None)
+
+
+_IDENTITIES = {
+    **dict.fromkeys(("sum", "l1", "l2", "sum_square", "log_sum"), Fill.ZERO),
+    **dict.fromkeys(("max", "log_sum_exp"), Fill.LEAST),
+    "min": Fill.GREATEST,
+    "prod": Fill.ONE,
+}
 
 
 def _reduced(step: PaddedNode) -> PaddedResult:
+    """Also argmax and argmin, which find what comes first: that does not lie in the padding."""
     step.same_attrs()
-    x = step.input(0)
-    axes = reduced_axes(step.attrs, x.rank) if "axes" in step.attrs else (step.axis(x.rank),)
-    return _apart(step, axes, "reduces an axis", drops=not step.attrs["keepdims"])
+    x, name, what = step.input(0), step.definition.name, "reduces an axis"
+    drops = not step.attrs["keepdims"]
+    if "axes" in step.attrs:
+        axes, fill = reduced_axes(step.attrs, x.rank), _IDENTITIES.get(name.removeprefix("reduce_"))
+    else:
+        axes, fill = (step.axis(x.rank),), Fill.LEAST if name == "argmax" else Fill.GREATEST
+        if get(step.attrs, "select_last_index", bool):
+            fill = None
+    if fill is None:
+        return _apart(step, axes, what, drops=drops)
+    guards = tuple(each for axis in axes for each in guard(step, 0, axis, fill, what))
+    kept = [() if axis in axes else x.places[axis] for axis in range(x.rank) if not (drops and axis in axes)]
+    return PaddedResult([tuple(kept)], guards)
 
 
 def _scan(step: PaddedNode) -> PaddedResult:
@@ -233,10 +280,34 @@ def _samples(step: PaddedNode) -> PaddedResult:
     return _apart_shape(step, 1, "takes neighbours along an axis together")
 
 
+def _convolved(step: PaddedNode) -> PaddedResult:
+    """A convolution reads zeros behind the end of an image anyway."""
+    step.same_attrs()
+    _rest_whole(step)
+    return _windows(step, 1, Fill.ZERO)
+
+
 def _images(step: PaddedNode) -> PaddedResult:
     """Pools: each channel of each sample for itself."""
     step.same_attrs()
     return _apart_shape(step, 2, "takes neighbours along an axis together")
+
+
+def _largest(step: PaddedNode) -> PaddedResult:
+    """max_pool, which sees nothing behind the end of an image."""
+    step.same_attrs()
+    return _windows(step, 2, Fill.LEAST)
+
+
+def _windows(step: PaddedNode, free: int, fill: Fill) -> PaddedResult:
+    """Windows along the axes behind channels, of which each result is one; the first `free` axes, for themselves."""
+    x, what = step.input(0), "takes neighbours along an axis together"
+    whole_axes(x, range(free, 2), what)
+    guards = tuple(each for axis in range(2, x.rank) for each in guard(step, 0, axis, fill, what))
+    shapes = step.outputs[0].shape, step.padded_outputs[0].shape
+    if any(a > b for a, b in zip(*shapes, strict=True)):
+        refuse("an extent shrinks where sizes grow")
+    return PaddedResult([(*x.places[:free], *map(unmoved, shapes[0][free:]))], guards)
 
 
 def _apart_shape(step: PaddedNode, free: int, what: str) -> PaddedResult:
@@ -393,20 +464,27 @@ def _product(step: PaddedNode) -> PaddedResult:
     swapped = [name in step.attrs and get(step.attrs, name, bool) for name in ("trans_a", "trans_b")]
     row, inner_a = (-1, -2) if swapped[0] else (-2, -1)
     column, inner_b = (-2, -1) if swapped[1] else (-1, -2)
-    whole_axes(a, [inner_a if a.rank > 1 else 0], _SUMS)
-    whole_axes(b, [inner_b if b.rank > 1 else 0], _SUMS)
+    summed = (inner_a if a.rank > 1 else 0) % a.rank, (inner_b if b.rank > 1 else 0) % b.rank
+    guards: list[Guard] = []
+    for index, (pair, axis) in enumerate(zip((a, b), summed, strict=True)):
+        if step.definition.name == "matmul_integer":  # its zero is the zero point
+            whole_axes(pair, [axis], _SUMS)
+        elif pair.zero != axis:
+            guards += guard(step, index, axis, Fill.ZERO, _SUMS)
+        elif not pair.is_unmoved(axis):
+            whole_axes(pair, [axis], _SUMS)
     kind, padded = step.outputs[0].shape, step.padded_outputs[0].shape
     ends = [*([a.places[row]] if a.rank > 1 else []), *([b.places[column]] if b.rank > 1 else [])]
     batch = len(kind) - len(ends)
     factors = [pair.axes(*range(max(0, pair.rank - 2))) for pair in (a, b)]
     product = PaddedValue(kind, padded, (*_places(factors, kind[:batch], padded[:batch]), *ends))
     if step.definition.name == "gemm":
-        return _result(step, [product, step.optional(2)])
+        return replace(_result(step, [product, step.optional(2)]), guards=tuple(guards))
     for index, zero in enumerate(step.inputs[2:]):
         if zero is not None and not zero.is_single:
             whole_axes(zero, range(zero.rank), "has zero points along an axis")
             whole_axes(step.input(index), range(step.input(index).rank), "has zero points along an axis")
-    return PaddedResult([product.places])
+    return PaddedResult([product.places], tuple(guards))
 
 
 def _rows(step: PaddedNode) -> PaddedResult:
@@ -429,24 +507,27 @@ def _attention(step: PaddedNode) -> PaddedResult:
     batch = _places([q.axes(0), k.axes(0), v.axes(0)], q.shape[:1], q.padded[:1])
     if length is not None and not length.is_single and length.places != batch:
         refuse("its lengths are padded in other places than its batch")
-    guarded = 0
+    guards: tuple[Guard, ...] = ()
     causal = get(step.attrs, "causal", bool)
     if k.is_whole(2) and v.is_whole(2):
         if causal:
             whole_axes(q, [2], "lets a query see keys by its distance from the last one")
     else:
+        if not (k.is_unmoved(2) and v.is_unmoved(2)):
+            whole_axes(k, [2], "lets each query see all keys")
+            whole_axes(v, [2], "lets each query see all keys")
         ahead = k.shape[2] - q.shape[2], k.padded[2] - q.padded[2]
-        placed = q.is_unmoved(2) and k.is_unmoved(2) and v.is_unmoved(2)
-        if not causal or length is not None or not placed or ahead[0] != ahead[1]:
+        if causal and (length is not None or not q.is_unmoved(2) or ahead[0] != ahead[1]):
             found = f"{k.shape[2]} padded to {k.padded[2]}"
-            refuse("each query sees keys in the padding", "keys as they are, or causal attention", found)
-        guarded = k.shape[2]
+            refuse("it lets a query see keys by its distance from the last one", "as many keys behind it", found)
+        hidden = () if causal else (Guard(3, -1, k.padded[2], k.shape[2], Fill.LEAST),)
+        guards = (*guard(step, 2, 2, Fill.ZERO, "mixes values"), *hidden)
     if mask is not None:
         scores = PaddedValue(
             (*q.shape[:3], k.shape[2]), (*q.padded[:3], k.padded[2]), (batch[0], q.places[1], q.places[2], k.places[2])
         )
         _places([scores, mask], scores.shape, scores.padded)
-    return PaddedResult([(batch[0], q.places[1], q.places[2], v.places[3])], guarded)
+    return PaddedResult([(batch[0], q.places[1], q.places[2], v.places[3])], guards)
 
 
 def _rope(step: PaddedNode) -> PaddedResult:
@@ -476,6 +557,8 @@ _FAMILIES: Mapping[Family, Rule] = {
     Family.POOL: _images,
 }
 _RULES: Mapping[str, Rule] = {
+    "conv": _convolved,
+    "max_pool": _largest,
     "transpose": _transpose,
     "slice": _slice,
     "split": _split,
@@ -489,8 +572,8 @@ _RULES: Mapping[str, Rule] = {
     "resize": _resized,
     "topk": _line,
     "cumsum": _scan,
-    "softmax": _line,
-    "log_softmax": _line,
+    "softmax": _softmax,
+    "log_softmax": _softmax,
     "softmax_integer": _line,
     "lp_norm": _line,
     "layer_norm": _tail,

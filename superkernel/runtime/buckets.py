@@ -18,11 +18,12 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.core.errors import InternalError, UnsupportedError
+from superkernel.core.errors import InternalError, UnsupportedError, Violation
 from superkernel.core.tensor import TensorType
 from superkernel.frontends.dynamic import DynamicSource
 from superkernel.ir.graph import Graph
-from superkernel.padding.proof import Guards, guarded, proved
+from superkernel.padding.guards import Guards, guarded, places_of
+from superkernel.padding.proof import proved
 from superkernel.runtime.inputs import as_inputs
 from superkernel.runtime.result import RunReport, RunResult
 
@@ -36,8 +37,8 @@ FITS_MAX = 4096  # sizes of which the proof is kept; then anew
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Sizes that a bucket was proved for: types of inputs, shapes of results by name, and how many keys count, by the
-    input of the bucket's graph that says so."""
+    """Sizes that a bucket was proved for: types of inputs, shapes of results, and how many elements count, by the input
+    of the bucket's graph that says so."""
 
     inputs: Mapping[str, TensorType]
     outputs: tuple[tuple[int, ...], ...]
@@ -80,18 +81,20 @@ class Bucket:
 
     def _fit(self, sizes: Sizes) -> Fit:
         graph = self._graph if sizes == self.sizes else self._load(sizes)
-        guards = self._proved(graph, sizes)
-        counts: dict[str, int] = dict.fromkeys(self._asked.values(), -1)
-        for node, name in self._asked.items():
-            count = guards.get(node, self.graph.inputs[name].shape[0])
-            if counts[name] not in (-1, count):
-                where = f"node {node!r} (attention)"
-                raise UnsupportedError("two attentions of one extent have different numbers of keys", location=where)
-            counts[name] = count
-        unguarded = [node for node in guards if node not in self._asked]
-        if unguarded:
-            what = "attention that is padded for some sizes only"
-            raise UnsupportedError(what, location=f"node {unguarded[0]!r} (attention)")
+        guards = places_of(self._proved(graph, sizes))
+        counts: dict[str, int] = {}
+        wrong: list[Violation] = []
+        for place, name in self._asked.items():
+            count = guards[place].count if place in guards else self.graph.inputs[name].shape[0]
+            if counts.setdefault(name, count) != count:
+                expected = f"{counts[name]} elements that count"
+                what = "axes that grow together for some sizes only"
+                wrong.append(Violation(what, f"node {place[0]!r}", expected, str(count)))
+        for place in guards:
+            if place not in self._asked:
+                wrong.append(Violation("an axis that is padded for some sizes only", f"node {place[0]!r}"))
+        if wrong:
+            raise self._refusal(wrong, sizes)
         return Fit(graph.inputs, tuple(graph.types[name].shape for name in graph.outputs), counts)
 
     def _load(self, sizes: Sizes) -> Graph:
@@ -101,17 +104,14 @@ class Bucket:
         try:
             return proved(graph, self._graph)
         except UnsupportedError as error:
-            dims = zip(self._source.ranges, sizes, self.sizes, strict=True)
-            padded = [f"{name} {size} padded to {larger}" for name, size, larger in dims if size != larger]
-            names = [
-                repr(name)
-                for name, size, larger in zip(self._source.ranges, sizes, self.sizes, strict=True)
-                if size != larger
-            ]
-            hint = f"leave {' or '.join(names)} out of buckets ({', '.join(padded)})"
-            raise UnsupportedError(
-                "padding may change results", violations=[replace(v, hint=hint) for v in error.violations]
-            ) from error
+            raise self._refusal(error.violations, sizes) from error
+
+    def _refusal(self, violations: Sequence[Violation], sizes: Sizes) -> UnsupportedError:
+        dims = list(zip(self._source.ranges, sizes, self.sizes, strict=True))
+        names = " or ".join(repr(name) for name, size, larger in dims if size != larger)
+        padded = ", ".join(f"{name} {size} padded to {larger}" for name, size, larger in dims if size != larger)
+        hint = f"leave {names} out of buckets ({padded})"
+        return UnsupportedError("padding may change results", violations=[replace(v, hint=hint) for v in violations])
 
     def call(self, kernel: Callable[..., Any], fit: Fit, sizes: Sizes, given: Mapping[str, Any]) -> Any:
         """Results as the kernel of these sizes returns them. Raises as it does."""

@@ -1,11 +1,11 @@
 """Scaled dot-product attention written out as two products around a softmax.
 
 Recognised: matmul(softmax(scores [+ mask]), v) with scores a product of q and k (k transposed by a node or by the
-product's flag), scale factors on the scores, on q or on k, and a mask that is added or chosen by `where`. Keys and
-values that are repeated for groups of heads (grouped queries) are read unrepeated. A guard behind the softmax,
-where(isnan(p), 0, p), is what `attention` does anyway. The result differs from the written-out form in two points: a
-row whose keys are all masked with -inf gives zeros instead of NaN (with a guard: zeros in both), and a guard does not
-turn NaN in the data itself into zeros.
+product's flag), scale factors on the scores, on q or on k, and a mask that is added, chosen by `where`, or both, the
+choice last and with -inf. Keys and values that are repeated for groups of heads (grouped queries) are read
+unrepeated. A guard behind the softmax, where(isnan(p), 0, p), is what `attention` does anyway. The result differs from
+the written-out form in two points: a row whose keys are all masked with -inf gives zeros instead of NaN (with a guard:
+zeros in both), and a guard does not turn NaN in the data itself into zeros.
 """
 
 from __future__ import annotations
@@ -46,11 +46,14 @@ def _fuse(editor: Editor, node: Node) -> None:
     found = _scores(editor, softmax.inputs[0])
     if found is None or not _shapes_fit(editor, found, v):
         return
-    mask = (
-        found.mask if found.chosen is None else _mask_of_choice(editor, found.chosen, node, editor.type(found.q).dtype)
-    )
-    if found.chosen is not None and mask is None:
-        return
+    mask = found.mask
+    if found.chosen is not None:
+        if mask is None:
+            mask = _mask_of_choice(editor, found.chosen, node, editor.type(found.q).dtype)
+        else:
+            mask = _mask_of_both(editor, found.chosen, mask, node)
+        if mask is None:
+            return
     if mask is not None and editor.type(mask).dtype not in (DType.BOOL, editor.type(found.q).dtype):
         return
     k: str | None = found.k if not found.k_transposed else _untransposed(editor, found.k, node)
@@ -83,16 +86,17 @@ def _scores(editor: Editor, value: str | None) -> _Found | None:
         chosen, value = (condition, kept, fill), kept
         if editor.scalar(kept) is not None:
             value = fill
-    else:
-        addition = editor.inner(value, "add")
-        if addition is not None:
-            for slot in (0, 1):
-                found = _product(editor, addition.inputs[slot])
-                if found is not None:
-                    found.mask = addition.inputs[1 - slot]
-                    return found
+        assert value is not None
+        if editor.type(value).shape != editor.type(choice.outputs[0]).shape:
             return None
-    found = _product(editor, value)
+    addition = editor.inner(value, "add")
+    if addition is None:
+        found = _product(editor, value)
+    else:
+        for slot in (0, 1):
+            mask, found = addition.inputs[1 - slot], _product(editor, addition.inputs[slot])
+            if found is not None:
+                break
     if found is not None:
         found.mask, found.chosen = mask, chosen
     return found
@@ -178,6 +182,15 @@ def _mask_of_choice(editor: Editor, chosen: tuple[str, str, str], near: Node, dt
     fill_number = number if dtype is DType.F16 else min(number, _SWALLOWING)
     low = editor.constant(np.array(fill_number).astype(dtype.numpy), f"{near.name}/fill")
     return editor.emit("where", (condition, zero, low) if keep_where_true else (condition, low, zero), {}, near)
+
+
+def _mask_of_both(editor: Editor, chosen: tuple[str, str, str], added: str, near: Node) -> str | None:
+    """The added mask, with -inf wherever where(condition, scores + mask, -inf) has it."""
+    condition, _, fill = chosen
+    number = editor.scalar(fill)
+    if number is None or not np.isneginf(number):
+        return None
+    return editor.emit("where", (condition, added, fill), {}, near)
 
 
 def _share_heads(editor: Editor, node: Node) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,13 +9,14 @@ from numpy.typing import NDArray
 
 import superkernel as sk
 from superkernel.ir.graph import Graph
-from superkernel.padding.proof import guarded, proved
+from superkernel.padding.guards import Guards, guarded, places_of
+from superkernel.padding.proof import proved
 from superkernel.reference import evaluate
 
 Array = NDArray[Any]
 
 
-def hold(small: Graph, large: Graph, guards: Mapping[str, int] | None = None, *, compiled: bool = False) -> None:
+def hold(small: Graph, large: Graph, guards: Guards | None = None, *, compiled: bool = False) -> None:
     """Results of the padded graph, whatever the padding holds, begin with those of the other. By the reference or, of
     the padded one, as `compiled` on the host."""
     found = proved(small, large)
@@ -31,9 +31,8 @@ def hold(small: Graph, large: Graph, guards: Mapping[str, int] | None = None, *,
             whole = numbers(kind.shape, 99) * 50 if poison is None else np.full(kind.shape, poison, np.float32)
             whole[tuple(map(slice, given[name].shape))] = given[name]
             inputs[name] = whole
-        for node, name in asked.items():
-            kind = graph.inputs[name]
-            inputs[name] = np.arange(kind.shape[0])[:, None] < found[node]
+        for place, name in asked.items():
+            inputs[name] = np.arange(graph.inputs[name].shape[0]) < places_of(found)[place].count
         results = evaluate(graph, inputs) if kernel is None else kernel.run(inputs).outputs
         for mine, theirs in zip(small.outputs, graph.outputs, strict=True):
             cut = results[theirs][tuple(map(slice, want[mine].shape))]

@@ -70,6 +70,34 @@ def decoder(batch: int, seq: int, *, causal: bool = True) -> sk.GraphBuilder:
     return b
 
 
+def encoder(batch: int, seq: int) -> sk.GraphBuilder:
+    return decoder(batch, seq, causal=False)
+
+
+def pooled(batch: int, seq: int) -> sk.GraphBuilder:
+    """Attention written out, with a mask that is an input, and a mean over what the mask keeps."""
+    b = sk.GraphBuilder("pooled")
+    x = b.gather(b.constant(TOKENS), b.input("tokens", (batch, seq), "i64"))
+    mask = b.cast(b.input("mask", (batch, seq), "i64"), "f32")
+    hidden = (1.0 - mask.reshape(batch, 1, 1, seq)) * -3e38
+    q, k, v = ((x @ b.constant(FACTORS[name])).reshape(batch, seq, HEADS, -1).transpose(0, 2, 1, 3) for name in "qkv")
+    scores = b.matmul(q, k, trans_b=True) * (WIDTH // HEADS) ** -0.5 + hidden
+    x = x + (b.softmax(scores) @ v).transpose(0, 2, 1, 3).reshape(batch, seq, WIDTH) @ b.constant(FACTORS["o"])
+    kept = mask.reshape(batch, seq, 1)
+    count = b.maximum(b.reduce_sum(kept, axes=(1,), keepdims=False), b.constant(np.float32(1)))
+    b.output(b.reduce_sum(x * kept, axes=(1,), keepdims=False) / count, name="y")
+    return b
+
+
+def speech(frames: int) -> sk.GraphBuilder:
+    b = sk.GraphBuilder("speech")
+    x = b.input("x", (1, 3, 1, frames))
+    x = b.relu(b.conv(x, b.constant(FILTERS[0]), pads=(1, 1, 1, 1), strides=(1, 2)))
+    x = b.max_pool(b.conv(x, b.constant(FILTERS[1]), pads=(1, 1, 1, 1)), (1, 2), strides=(1, 2))
+    b.output(x, name="y")
+    return b
+
+
 def images(batch: int) -> sk.GraphBuilder:
     b = sk.GraphBuilder("images")
     x = b.input("x", (batch, 3, 14, 14))
@@ -84,6 +112,9 @@ CASES: dict[str, Case] = {
     "mlp": (mlp, {"batch": (1, 64)}, {"batch": (4, 16, 64)}),
     "chain": (chain, {"rows": (1, 40), "columns": (1, 90)}, {"rows": (8, 40), "columns": (32, 90)}),
     "decoder": (decoder, {"batch": (1, 3), "seq": (1, 96)}, {"batch": (1, 3), "seq": (16, 64, 96)}),
+    "encoder": (encoder, {"batch": (1, 3), "seq": (1, 96)}, {"batch": (1, 3), "seq": (16, 64, 96)}),
+    "pooled": (pooled, {"batch": (1, 3), "seq": (1, 96)}, {"batch": (1, 3), "seq": (16, 64, 96)}),
+    "speech": (speech, {"frames": (4, 90)}, {"frames": (32, 90)}),
     "images": (images, {"batch": (1, 8)}, {"batch": (2, 8)}),
 }
 
@@ -165,6 +196,10 @@ def listed(results: Any) -> list[Array]:
         ("decoder", {"batch": 2, "seq": 23}, {}),
         ("decoder", {"batch": 1, "seq": 5}, {"precision": "bf16"}),
         ("decoder", {"batch": 3, "seq": 90}, {"precision": "int8"}),
+        ("encoder", {"batch": 2, "seq": 23}, {}),
+        ("encoder", {"batch": 3, "seq": 90}, {"precision": "int8"}),
+        ("pooled", {"batch": 2, "seq": 40}, {}),
+        ("speech", {"frames": 50}, {}),
         ("images", {"batch": 5}, {}),
     ],
 )
@@ -190,21 +225,44 @@ def test_no_bit_hangs_on_what_padding_holds(name: str, sizes: dict[str, int], op
             np.testing.assert_array_equal(bucket._buffers[name_][tuple(map(slice, array.shape))], array)
 
 
-def test_an_encoder_is_refused_over_its_length() -> None:
-    def encoder(batch: int, seq: int) -> sk.GraphBuilder:
-        return decoder(batch, seq, causal=False)
+def test_a_mean_over_the_length_is_refused() -> None:
+    def mean(batch: int, seq: int) -> sk.GraphBuilder:
+        b = sk.GraphBuilder("mean")
+        b.output(b.reduce_mean(b.relu(b.input("x", (batch, seq, 4))), axes=(1,), name="mean"), name="y")
+        return b
 
     dims = {"batch": (1, 8), "seq": (1, 64)}
     with pytest.raises(UnsupportedError) as caught:
-        sk.compile_dynamic(encoder, dims, buckets={"batch": (4,), "seq": (16, 64)})
+        sk.compile_dynamic(mean, dims, buckets={"batch": (4,), "seq": (16, 64)})
     (violation,) = caught.value.violations
-    assert violation.location == "node 'attention_0' (attention)"
-    assert violation.message == "each query sees keys in the padding"
+    assert violation.location == "node 'mean' (reduce_mean)"
+    assert violation.message == "it reduces an axis, and that axis is padded"
     assert violation.hint == "leave 'seq' out of buckets (seq 1 padded to 16)"
-    kernel = sk.compile_dynamic(encoder, dims, threads=2, buckets={"batch": (4, 8)})
+    kernel = sk.compile_dynamic(mean, dims, threads=2, buckets={"batch": (4, 8)})
     inputs = given(kernel, {"batch": 3, "seq": 7})
-    near(kernel(**inputs), sk.compile(encoder(3, 7), threads=2)(**inputs))
+    near(kernel(**inputs), sk.compile(mean(3, 7), threads=2)(**inputs))
     assert kernel.compiled == [{"batch": 4, "seq": 7}]
+
+
+def test_axes_that_grow_together_for_some_sizes_only() -> None:
+    """The least sizes and those of the bucket tell two axes not apart."""
+
+    def two(rows: int) -> sk.GraphBuilder:
+        b = sk.GraphBuilder("two")
+        fewer = rows - (rows == 5)
+        x, y = b.input("x", (rows, 4)), b.slice(b.input("table", (9, 4)), (0,), (fewer,), axes=(0,))
+        b.output(b.reduce_sum(x, axes=(0,)) + b.reduce_sum(y, axes=(0,), name="of the table"), name="y")
+        return b
+
+    kernel = sk.compile_dynamic(two, {"rows": (1, 8)}, threads=1, buckets={"rows": (8,)})
+    for rows in (1, 4):
+        inputs = given(kernel, {"rows": rows})
+        near(kernel(**inputs), sk.compile(two(rows))(**inputs))
+    with pytest.raises(UnsupportedError, match="axes that grow together for some sizes only") as caught:
+        kernel(**given(kernel, {"rows": 5}))
+    (violation,) = caught.value.violations
+    assert (violation.expected, violation.found) == ("5 elements that count", "4")
+    assert violation.location == "node 'of the table'"
 
 
 def doubled(rows: int) -> sk.GraphBuilder:
@@ -327,7 +385,7 @@ def counting(rows: int, *, summed: bool = False) -> sk.GraphBuilder:
     b = sk.GraphBuilder("counting")
     x = b.input("x", (rows, 4))
     calls = b.state("calls", np.zeros(4, np.float32))
-    b.update(calls, calls + (b.reduce_sum(x, axes=(0,), keepdims=False) if summed else b.constant(np.float32(1))))
+    b.update(calls, calls + (b.reduce_mean(x, axes=(0,), keepdims=False) if summed else b.constant(np.float32(1))))
     b.output(x + x, name="y")
     return b
 

@@ -18,6 +18,7 @@ import superkernel as sk
 from superkernel.core.errors import UnsupportedError
 from superkernel.frontends import load_graph
 from superkernel.ir.graph import Graph
+from superkernel.padding.guards import guarded
 from superkernel.padding.places import coalesced, reshaped, unmoved
 from superkernel.padding.proof import proved
 
@@ -76,13 +77,34 @@ PROVED: dict[str, Write] = {
     "pooled beside": lambda b, x, n: b.max_pool(x.transpose(1, 0, 2), kernel=(3,)),
     "the largest beside": lambda b, x, n: b.topk(x, 2)[1],
     "resized beside": lambda b, x, n: b.resize(x, (2, n, 12), mode="linear"),
-    "nothing that leaks is asked for": lambda b, x, n: (b.softmax(x, axis=1), x)[1],
+    "nothing that leaks is asked for": lambda b, x, n: (b.layer_norm(x, axis=1), x)[1],
+    "softmax": lambda b, x, n: b.softmax(x, axis=1),
+    "max": lambda b, x, n: b.reduce_max(x),
+    "argmax": lambda b, x, n: b.argmax(x, axis=1),
+    "sums": lambda b, x, n: b.reduce_sum(x, axes=(1,)) * b.reduce_sum_square(x, axes=(0, 1), keepdims=False),
+    "convolved": lambda b, x, n: b.conv(x.transpose(0, 2, 1), b.constant(TAPS), pads=(1, 1)),
+    "convolved twice": lambda b, x, n: b.conv(
+        b.relu(b.conv(x.transpose(0, 2, 1), b.constant(TAPS), pads=(1, 1)) + b.constant(np.float32(2))),
+        b.constant(TAPS[:, :3]),
+        pads=(1, 1),
+    ),
+    "pooled": lambda b, x, n: b.max_pool(x.transpose(0, 2, 1), (3,), pads=(1, 1)),
+    "inner axis": lambda b, x, n: b.matmul(x, x, trans_a=True),
+    "attention": lambda b, x, n: attended(b, x, n),
+    "attention written out": lambda b, x, n: b.matmul(b.softmax(b.matmul(x, x, trans_b=True)), x),
+    "softmax and a sum over the other axis": lambda b, x, n: b.matmul(b.softmax(x, axis=1), x, trans_a=True),
 }
 LEAKS: dict[str, tuple[Write, str]] = {
-    "softmax": (lambda b, x, n: b.softmax(x, axis=1), "(softmax): it takes all elements of a line together"),
     "mean": (lambda b, x, n: b.reduce_mean(x, axes=(1,)), "(reduce_mean): it reduces an axis"),
-    "max": (lambda b, x, n: b.reduce_max(x), "(reduce_max): it reduces an axis"),
-    "argmax": (lambda b, x, n: b.argmax(x, axis=1), "(argmax): it reduces an axis"),
+    "the last of the largest": (lambda b, x, n: b.argmax(x, axis=1, select_last_index=True), "(argmax): it reduces"),
+    "softmax of places": (
+        lambda b, x, n: b.softmax(x.reshape(2 * n, 8), axis=0),
+        "(softmax): it takes all elements of a line together",
+    ),
+    "sum of a constant": (
+        lambda b, x, n: b.matmul(x.transpose(0, 2, 1), b.constant(TABLE[:n])),
+        "(matmul): it adds up products along an axis",
+    ),
     "sum from the end": (lambda b, x, n: b.cumsum(x, axis=1, reverse=True), "(cumsum)"),
     "largest": (lambda b, x, n: b.topk(x, 1, axis=1)[0], "(topk)"),
     "norm": (lambda b, x, n: b.layer_norm(x, axis=1), "(layer_norm): it normalises over an axis"),
@@ -95,14 +117,11 @@ LEAKS: dict[str, tuple[Write, str]] = {
         "(batch_norm)",
     ),
     "lrn": (lambda b, x, n: b.lrn(x, 3), "(lrn)"),
-    "convolved": (lambda b, x, n: b.conv(x.transpose(0, 2, 1), b.constant(TAPS), pads=(1, 1)), "(conv)"),
     "pooled": (lambda b, x, n: b.global_max_pool(x.transpose(0, 2, 1)), "(global_max_pool)"),
-    "inner axis": (lambda b, x, n: b.matmul(x, x, trans_a=True), "(matmul): it adds up products along an axis"),
     "flattened to a product": (
         lambda b, x, n: b.matmul(x.reshape(2, 8 * n), b.constant(np.resize(TABLE, (8 * n, 4)))),
         "(matmul)",
     ),
-    "attention": (lambda b, x, n: attended(b, x, n), "(attention): each query sees keys in the padding"),
     "attention with lengths": (
         lambda b, x, n: b.attention(
             heads(x, n), heads(x, n), heads(x, n), None, b.constant(np.array([3])), causal=True
@@ -175,23 +194,62 @@ def test_the_first_node_is_named() -> None:
     b = [sk.GraphBuilder(), sk.GraphBuilder()]
     for builder, n in zip(b, (5, 8), strict=True):
         x = builder.input("x", (n, 8))
-        row = builder.softmax(x, axis=0, name="here")
+        row = builder.layer_norm(x, axis=0, name="here")
         builder.output(builder.relu(row, name="there"))
         builder.output(builder.reduce_max(row))
     with pytest.raises(UnsupportedError) as caught:
         proved(*map(load_graph, b))
     (violation,) = caught.value.violations
-    assert violation.location == "node 'here' (softmax)"
+    assert violation.location == "node 'here' (layer_norm)"
     assert (violation.expected, violation.found) == ("axis 0 as it is", "5 padded to 8")
 
 
-def test_guards_are_needed() -> None:
-    """Without them what is not finite reaches results of causal attention, with weights of 0."""
-    small, large = (written(PROVED["causal"], n) for n in (5, 8))
-    assert proved(small, large) == {node.name: 5 for node in large.nodes if node.op == "attention"}
-    for compiled in (False, True):
-        with pytest.raises(AssertionError):
-            hold(small, large, guards={}, compiled=compiled)
+@pytest.mark.parametrize("what", PROVED)
+def test_each_guard_is_needed(what: str) -> None:
+    """Without one of them what is in the padding reaches a result."""
+    small, large = (written(PROVED[what], n) for n in (5, 8))
+    needed = _needed(large)
+    guards = {name: some for name, some in proved(small, large).items() if name in needed}
+    hold(small, large, guards)
+    for name, some in guards.items():
+        for dropped in some:
+            with pytest.raises(AssertionError):
+                hold(small, large, {**guards, name: tuple(each for each in some if each is not dropped)})
+
+
+def _needed(graph: Graph) -> set[str]:
+    """Names of the nodes that results hang on."""
+    values, found = set(graph.outputs), set()
+    for node in reversed(graph.nodes):
+        if values & set(node.outputs):
+            found.add(node.name)
+            values |= {value for value in node.inputs if value is not None}
+    return found
+
+
+@pytest.mark.parametrize("what", ["causal", "attention"])
+def test_guards_are_needed_in_kernels(what: str) -> None:
+    small, large = (written(PROVED[what], n) for n in (5, 8))
+    with pytest.raises(AssertionError):
+        hold(small, large, {}, compiled=True)
+
+
+def test_what_guards_of_one_value_share() -> None:
+    """A value is guarded once for all that read it alike, and axes that grow together ask for one input."""
+
+    def made(n: int, m: int) -> Graph:
+        b = sk.GraphBuilder()
+        x, y = b.input("x", (n, 3)), b.input("y", (m, 3))
+        b.output(b.reduce_sum(x, axes=(0,)) * b.reduce_l1(x, axes=(0,)), name="sums")
+        b.output(b.reduce_max(x, axes=(0,)) + b.reduce_sum(y, axes=(0,)), name="others")
+        return load_graph(b)
+
+    small, large = made(5, 4), made(8, 8)
+    graph, asked = guarded(large, proved(small, large))
+    assert [node.op for node in graph.nodes].count("where") == 3
+    assert sorted(set(asked.values())) == ["which of 8 count", "which of 8 count (2)"]
+    assert [graph.inputs[name].shape for name in set(asked.values())] == [(8,), (8,)]
+    hold(small, large)
 
 
 def test_inputs_that_cannot_be_padded() -> None:
@@ -208,7 +266,7 @@ def test_inputs_that_cannot_be_padded() -> None:
 
 def test_nothing_is_nothing_whatever_it_is_computed_from() -> None:
     def emptied(b: sk.GraphBuilder, x: Any, n: int) -> Any:
-        return b.slice(b.softmax(x, axis=1), (0,), (0,))
+        return b.slice(b.layer_norm(x, axis=1), (0,), (0,))
 
     assert proved(written(emptied, 5), written(emptied, 8)) == {}
 
@@ -217,7 +275,7 @@ def counting(n: int, width: int = 8, *, summed: bool = False) -> Graph:
     b = sk.GraphBuilder()
     x = b.input("x", (n, 8))
     state = b.state("s", np.zeros((1, width), np.float32))
-    b.update(state, state + (b.reduce_sum(x, axes=(0,)) if summed else b.constant(np.float32(1))))
+    b.update(state, state + (b.reduce_mean(x, axes=(0,)) if summed else b.constant(np.float32(1))))
     b.output(b.relu(x))
     return load_graph(b)
 
@@ -225,7 +283,7 @@ def counting(n: int, width: int = 8, *, summed: bool = False) -> Graph:
 def test_states() -> None:
     proved(counting(5), counting(8))
     for small, large, said in (
-        (counting(5, summed=True), counting(8, summed=True), "(reduce_sum)"),
+        (counting(5, summed=True), counting(8, summed=True), "(reduce_mean)"),
         (counting(5, 5), counting(8, 8), "a state whose type depends on the sizes"),
     ):
         with pytest.raises(UnsupportedError) as caught:
@@ -249,7 +307,20 @@ class Drawn:
         self.graph = load_graph(self.b)
 
     STEPS = (
-        *("unary", "binary", "binary", "weights", "gram", "softmax", "reduced", "scan", "turned", "joined", "split"),
+        *(
+            "unary",
+            "binary",
+            "binary",
+            "weights",
+            "gram",
+            "inner",
+            "softmax",
+            "reduced",
+            "scan",
+            "turned",
+            "joined",
+            "split",
+        ),
         *("first", "last", "row", "mirrored", "behind", "before", "norm", "tiled", "attended", "looked_up"),
         *("triangle", "largest", "counted", "positions"),
     )
@@ -281,6 +352,11 @@ class Drawn:
 
     def gram(self, x: Any, terms: list[Any]) -> Any:
         return (self.b.matmul(x, x, trans_b=True), [*terms[:-1], terms[-2]]) if len(terms) > 1 else (x, terms)
+
+    def inner(self, x: Any, terms: list[Any]) -> Any:
+        if len(terms) < 2:
+            return x, terms
+        return self.b.matmul(x, x, trans_a=True), [*terms[:-2], terms[-1], terms[-1]]
 
     def softmax(self, x: Any, terms: list[Any]) -> Any:
         return self.b.softmax(x, axis=self.axis(terms)), terms

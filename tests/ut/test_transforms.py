@@ -186,6 +186,8 @@ def attention(b: GraphBuilder) -> None:
     b.output(b.softmax(b.where(keep, q @ k, -1e9)) @ v, name="filled")
     p = b.softmax(b.where(keep, q @ k, float("-inf")))
     b.output(b.where(b.isnan(p), 0.0, p) @ v, name="guarded")
+    counts = b.input("counts", (6,), "bool")
+    b.output(b.softmax(b.where(counts, q @ k / 2.0 + mask, float("-inf"))) @ v, name="added, then filled")
 
 
 def grouped_queries(b: GraphBuilder) -> None:
@@ -406,6 +408,19 @@ def attention_over_another_axis(b: GraphBuilder) -> None:
     b.output(b.softmax(b.matmul(q, k, trans_b=True), axis=2) @ v, name="y")
 
 
+def attention_of_a_mask_and_a_low_number(b: GraphBuilder) -> None:
+    q, v, keep = heads(b, "q"), heads(b, "v", 6), b.input("keep", (6,), "bool")
+    b.output(b.softmax(b.where(keep, b.matmul(q, v, trans_b=True) + b.input("mask", (5, 6)), -1e9)) @ v, name="y")
+
+
+def attention_of_more_masks_than_scores(b: GraphBuilder) -> None:
+    q, v, keep = heads(b, "q"), heads(b, "v", 6), b.input("keep", (2, 1, 5, 6), "bool")
+    q, v = (b.slice(x, (0,), (1,), axes=(0,)) for x in (q, v))
+    scores = b.where(keep, b.matmul(q, v, trans_b=True), float("-inf"))
+    b.output(b.matmul(b.slice(b.softmax(scores), (0,), (1,), axes=(0,)), v), name="some")
+    b.output(b.softmax(scores) @ v, name="all")
+
+
 def attention_with_broadcast_heads(b: GraphBuilder) -> None:
     q, k, v = heads(b, "q"), b.input("k", (2, 1, 5, 4)), heads(b, "v")
     b.output(b.softmax(b.matmul(q, k, trans_b=True)) @ v, name="y")
@@ -500,6 +515,8 @@ ALONE = [
     (FuseAttention(), attention_with_probabilities),
     (FuseAttention(), attention_over_another_axis),
     (FuseAttention(), attention_with_broadcast_heads),
+    (FuseAttention(), attention_of_a_mask_and_a_low_number),
+    (FuseAttention(), attention_of_more_masks_than_scores),
     (FuseAttention(), heads_repeated_one_after_the_other),
     (FoldIntoWeights(), shared_weights),
     (FoldIntoWeights(), factor_along_rows),
