@@ -145,16 +145,16 @@ def _float_modulo(c: Context, a: Expr, b: Expr) -> Expr:
 
 
 def _clip(c: Context, x: Expr, low: Expr | None = None, high: Expr | None = None) -> Expr:
-    if low is not None:
-        x = low.compare(">", x, c.signed()).choose(low, x)
-    if high is not None:
-        x = high.compare("<", x, c.signed()).choose(high, x)
+    for op, bound in ((">", low), ("<", high)):
+        if bound is not None:
+            best = bound.compare(op, x, c.signed()).choose(bound, x)
+            x = bound.is_nan().choose(bound, best) if x.is_float else best
     return x
 
 
 def _sign(c: Context, x: Expr) -> Expr:
     if x.is_float:
-        return ((x < 0.0) | (x > 0.0)).choose(x.const(1.0).copysign(x), x)
+        return ((x < 0.0) | (x > 0.0)).choose(x.const(1.0).copysign(x), x + 0.0)  # of -0 it is 0
     if not c.signed():
         return x.compare("!=", 0).choose(x.const(1), x.const(0))
     return (x > 0).choose(x.const(1), x.sar(x.element.width - 1))

@@ -148,7 +148,8 @@ def _gemm_infer(inputs: Types, attrs: Attrs) -> Outputs:
 def _gemm_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
     a, b, c = present(inputs, 0), present(inputs, 1), optional(inputs, 2)
     product = get(attrs, "alpha", float) * _multiply(a, b, matmul_form(_array_type(a), _array_type(b), attrs))
-    return (product if c is None else product + get(attrs, "beta", float) * to_f64(c),)
+    beta = get(attrs, "beta", float)
+    return (product if c is None or beta == 0.0 else product + beta * to_f64(c),)
 
 
 def _gemm_flops(inputs: Types, outputs: Outputs, attrs: Attrs) -> int:
@@ -232,7 +233,7 @@ OPS: tuple[OpDef, ...] = (
     OpDef(
         "gemm",
         Family.MATMUL,
-        "alpha * a x b + beta * c.",
+        "alpha * a x b + beta * c; without c where beta is 0.",
         _GEMM_ARGS,
         (attr("alpha", 1.0), attr("beta", 1.0), *_TRANS),
         _gemm_infer,

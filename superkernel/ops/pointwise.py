@@ -69,7 +69,8 @@ def _pow_infer(inputs: Types, attrs: Attrs) -> Outputs:
 def _pow_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
     a, b = present(inputs, 0), present(inputs, 1)
     if is_float(a) or is_float(b):
-        result = np.power(to_f64(a), to_f64(b))
+        exponents = np.array(np.broadcast_to(to_f64(b), outputs[0].shape))  # of one that is 1/2 NumPy takes the root
+        result = np.power(to_f64(a), exponents)
         return (np.asarray(result if is_float(a) else saturate(result, outputs[0].dtype)),)
     return (np.asarray(int_pow(a, b)),)
 

@@ -41,20 +41,28 @@ class AxisPlan:
     weight: Array
 
 
-def _coordinates(extent: int, size: int, scale: float, mode: str) -> Array:
-    """Where each output index stands, in input indices."""
+def places(extent: int, size: int, scale: float, rule: str, *, single: bool = False) -> Array:
+    """Where each of `size` outputs stands, in input indices, by "asymmetric", "align_corners" or "half_pixel".
+
+    One division of whole numbers where the scale is the ratio of the sizes, so that no rounding moves what lies on an
+    element, or half way between two. Other scales are numbers in single precision, 1.1 say, which `single` lets be
+    what they stand for: places are rounded to it, as whoever picks elements needs."""
     at = np.arange(size, dtype=np.float64)
-    if mode == "asymmetric":
-        return at / scale
-    if mode == "align_corners":
-        return at * ((extent - 1) / (size - 1)) if size > 1 else np.zeros(size)
-    return (at + 0.5) / scale - 0.5
+    if rule == "align_corners":
+        return at * (extent - 1) / (size - 1) if size > 1 else np.zeros(size)
+    if np.float32(scale) == np.float32(size / max(extent, 1)):
+        return at * extent / size if rule == "asymmetric" else ((2 * at + 1) * extent - size) / (2 * size)
+    found = (at if rule == "asymmetric" else at + 0.5) / scale
+    if single:
+        found = found.astype(np.float32).astype(np.float64)
+    return np.asarray(found if rule == "asymmetric" else found - 0.5)
 
 
 def axis_plan(extent: int, size: int, scale: float, attrs: Attrs) -> AxisPlan:
     """The plan of one axis of a legal resize. `extent` > 0 where `size` > 0."""
-    at = _coordinates(extent, size, scale, get(attrs, "coordinate_mode", str))
-    if get(attrs, "mode", str) == "linear":
+    linear = get(attrs, "mode", str) == "linear"
+    at = places(extent, size, scale, get(attrs, "coordinate_mode", str), single=not linear)
+    if linear:
         at = np.clip(at, 0.0, max(extent - 1, 0))
         low = np.floor(at).astype(np.int64)
         return AxisPlan(low, np.minimum(low + 1, extent - 1), at - low)

@@ -274,6 +274,18 @@ def test_shape_arithmetic_disappears() -> None:
     assert graph.outputs == ("y",)
 
 
+def test_symmetric_places_on_elements() -> None:
+    """Outputs stand at elements 1 and 3, and no rounding puts the first before its own."""
+    rule = {"coordinate_transformation_mode": "half_pixel_symmetric", "mode": "nearest", "nearest_mode": "floor"}
+    x = f32(1, 1, 5)
+    check(
+        model(
+            [node("Resize", "x _ s", **rule)], {"x": x}, constants={"s": np.array([1, 1, 0.5], np.float32)}, opset=19
+        ),
+        {"x": x},
+    )
+
+
 def test_dynamic_dimensions() -> None:
     proto = model([node("Relu", "x")], {"x": f32(2, 3)}, shapes={"x": ["batch", 3]})
     with pytest.raises(UnsupportedError, match="dynamic dimension") as caught:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from kernel_check import Array, check_body, dense_strides, operand, tiers
 
+import superkernel as sk
 from superkernel.core.dtypes import DType
 from superkernel.core.tensor import TensorType, row_major_strides
 from superkernel.ir.body import Body, Instruction, PointwiseProgram, ProgramInput, ProgramOutput, Role
@@ -104,6 +105,23 @@ def test_binary_floats(tier: str | None) -> None:
     small = np.random.default_rng(5).uniform(-9, 9, SIZE).astype(np.float32)
     divisor = np.random.default_rng(6).uniform(0.3, 4, SIZE).astype(np.float32) * np.where(np.arange(SIZE) % 2, 1, -1)
     check_cases([("mod", {"fmod": f}, [small, divisor.astype(np.float32)]) for f in (False, True)], tier)
+
+
+@pytest.mark.parametrize("dtype", [DType.F64, DType.F32, DType.F16, DType.BF16])
+def test_bounds_that_are_no_numbers(dtype: DType) -> None:
+    x = np.array([0.0, -0.0, 1.0, -2.0, np.inf, -np.inf, np.nan] * 3).astype(dtype.numpy)
+    low = np.repeat([np.nan, -1.0, -1.0], 7).astype(dtype.numpy)
+    high = np.repeat([1.0, np.nan, 1.0], 7).astype(dtype.numpy)
+    check_cases([("clip", {}, [x, low, high])], tol=0)
+
+
+@pytest.mark.parametrize("dtype", [DType.F64, DType.F32, DType.F16])
+def test_the_sign_of_a_negative_zero_is_zero(dtype: DType) -> None:
+    b = sk.GraphBuilder("signs")
+    b.output(b.sign(b.input("x", (4,), dtype)), name="y")
+    found = sk.compile(b.graph(), threads=1)(np.array([0.0, -0.0, -3.0, 2.0]).astype(dtype.numpy))
+    assert np.array_equal(found, [0, 0, -1, 1])
+    assert not np.signbit(found[:2]).any()
 
 
 @pytest.mark.parametrize("dtype", [DType.F64, DType.F32, DType.F16, DType.BF16])

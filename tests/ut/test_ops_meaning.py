@@ -7,6 +7,7 @@ out.
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -258,6 +259,59 @@ def test_ragged_attention_takes_no_length_that_is_none() -> None:
     for lengths in ([4, 1], [3, -1]):
         with pytest.raises(DataError, match="length"):
             apply("attention", [q, q, q, None, np.array(lengths)], {"ragged": True})
+
+
+def test_powers_are_those_of_ieee_for_any_exponent() -> None:
+    """NumPy takes the square root for an exponent of 1/2: -inf is NaN then, and the root of -0 is -0."""
+    base = np.array([-np.inf, -0.0, 4.0], np.float32)
+    (root,) = apply("pow", [base, np.array(0.5, np.float32)])
+    assert [math.copysign(1, v) * v for v in root.tolist()] == [np.inf, 0.0, 2.0]
+    assert apply("pow", [base, np.array(-0.5, np.float32)])[0].tolist() == [0.0, np.inf, 0.5]
+
+
+def test_a_summand_times_zero_is_not_there() -> None:
+    row, column, nan = np.array([[1.0, 2.0]]), np.array([[1.0], [2.0]]), np.array([np.nan])
+    assert apply("gemm", [row, column, nan], {"beta": 0.0})[0].tolist() == [[5.0]]
+
+
+ROUNDINGS = {
+    "floor": math.floor,
+    "ceil": math.ceil,
+    "round_prefer_floor": lambda at: math.ceil(at - Fraction(1, 2)),
+    "round_prefer_ceil": lambda at: math.floor(at + Fraction(1, 2)),
+}
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+@pytest.mark.parametrize("rule", ["asymmetric", "half_pixel", "align_corners"])
+def test_nearest_elements_are_those_of_exact_places(rule: str, rounding: str) -> None:
+    """14 to 18: output 9 stands at 9 * 14 / 18 = 7, and 9 / (18 / 14) is less in floating point."""
+    for extent in (1, 2, 3, 5, 7, 9, 14, 18, 20, 21):
+        for size in (1, 2, 6, 9, 17, 18, 22, 29, 36, 42, 44, 50, 51):
+            for scales in ((), (float(np.float32(size / extent)),)):
+                attrs = {"coordinate_mode": rule, "nearest_mode": rounding, "sizes": (size,), "scales": scales}
+                (found,) = apply("resize", [np.arange(extent, dtype=np.float32)], attrs)
+                want = []
+                for i in range(size):
+                    if rule == "half_pixel":
+                        at = Fraction((2 * i + 1) * extent, 2 * size) - Fraction(1, 2)
+                    elif rule == "asymmetric":
+                        at = Fraction(i * extent, size)
+                    else:
+                        at = Fraction(i * (extent - 1), max(size - 1, 1))
+                    want.append(min(max(ROUNDINGS[rounding](at), 0), extent - 1))
+                assert found.tolist() == want, (extent, size)
+
+
+def test_places_of_scales_in_single_precision() -> None:
+    """Output 11 stands at element 10 where the scale is 1.1, though 11 / f32(1.1) is 9.9999998."""
+    attrs = {
+        "coordinate_mode": "asymmetric",
+        "nearest_mode": "floor",
+        "sizes": (16,),
+        "scales": (float(np.float32(1.1)),),
+    }
+    assert apply("resize", [np.arange(15.0)], attrs)[0][11] == 10
 
 
 def test_every_operator_is_checked_somewhere() -> None:

@@ -17,6 +17,7 @@ from superkernel.builder.tensor import Tensor
 from superkernel.frontends.onnx.call import OnnxCall
 from superkernel.frontends.onnx.registry import lowers
 from superkernel.frontends.resample import Weights, along, interpolating, picking
+from superkernel.ops.resizing import places
 
 
 @lowers("Resize", "Upsample")
@@ -42,11 +43,11 @@ def resize(call: OnnxCall) -> Tensor:
         if sizes[axis] == x.shape[axis] and scales[axis] == 1.0 and region is None:
             continue
         span = (0.0, 1.0) if region is None else (float(region[slot]), float(region[len(axes) + slot]))
-        places = _coordinates(rule, x.shape[axis], sizes[axis], scales[axis], span)
-        weights = _matrix(call, mode, nearest, places, x.shape[axis], scales[axis])
+        at = _coordinates(rule, x.shape[axis], sizes[axis], scales[axis], span, picks=mode == "nearest")
+        weights = _matrix(call, mode, nearest, at, x.shape[axis], scales[axis])
         y = along(call, y, weights, axis)
         if region is not None:
-            mask = (places < 0) | (places > x.shape[axis] - 1)
+            mask = (at < 0) | (at > x.shape[axis] - 1)
             shape = [1] * x.rank
             shape[axis] = sizes[axis]
             outside = mask.reshape(shape) if outside is None else outside | mask.reshape(shape)
@@ -81,11 +82,11 @@ def _targets(call: OnnxCall, x: Tensor, axes: Sequence[int]) -> tuple[list[int],
     return sizes, scales
 
 
-def _coordinates(rule: str, extent: int, size: int, scale: float, span: tuple[float, float]) -> Weights:
-    """Where in the input each output index lies."""
+def _coordinates(rule: str, extent: int, size: int, scale: float, span: tuple[float, float], *, picks: bool) -> Weights:
+    """Where in the input each output index lies. `picks`: elements are to be picked there."""
     out = np.arange(size, dtype=np.float64)
     if rule == "asymmetric":
-        return out / scale
+        return places(extent, size, scale, rule, single=picks)
     if rule == "align_corners":
         # size as the exact product: with a scale that is not a ratio of sizes the corner is where the scale says
         length = extent * scale
@@ -97,14 +98,13 @@ def _coordinates(rule: str, extent: int, size: int, scale: float, span: tuple[fl
         if size == 1:
             return np.full(1, 0.5 * (start + end) * (extent - 1))
         return start * (extent - 1) + out * (end - start) * (extent - 1) / (size - 1)
-    centre = (out + 0.5) / scale - 0.5
-    if rule == "half_pixel_symmetric":
-        adjustment = size / (scale * extent)
-        return extent / 2 * (1 - adjustment) + centre
+    centre = places(extent, size, scale, "half_pixel", single=picks)
+    if rule == "half_pixel_symmetric" and np.float32(scale) != np.float32(size / extent):
+        return (extent - 1) / 2 + (out + 0.5 - size / 2) / scale
     return centre
 
 
-def _matrix(call: OnnxCall, mode: str, nearest: str, places: Weights, extent: int, scale: float) -> Weights:
+def _matrix(call: OnnxCall, mode: str, nearest: str, at: Weights, extent: int, scale: float) -> Weights:
     """weights[output, input] by the node's attributes."""
     if mode == "nearest":
         rounding: dict[str, Callable[[Weights], Weights]] = {
@@ -113,9 +113,9 @@ def _matrix(call: OnnxCall, mode: str, nearest: str, places: Weights, extent: in
             "round_prefer_ceil": lambda p: np.floor(p + 0.5),
             "round_prefer_floor": lambda p: np.ceil(p - 0.5),
         }
-        return picking(np.clip(rounding[nearest](places), 0, extent - 1).astype(int), extent)
+        return picking(np.clip(rounding[nearest](at), 0, extent - 1).astype(int), extent)
     cubic = -0.75 if call.opset < 11 else call.attr("cubic_coeff_a", -0.75)
     stretch = max(1.0, 1.0 / scale) if call.attr("antialias", 0) else 1.0
     outside = bool(call.attr("exclude_outside", 0))
     chosen = None if mode == "linear" else cubic
-    return interpolating(places, extent, cubic=chosen, stretch=stretch, exclude_outside=outside)
+    return interpolating(at, extent, cubic=chosen, stretch=stretch, exclude_outside=outside)

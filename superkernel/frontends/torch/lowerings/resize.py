@@ -1,7 +1,7 @@
 """Interpolation of images: nearest, linear and cubic.
 
 The table's `resize` takes nearest and linear. Cubic is a product with a constant matrix per axis. torch finds nearest
-neighbours in single precision; where that picks another element than exact arithmetic does, the picks become a
+neighbours in single precision; where that picks another element than the table does, the picks become a
 gather.
 """
 
@@ -16,6 +16,7 @@ from superkernel.builder.tensor import Tensor
 from superkernel.frontends.resample import Weights, along, interpolating
 from superkernel.frontends.torch.call import TorchCall
 from superkernel.frontends.torch.registry import lowers
+from superkernel.ops.resizing import axis_plan
 
 _NAMES = {1: "linear1d", 2: "bilinear2d", 3: "trilinear3d"}
 
@@ -41,24 +42,23 @@ def nearest(call: TorchCall) -> Tensor:
     x = _image(call)
     scales = _scales(call, x)
     exact = call.op.startswith("_")
-    options = {"coordinate_mode": "half_pixel" if exact else "asymmetric", "mode": "nearest"}
+    options: dict[str, Any] = {"coordinate_mode": "half_pixel" if exact else "asymmetric", "mode": "nearest"}
     steps = list(zip(x.shape[2:], call.shape[2:], scales, strict=True))
     picks = [_picked(extent, size, np.float32(1 / scale), exact) for extent, size, scale in steps]
-    ideal = [_picked(extent, size, np.float64(1 / scale), exact) for extent, size, scale in steps]
-    same = all(np.array_equal(p, i) for p, i in zip(picks, ideal, strict=True))
+    options["nearest_mode"] = "round_prefer_ceil" if exact else "floor"
+    table = [axis_plan(extent, size, scale, options).low for extent, size, scale in steps]
+    same = all(np.array_equal(p, i) for p, i in zip(picks, table, strict=True))
     if same and x.dtype.is_float:
-        rounding = "round_prefer_ceil" if exact else "floor"
-        full = [1.0, 1.0, *scales]
-        return call.emit("resize", x, sizes=call.shape, scales=full, nearest_mode=rounding, **options)
+        return call.emit("resize", x, sizes=call.shape, scales=[1.0, 1.0, *scales], **options)
     for axis, index in enumerate(picks, 2):
         if not np.array_equal(index, np.arange(x.shape[axis])):
             x = call.emit("gather", x, call.constant(index), axis=axis)
     return x
 
 
-def _picked(extent: int, size: int, step: np.floating[Any], exact: bool) -> NDArray[np.int64]:
-    """The element that each output takes, computed in the precision of `step`."""
-    places = (np.arange(size).astype(step.dtype) + step.dtype.type(0.5 if exact else 0)) * step
+def _picked(extent: int, size: int, step: np.float32, exact: bool) -> NDArray[np.int64]:
+    """The element that each output takes for torch."""
+    places = (np.arange(size).astype(np.float32) + np.float32(0.5 if exact else 0)) * step
     return np.asarray(np.minimum(np.floor(places), extent - 1), np.int64)
 
 
