@@ -359,17 +359,25 @@ def _transpose(step: PaddedNode) -> PaddedResult:
 
 def _slice(step: PaddedNode) -> PaddedResult:
     x = step.input(0)
-    found = []
+    what = "cuts a padded axis at places that change with the sizes"
+    found: list[Places] = []
+    guards: list[Guard] = []
     taken = zip(slice_ranges(x.shape, step.attrs), slice_ranges(x.padded, step.padded_attrs), strict=True)
     for axis, (here, padded) in enumerate(taken):
-        if (here, padded) == (range(x.shape[axis]), range(x.padded[axis])):
+        extent = x.shape[axis]
+        if (here, padded) == (range(extent), range(x.padded[axis])):
             found.append(x.places[axis])
             continue
-        same = (here.start, here.step) == (padded.start, padded.step) and len(here) <= len(padded)
-        if not same or not x.is_unmoved(axis):
-            refuse("it cuts a padded axis from the end, or at places that change with the sizes")
+        if here.step != padded.step or len(here) > len(padded):
+            refuse(f"it {what}")
+        if here.start != padded.start:  # as far from the end, perhaps
+            if extent - here.start != x.padded[axis] - padded.start:
+                refuse(f"it {what}")
+            guards += guard(step, 0, axis, Fill.FRONT, what)
+        elif not x.is_unmoved(axis):
+            whole_axes(x, [axis], what)
         found.append(unmoved(len(here)))
-    return PaddedResult([tuple(found)])
+    return PaddedResult([tuple(found)], tuple(guards))
 
 
 def _split(step: PaddedNode) -> PaddedResult:
@@ -427,12 +435,16 @@ def _tile(step: PaddedNode) -> PaddedResult:
 def _gather(step: PaddedNode) -> PaddedResult:
     step.same_attrs()
     x, indices = step.input(0), step.input(1)
-    axis = step.axis(x.rank)
-    known = indices.constant
-    fixed = known is not None and known.size > 0 and known.min() >= 0 and known.max() < x.shape[axis]
-    if not (fixed and x.is_unmoved(axis)):
-        whole_axes(x, [axis], "looks up elements of an axis by an index that may be in the padding")
-    return PaddedResult([(*x.places[:axis], *indices.places, *x.places[axis + 1 :])])
+    axis, known = step.axis(x.rank), step.input(1).constant
+    guards: tuple[Guard, ...] = ()
+    what = "looks up elements of an axis by an index that may be in the padding"
+    if known is None or known.size == 0 or known.min() < -x.shape[axis] or known.max() >= x.shape[axis]:
+        whole_axes(x, [axis], what)
+    elif known.max() < 0:  # all from the end
+        guards = guard(step, 0, axis, Fill.FRONT, what)
+    elif known.min() < 0 or not x.is_unmoved(axis):
+        whole_axes(x, [axis], what)
+    return PaddedResult([(*x.places[:axis], *indices.places, *x.places[axis + 1 :])], guards)
 
 
 def _triangle(step: PaddedNode) -> PaddedResult:

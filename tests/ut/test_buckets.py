@@ -51,8 +51,8 @@ def chain(rows: int, columns: int) -> sk.GraphBuilder:
     return b
 
 
-def decoder(batch: int, seq: int, *, causal: bool = True) -> sk.GraphBuilder:
-    """Two layers of a language model's prefill, from tokens to logits of all places."""
+def decoder(batch: int, seq: int, *, causal: bool = True, last: bool = False) -> sk.GraphBuilder:
+    """Two layers of a language model's prefill, from tokens to logits of all places, or of the last one."""
     b = sk.GraphBuilder("decoder")
     x = b.gather(b.constant(TOKENS), b.input("tokens", (batch, seq), "i64"))
     cos, sin = b.constant(COS[:seq]), b.constant(SIN[:seq])
@@ -66,8 +66,15 @@ def decoder(batch: int, seq: int, *, causal: bool = True) -> sk.GraphBuilder:
         mixed = b.attention(b.rope(q, cos, sin), b.rope(k, cos, sin), v, causal=causal).transpose(0, 2, 1, 3)
         x = b.rms_norm(mixed.reshape(batch, seq, WIDTH) @ b.constant(FACTORS["o"]) + x, b.constant(SCALE))
         x = b.silu(x @ b.constant(UP)) @ b.constant(DOWN) + x
+    if last:
+        x = b.slice(x, (-1,), (1 << 40,), axes=(1,))
     b.output(b.matmul(x, b.constant(TOKENS), trans_b=True), name="logits")
     return b
+
+
+def prefill(batch: int, seq: int) -> sk.GraphBuilder:
+    """Logits behind the last token alone."""
+    return decoder(batch, seq, last=True)
 
 
 def encoder(batch: int, seq: int) -> sk.GraphBuilder:
@@ -112,6 +119,7 @@ CASES: dict[str, Case] = {
     "mlp": (mlp, {"batch": (1, 64)}, {"batch": (4, 16, 64)}),
     "chain": (chain, {"rows": (1, 40), "columns": (1, 90)}, {"rows": (8, 40), "columns": (32, 90)}),
     "decoder": (decoder, {"batch": (1, 3), "seq": (1, 96)}, {"batch": (1, 3), "seq": (16, 64, 96)}),
+    "prefill": (prefill, {"batch": (1, 3), "seq": (1, 96)}, {"batch": (1, 3), "seq": (16, 64, 96)}),
     "encoder": (encoder, {"batch": (1, 3), "seq": (1, 96)}, {"batch": (1, 3), "seq": (16, 64, 96)}),
     "pooled": (pooled, {"batch": (1, 3), "seq": (1, 96)}, {"batch": (1, 3), "seq": (16, 64, 96)}),
     "speech": (speech, {"frames": (4, 90)}, {"frames": (32, 90)}),
@@ -196,6 +204,7 @@ def listed(results: Any) -> list[Array]:
         ("decoder", {"batch": 2, "seq": 23}, {}),
         ("decoder", {"batch": 1, "seq": 5}, {"precision": "bf16"}),
         ("decoder", {"batch": 3, "seq": 90}, {"precision": "int8"}),
+        ("prefill", {"batch": 2, "seq": 23}, {}),
         ("encoder", {"batch": 2, "seq": 23}, {}),
         ("encoder", {"batch": 3, "seq": 90}, {"precision": "int8"}),
         ("pooled", {"batch": 2, "seq": 40}, {}),

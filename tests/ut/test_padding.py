@@ -90,6 +90,9 @@ PROVED: dict[str, Write] = {
     ),
     "pooled": lambda b, x, n: b.max_pool(x.transpose(0, 2, 1), (3,), pads=(1, 1)),
     "inner axis": lambda b, x, n: b.matmul(x, x, trans_a=True),
+    "the last row": lambda b, x, n: b.slice(x, (-1,), (1 << 40,), axes=(1,)),
+    "the last row by an index": lambda b, x, n: b.gather(x, b.constant(np.array([-1])), axis=1),
+    "the last, mirrored": lambda b, x, n: b.slice(x, (-1, -1), (-(1 << 40), -4), axes=(1, 2), steps=(-1, -2)),
     "attention": lambda b, x, n: attended(b, x, n),
     "attention written out": lambda b, x, n: b.matmul(b.softmax(b.matmul(x, x, trans_b=True)), x),
     "softmax and a sum over the other axis": lambda b, x, n: b.matmul(b.softmax(x, axis=1), x, trans_a=True),
@@ -128,10 +131,15 @@ LEAKS: dict[str, tuple[Write, str]] = {
         ),
         "(attention)",
     ),
-    "the last row": (lambda b, x, n: b.slice(x, (-1,), (1 << 40,), axes=(1,)), "(slice): it cuts a padded axis"),
-    "mirrored": (lambda b, x, n: b.slice(x, (-1,), (-(1 << 40),), axes=(1,), steps=(-1,)), "(slice)"),
+    "a row between": (
+        lambda b, x, n: b.slice(x, (n // 2,), (n // 2 + 1,), axes=(1,)),
+        "(slice): it cuts a padded axis",
+    ),
+    "fewer rows": (lambda b, x, n: b.slice(x, (0,), (12 - n,), axes=(1,)), "(slice): it cuts a padded axis"),
+    "other steps": (lambda b, x, n: b.slice(x, (0,), (n,), axes=(1,), steps=(1 + n % 2,)), "(slice): it cuts a padded"),
+    "the last of places": (lambda b, x, n: b.slice(x.reshape(2 * n, 8), (-1,), (99,), axes=(0,)), "(slice): it cuts"),
     "halves": (lambda b, x, n: b.split(x, (n // 2, n - n // 2), axis=1)[1], "(split)"),
-    "the last row by an index": (lambda b, x, n: b.gather(x, b.constant(np.array([-1])), axis=1), "(gather)"),
+    "first and last": (lambda b, x, n: b.gather(x, b.constant(np.array([0, -1])), axis=1), "(gather)"),
     "a row by an input": (lambda b, x, n: b.gather(x, b.cast(x, "i64"), axis=1), "(gather)"),
     "behind": (lambda b, x, n: b.concat(x, b.expand(b.constant(ROW), (2, 1, 8)), axis=1), "(concat)"),
     "padded behind": (lambda b, x, n: b.pad(x, (0, 0, 0, 0, 1, 0)), "(pad)"),
@@ -470,8 +478,8 @@ def test_random_graphs_are_refused_or_poison_stays_where_it_is(seed: int) -> Non
             else:
                 held += 1
                 hold(small, large)
-    assert held > 40
-    assert refused > 40
+    assert held > 120
+    assert refused > 10
 
 
 @pytest.mark.usefixtures("mostly_translated")
