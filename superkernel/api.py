@@ -133,14 +133,20 @@ def compile_dynamic(
     options: Options | Mapping[str, Any] | None = None,
     *,
     constants: Mapping[str, Any] | None = None,
+    example_inputs: Sequence[Any] | Mapping[str, Any] | None = None,
+    dynamic_shapes: Mapping[str, Any] | Sequence[Any] | None = None,
     buckets: Mapping[str, Sequence[int]] | None = None,
 ) -> DynamicKernel:
     """One kernel object for sizes that change from call to call: `DynamicKernel`.
 
-    source: a path to an .onnx file or an `onnx.ModelProto` with symbolic dimensions, or a function that takes sizes by
-        keyword and returns a graph, in any form that `compile` takes; the extents of its inputs must grow evenly.
+    source: a path to an .onnx file or an `onnx.ModelProto` with symbolic dimensions; a torch module, exported program
+        or .pt2 file with dynamic shapes; or a function that takes sizes by keyword and returns a graph, in any form
+        that `compile` takes; the extents of its inputs must grow evenly.
     dims: least and largest size of each dimension; (n, n) fixes one.
-    target, threads, options, constants: as of `compile`.
+    target, threads, options, constants, example_inputs: as of `compile`.
+    dynamic_shapes: of torch sources, by input the dimension of each axis that has one, {"x": {0: "batch"}}: as
+        `torch.export.export` takes it, with names or `Dim`s. A module is exported with it. Of an exported program it
+        names the dimensions; without it they are called as torch's symbols.
     buckets: rising sizes of dimensions, {"seq": (32, 64, 128)}. A call whose sizes there is no kernel for is run by
         that of the least ones listed that hold them: inputs are padded, results cut. Sizes beyond the last one listed,
         and dimensions without a list, are compiled as they are. UnsupportedError where it is not proved that results
@@ -161,7 +167,10 @@ def compile_dynamic(
 
     ranges = _checked_ranges(dims)
     listed = _checked_buckets(buckets, ranges)
-    return DynamicKernel(dynamic_source(model, ranges, constants=constants), make, listed)
+    named = dynamic_source(
+        model, ranges, constants=constants, example_inputs=example_inputs, dynamic_shapes=dynamic_shapes
+    )
+    return DynamicKernel(named, make, listed)
 
 
 def from_pretrained(

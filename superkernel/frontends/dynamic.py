@@ -1,49 +1,24 @@
 """Sources whose sizes are named: what a graph is for given sizes, and how the shapes of its inputs follow from them.
 
-An ONNX model declares its symbolic dimensions. A function of the sizes is asked at two points per dimension: the extent
-of every axis must grow by the same amount with each step.
+An ONNX model declares its symbolic dimensions, a torch program with dynamic shapes has symbols for them. A function of
+the sizes is asked at two points per dimension: the extent of every axis must grow by the same amount with each step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
-from superkernel.core.dtypes import DType
 from superkernel.core.errors import InputError, Violation, raise_all
 from superkernel.core.option import did_you_mean
 from superkernel.frontends import load_graph
+from superkernel.frontends.dynamic_axes import Axis, DynamicInput, Ranges
+from superkernel.frontends.torch import is_torch_source, load_torch_for_sizes
 from superkernel.ir.graph import Graph
-
-Ranges = Mapping[str, tuple[int, int]]
-"""Dimension -> least and largest size."""
-
-
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """An extent: `offset` and, per dimension, a factor of its size."""
-
-    offset: int
-    factors: Mapping[str, int]
-
-    def __str__(self) -> str:
-        terms = [name if factor == 1 else f"{factor}*{name}" for name, factor in self.factors.items()]
-        return "+".join([*terms, *([str(self.offset)] if self.offset or not terms else [])])
-
-
-@dataclass(frozen=True, slots=True)
-class DynamicInput:
-    """The type of an input whose extents follow from the sizes of dimensions."""
-
-    dtype: DType
-    axes: tuple[Axis, ...]
-
-    def __str__(self) -> str:
-        return f"{self.dtype.value}[{', '.join(map(str, self.axes))}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +31,37 @@ class DynamicSource:
     """The graph for sizes by dimension. Raises as `load_graph` does."""
 
 
-def dynamic_source(source: object, ranges: Ranges, *, constants: Mapping[str, Any] | None = None) -> DynamicSource:
-    """`source`: a path to an .onnx file, an `onnx.ModelProto`, or a function that takes sizes by keyword and returns
-    any source of a graph. Raises InputError (dimensions that it does not have, or that no input tells), and what
-    `load_graph` raises."""
+def dynamic_source(
+    source: object,
+    ranges: Ranges,
+    *,
+    constants: Mapping[str, Any] | None = None,
+    example_inputs: Sequence[Any] | Mapping[str, Any] | None = None,
+    dynamic_shapes: object = None,
+) -> DynamicSource:
+    """`source`: a path to an .onnx or .pt2 file, an `onnx.ModelProto`, a torch module or exported program, or a
+    function that takes sizes by keyword and returns any source of a graph. Raises InputError (dimensions that it does
+    not have, or that no input tells), and what `load_graph` raises."""
+    is_torch = is_torch_source(source) or (isinstance(source, (str, Path)) and Path(source).suffix == ".pt2")
+    for name, given in (("example_inputs", example_inputs), ("dynamic_shapes", dynamic_shapes)):
+        if given is not None and not is_torch:
+            raise InputError(f"{name} only apply to torch modules and programs", location=name)
+    if constants and is_torch:
+        raise InputError("constants only apply to ONNX models", hint="make them buffers of the module")
     is_proto = type(source).__name__ == "ModelProto" and type(source).__module__.startswith("onnx")
-    if is_proto or isinstance(source, (str, Path)):
+    if is_torch:
+        inputs, load = load_torch_for_sizes(
+            source, ranges, example_inputs=example_inputs, dynamic_shapes=dynamic_shapes
+        )
+        found = DynamicSource(ranges, inputs, load)
+    elif is_proto or isinstance(source, (str, Path)):
         found = _of_onnx(source, ranges, constants)
     elif callable(source):
         if constants:
             raise InputError("constants only apply to ONNX models", hint="the function may make them constants itself")
         found = _of_function(source, ranges)
     else:
-        expected = "an ONNX model, or a function of the sizes that returns a graph"
+        expected = "an ONNX model, a torch module or program, or a function of the sizes that returns a graph"
         raise InputError("not a source with named sizes", expected=expected, found=type(source).__name__)
     told = {
         name for kind in found.inputs.values() for axis in kind.axes if len(axis.factors) == 1 for name in axis.factors

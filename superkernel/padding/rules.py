@@ -432,19 +432,51 @@ def _tile(step: PaddedNode) -> PaddedResult:
     return PaddedResult([tuple(found)])
 
 
+_LOOKS_UP = "looks up elements of an axis by an index that may be in the padding"
+
+
+def _within(x: PaddedValue, axis: int, indices: NDArray[Any] | None) -> None:
+    """Refuse where indices along an axis need not be known to be those of elements, counted from the front."""
+    known = indices is not None and indices.size > 0 and indices.min() >= 0 and indices.max() < x.shape[axis]
+    if not (known and x.is_unmoved(axis)):
+        whole_axes(x, [axis], _LOOKS_UP)
+
+
 def _gather(step: PaddedNode) -> PaddedResult:
     step.same_attrs()
     x, indices = step.input(0), step.input(1)
-    axis, known = step.axis(x.rank), step.input(1).constant
+    axis, known = step.axis(x.rank), indices.constant
     guards: tuple[Guard, ...] = ()
-    what = "looks up elements of an axis by an index that may be in the padding"
-    if known is None or known.size == 0 or known.min() < -x.shape[axis] or known.max() >= x.shape[axis]:
-        whole_axes(x, [axis], what)
-    elif known.max() < 0:  # all from the end
-        guards = guard(step, 0, axis, Fill.FRONT, what)
-    elif known.min() < 0 or not x.is_unmoved(axis):
-        whole_axes(x, [axis], what)
+    if known is not None and known.size and -x.shape[axis] <= known.min() and known.max() < 0:  # all from the end
+        guards = guard(step, 0, axis, Fill.FRONT, _LOOKS_UP)
+    else:
+        _within(x, axis, known)
     return PaddedResult([(*x.places[:axis], *indices.places, *x.places[axis + 1 :])], guards)
+
+
+def _gather_elements(step: PaddedNode) -> PaddedResult:
+    """Along the other axes an index stands where the element does."""
+    step.same_attrs()
+    x, indices = step.input(0), step.input(1)
+    axis = step.axis(x.rank)
+    _within(x, axis, indices.constant)
+    for other in range(x.rank):
+        same = x.places[other] == indices.places[other] or (x.is_unmoved(other) and indices.is_unmoved(other))
+        if other != axis and not same:
+            refuse("its operands are padded in different places")
+    return PaddedResult([indices.places])
+
+
+def _gather_nd(step: PaddedNode) -> PaddedResult:
+    step.same_attrs()
+    x, indices, batch = step.input(0), step.input(1), get(step.attrs, "batch_dims", int)
+    whole_axes(indices, [-1], "takes numbers of an axis as one index")
+    width = indices.shape[-1]
+    for at in range(width):
+        _within(x, batch + at, None if indices.constant is None else indices.constant[..., at])
+    if x.places[:batch] != indices.places[:batch]:
+        refuse("its operands are padded in different places")
+    return PaddedResult([(*indices.places[:-1], *x.places[batch + width :])])
 
 
 def _triangle(step: PaddedNode) -> PaddedResult:
@@ -579,6 +611,8 @@ _RULES: Mapping[str, Rule] = {
     "pad": _pad,
     "tile": _tile,
     "gather": _gather,
+    "gather_elements": _gather_elements,
+    "gather_nd": _gather_nd,
     "trilu": _triangle,
     "one_hot": _one_hot,
     "resize": _resized,

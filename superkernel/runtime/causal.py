@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InputError
-from superkernel.frontends.dynamic import Axis, DynamicInput, DynamicSource
+from superkernel.frontends.dynamic import DynamicSource
+from superkernel.frontends.dynamic_axes import Axis, DynamicInput
 from superkernel.frontends.pretrained.decoder import Decoder
 from superkernel.frontends.pretrained.graph import POSITION, ROWS, TOKENS, decoder_graph
 from superkernel.runtime.dynamic import DynamicKernel, Make

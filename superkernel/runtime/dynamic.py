@@ -32,7 +32,8 @@ import numpy as np
 from superkernel.core.arrays import NamedArrays, owners, same_contents
 from superkernel.core.collection import Rest, paused
 from superkernel.core.errors import InputError, SuperKernelError, UnsupportedError, Violation, raise_all
-from superkernel.frontends.dynamic import DynamicInput, DynamicSource, Ranges, sizes_of
+from superkernel.frontends.dynamic import DynamicSource, sizes_of
+from superkernel.frontends.dynamic_axes import DynamicInput, Ranges
 from superkernel.ir.graph import Graph
 from superkernel.runtime.buckets import Bucket, Buckets, BucketSizes, Sizes
 from superkernel.runtime.inputs import bind_arguments, inputs_given

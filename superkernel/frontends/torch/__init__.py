@@ -5,9 +5,12 @@ once there is something of torch's to read.
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
 
 from superkernel.core.errors import (
     FileFormatError,
@@ -17,6 +20,7 @@ from superkernel.core.errors import (
     SuperKernelError,
     UnsupportedError,
 )
+from superkernel.frontends.dynamic_axes import DynamicInput, Ranges
 from superkernel.ir.graph import Graph
 
 if TYPE_CHECKING:
@@ -65,6 +69,52 @@ def load_torch(
     (an operator, type, dynamic shape or control flow that cannot be compiled; all unknown operators at once),
     MachineError (no torch package, or too old a one).
     """
+    _check_torch(source)
+    from superkernel.frontends.torch import capture
+    from superkernel.frontends.torch.importer import TorchImporter
+
+    program, owned = _program(source, example_inputs)
+    with _translated():
+        capture.refuse_dynamic(program)
+        program = capture.lowerable(program)
+        return TorchImporter(program, name=name or _name(source), owned=owned).graph()
+
+
+def load_torch_for_sizes(
+    source: torch.nn.Module | torch.export.ExportedProgram | str | Path,
+    ranges: Ranges,
+    *,
+    example_inputs: Sequence[Any] | Mapping[str, Any] | None = None,
+    dynamic_shapes: object = None,
+) -> tuple[Mapping[str, DynamicInput], Callable[[Mapping[str, int]], Graph]]:
+    """As `load_torch`, of a program with dynamic shapes: types of its inputs, and its graph for sizes by dimension.
+
+    `dynamic_shapes`: by input, axis -> dimension, as `torch.export.export` takes them, with names or `Dim`s; a module
+    is exported with it, of an exported program it names the dimensions, which are called as torch's symbols else.
+    Constants are read once for all sizes. Raises as `load_torch` does, and InputError where names or ranges are not
+    those of the program.
+    """
+    _check_torch(source)
+    from superkernel.frontends.torch import capture
+    from superkernel.frontends.torch.importer import TorchImporter
+    from superkernel.frontends.torch.sizes import SizedProgram, as_dims
+
+    program, owned = _program(source, example_inputs, as_dims(dynamic_shapes, ranges))
+    read: dict[tuple[Any, ...], NDArray[Any]] = {}
+    with _translated():
+        program = capture.lowerable(program)
+        sized = SizedProgram(program, ranges, dynamic_shapes)
+
+    def load(sizes: Mapping[str, int]) -> Graph:
+        with _translated():
+            graph = sized.graph(sizes)
+            return TorchImporter(program, name=_name(source), owned=owned, graph=graph, read=read).graph()
+
+    return sized.inputs, load
+
+
+def _check_torch(source: object) -> None:
+    """InputError, FileFormatError, MachineError where a file or torch is not there."""
     if isinstance(source, (str, Path)):
         _check_archive(Path(source))
     try:
@@ -77,25 +127,31 @@ def load_torch(
     if found < OLDEST_TORCH:
         expected = ".".join(map(str, OLDEST_TORCH))
         raise MachineError("the torch package is too old", expected=f">= {expected}", found=torch.__version__)
-    from superkernel.frontends.torch import capture
-    from superkernel.frontends.torch.importer import TorchImporter
 
-    owned = False
+
+def _program(source: Any, example_inputs: Any, dynamic_shapes: Any = None) -> tuple[torch.export.ExportedProgram, bool]:
+    """The program, and whether nobody else holds its tensors."""
+    import torch
+
+    from superkernel.frontends.torch import capture
+
     if isinstance(source, torch.nn.Module):
-        program = capture.captured(source, example_inputs)
-    elif example_inputs is not None:
+        return capture.captured(source, example_inputs, dynamic_shapes), False
+    if example_inputs is not None:
         what = "a .pt2 file" if isinstance(source, (str, Path)) else "an exported program"
         raise InputError(
             f"example_inputs with {what}", hint="its inputs stand in it; give example_inputs with a module"
         )
-    elif isinstance(source, torch.export.ExportedProgram):
-        program = source
-    else:
-        program, owned = capture.read(Path(source)), True
+    if isinstance(source, torch.export.ExportedProgram):
+        return source, False
+    return capture.read(Path(source)), True
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """What torch raises, as errors of ours."""
     try:
-        capture.refuse_dynamic(program)
-        program = capture.lowerable(program)
-        return TorchImporter(program, name=name or _name(source), owned=owned).graph()
+        yield
     except SuperKernelError:
         raise
     except MemoryError as error:

@@ -38,8 +38,11 @@ _DECOMPOSITIONS = torch._decomp.decomposition_table
 _ROUNDS = 3
 
 
-def captured(module: torch.nn.Module, example_inputs: Sequence[Any] | Mapping[str, Any] | None) -> Program:
-    """The module as a program for inputs like the examples. Raises InputError, UnsupportedError."""
+def captured(
+    module: torch.nn.Module, example_inputs: Sequence[Any] | Mapping[str, Any] | None, dynamic_shapes: Any = None
+) -> Program:
+    """The module as a program for inputs like the examples, or of other extents where `dynamic_shapes` (of
+    `torch.export.export`) has dimensions. Raises InputError, UnsupportedError."""
     module = getattr(module, "_orig_mod", module)  # what torch.compile wrapped
     if isinstance(module, torch.jit.ScriptModule):
         raise UnsupportedError("a TorchScript module", hint="give the nn.Module that it was made from")
@@ -48,7 +51,7 @@ def captured(module: torch.nn.Module, example_inputs: Sequence[Any] | Mapping[st
     try:
         with torch.no_grad(), _quiet():
             apart = pytree.tree_map_only(torch.Tensor, _alone, (args, kwargs))
-            program = torch.export.export(infers, *apart, strict=False)
+            program = torch.export.export(infers, *apart, dynamic_shapes=dynamic_shapes, strict=False)
     except Exception as error:
         raise _blame(infers, args, kwargs, error) from error
     _without_dropout(program)
@@ -112,18 +115,18 @@ def _further(program: Program) -> Program:
 
 def _unknown(program: Program) -> set[Any]:
     """The needed operators without a lowering."""
-    used = (n for n in needed_nodes(program) if n.op == "call_function" and not is_getitem(n))
+    used = (n for n in needed_nodes(program.graph) if n.op == "call_function" and not is_getitem(n))
     return {n.target for n in used if lowering_of(n) is None}
 
 
-def needed_nodes(program: Program) -> list[torch.fx.Node]:
+def needed_nodes(graph: torch.fx.Graph) -> list[torch.fx.Node]:
     """The nodes that outputs and written buffers depend on, in order; assertions and dead code are not among them."""
     needed: set[torch.fx.Node] = set()
-    for node in reversed(program.graph.nodes):
+    for node in reversed(graph.nodes):
         if node.op == "output" or node in needed:
             needed.add(node)
             needed.update(node.all_input_nodes)
-    return [n for n in program.graph.nodes if n in needed]
+    return [n for n in graph.nodes if n in needed]
 
 
 def refuse_dynamic(program: Program) -> None:
@@ -136,7 +139,7 @@ def refuse_dynamic(program: Program) -> None:
             wrong.append(Violation("a dynamic number", f"input {node.name!r}", "a static one", str(value)))
         for axis, extent in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
             if not isinstance(extent, int):
-                hint = "leave dynamic_shapes out of torch.export.export"
+                hint = "leave dynamic_shapes out of torch.export.export, or use superkernel.compile_dynamic"
                 where = f"input {node.name!r}, axis {axis}"
                 wrong.append(Violation("dynamic dimension", where, "a static size", str(extent), hint))
     raise_all(UnsupportedError, wrong)

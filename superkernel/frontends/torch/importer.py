@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 from torch.utils import _pytree as pytree
 
@@ -42,14 +43,25 @@ _RANDOM = ("rand", "bernoulli", "multinomial", "normal", "dropout", "uniform", "
 
 
 class TorchImporter:
-    """Builds the Graph of one exported program. `owned`: nobody else holds its tensors, so they need no copy."""
+    """Builds the Graph of one exported program. `owned`: nobody else holds its tensors, so they need no copy. `graph`:
+    the program's for certain sizes. `read`: constants by the memory they come from, for graphs of other sizes too."""
 
-    def __init__(self, program: torch.export.ExportedProgram, *, name: str, owned: bool) -> None:
+    def __init__(
+        self,
+        program: torch.export.ExportedProgram,
+        *,
+        name: str,
+        owned: bool,
+        graph: torch.fx.Graph | None = None,
+        read: dict[tuple[Any, ...], NDArray[Any]] | None = None,
+    ) -> None:
         self.program, self.owned = program, owned
+        self.source = program.graph if graph is None else graph
+        self.read = {} if read is None else read
         self.builder = GraphBuilder(name)
         self.env: dict[torch.fx.Node, Any] = {}
         self.refusals = NodeRefusals(self.builder, self.env)
-        self.nodes = needed_nodes(program)
+        self.nodes = needed_nodes(self.source)
         self.needed = frozenset(self.nodes)
         self.taken: set[str] = set()  # names of inputs and outputs
         self.states: dict[str, Tensor] = {}  # by the buffer's name
@@ -92,7 +104,7 @@ class TorchImporter:
     def add_placeholders(self) -> None:
         """Inputs, constants and states, in the program's order; what nothing reads is left out, but for inputs."""
         program = self.program
-        nodes = [n for n in program.graph.nodes if n.op == "placeholder"]
+        nodes = [n for n in self.source.nodes if n.op == "placeholder"]
         written = set(program.graph_signature.buffers_to_mutate.values())
         wrong: list[Violation] = []
         for node, spec in zip(nodes, program.graph_signature.input_specs, strict=True):
@@ -144,9 +156,13 @@ class TorchImporter:
         key = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), str(tensor.device))
         found = self.shared.get(key)
         if found is None or not tensor.numel():
-            array = tensor_array(tensor, f"value {target!r}")
             name = target if self.is_free(target) else None
+            array = self.read.get(key)
+            if array is None:
+                array = tensor_array(tensor, f"value {target!r}")
             found = self.shared[key] = self.builder.constant(array, name=name, copy=not self.owned)
+            assert found.value.data is not None
+            self.read[key] = found.value.data
         return found
 
     def add_state(self, target: str, tensor: torch.Tensor) -> Tensor:

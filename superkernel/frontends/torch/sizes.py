@@ -1,0 +1,171 @@
+"""Exported programs with dynamic shapes: their dimensions, and the program's graph for given sizes.
+
+Model: torch writes extents as expressions of symbols, and bounds every symbol. A graph for given sizes is the same
+nodes with the expressions' values in their types, and numbers for the nodes that compute numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import sympy
+import torch
+
+from superkernel.core.errors import InputError, UnsupportedError, Violation, raise_all
+from superkernel.core.option import did_you_mean
+from superkernel.frontends.dynamic_axes import Axis, DynamicInput, Ranges
+from superkernel.frontends.torch.capture import Program, needed_nodes
+from superkernel.frontends.torch.types import element_type
+
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+class SizedProgram:
+    """A program whose dimensions have names: those of `named` (`dynamic_shapes` as `torch.export.export` takes it, or
+    names in place of its `Dim`s), else those of its symbols. Raises InputError (names that are not those of `ranges`,
+    sizes that the program is not for), UnsupportedError (inputs that are numbers, or with other extents)."""
+
+    def __init__(self, program: Program, ranges: Ranges, named: object = None) -> None:
+        self.program = program
+        inputs = set(program.graph_signature.user_inputs)
+        self._inputs = {n.name: n for n in program.graph.nodes if n.op == "placeholder" and n.name in inputs}
+        self._nodes = _with_placeholders(program)
+        self._symbols = self._named(ranges, _names(named, list(self._inputs)))
+        self.inputs = self._typed()
+
+    def _named(self, ranges: Ranges, names: Mapping[tuple[str, int], str]) -> dict[Any, str]:
+        """Name of each symbol."""
+        found: dict[Any, str] = {}
+        wrong: list[Violation] = []
+        for name, axis, extent in self._extents(wrong):
+            for symbol in extent.node.expr.free_symbols:
+                found.setdefault(symbol, names.get((name, axis), str(symbol)))
+        here = set(found.values())
+        for name in ranges:
+            if name not in here:
+                hint = did_you_mean([name], here)
+                wrong.append(
+                    Violation(f"the program has no dimension {name!r}", "", ", ".join(sorted(here)), hint=hint)
+                )
+        for symbol, name in sorted(found.items(), key=str):
+            if name not in ranges:
+                wrong.append(
+                    Violation("a dimension without a range", f"dimension {name!r}", "(least, largest)", "none")
+                )
+                continue
+            bounds = self.program.range_constraints.get(symbol)
+            if bounds is not None and not (bounds.lower <= ranges[name][0] and ranges[name][1] <= bounds.upper):
+                expected = f"{bounds.lower} to {bounds.upper}"
+                hint = "export it with wider bounds of torch.export.Dim"
+                what = "the program is not for all of these sizes"
+                wrong.append(Violation(what, f"dimension {name!r}", expected, "{} to {}".format(*ranges[name]), hint))
+        raise_all(InputError, wrong)
+        return found
+
+    def _extents(self, wrong: list[Violation]) -> Iterator[tuple[str, int, torch.SymInt]]:
+        """Every dynamic extent of an input: its name, the axis, the extent."""
+        for name, node in self._inputs.items():
+            value = node.meta.get("val")
+            if isinstance(value, torch.SymInt):
+                wrong.append(Violation("a dynamic number", f"input {name!r}", "a static one", str(value)))
+            elif isinstance(value, torch.Tensor):
+                yield from ((name, axis, e) for axis, e in enumerate(value.shape) if isinstance(e, torch.SymInt))
+
+    def _typed(self) -> dict[str, DynamicInput]:
+        found = {}
+        for name, node in self._inputs.items():
+            value = node.meta.get("val")
+            if isinstance(value, torch.Tensor):
+                where = f"input {name!r}"
+                axes = tuple(self._axis(extent, f"{where}, axis {axis}") for axis, extent in enumerate(value.shape))
+                found[name] = DynamicInput(element_type(value.dtype, where), axes)
+        return found
+
+    def _axis(self, extent: int | torch.SymInt, where: str) -> Axis:
+        if isinstance(extent, int):
+            return Axis(extent, {})
+        terms = extent.node.expr.expand().as_coefficients_dict()
+        offset = int(terms.pop(1, 0))
+        if any(term not in self._symbols for term in terms):
+            expected = "a sum of dimensions, each times a number"
+            raise UnsupportedError("a dynamic extent", location=where, expected=expected, found=str(extent))
+        return Axis(offset, {self._symbols[symbol]: int(factor) for symbol, factor in terms.items()})
+
+    def graph(self, sizes: Mapping[str, int]) -> torch.fx.Graph:
+        """The program's graph for sizes by dimension, without what no output needs. Raises UnsupportedError where a
+        shape depends on data."""
+        values = {symbol: sympy.Integer(sizes[name]) for symbol, name in self._symbols.items()}
+        known: dict[Any, Any] = {}
+
+        def number(symbolic: Any, node: torch.fx.Node) -> Any:
+            expression = symbolic.node.expr
+            if expression not in known:
+                value = expression.xreplace(values)
+                if value.free_symbols:
+                    found = f"{expression} of {node.name!r}"
+                    raise UnsupportedError("a shape depends on data", location=f"node {node.name!r}", found=found)
+                kind = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(symbolic)]
+                known[expression] = kind(value)
+            return known[expression]
+
+        def concrete(value: Any, node: torch.fx.Node) -> Any:
+            if isinstance(value, _SYMBOLIC):
+                return number(value, node)
+            if isinstance(value, (tuple, list)):
+                return type(value)(concrete(each, node) for each in value)
+            if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+                return value
+            shape, stride = ([number(n, node) if isinstance(n, _SYMBOLIC) else n for n in given]
+                             for given in (value.shape, value.stride()))  # fmt: skip
+            return torch.empty_strided(shape, stride, dtype=value.dtype, device="meta")
+
+        made, env = torch.fx.Graph(), dict[torch.fx.Node, Any]()
+        for node in self._nodes:
+            value = concrete(node.meta.get("val"), node)
+            if node.op == "call_function" and isinstance(node.meta.get("val"), _SYMBOLIC):
+                env[node] = value
+                continue
+            copied = env[node] = made.node_copy(node, env.__getitem__)
+            copied.meta = {**node.meta, "val": value}
+        return made
+
+
+def as_dims(named: Any, ranges: Ranges) -> Any:
+    """`named` with a `Dim` for every name that has a range; what is fixed stays static."""
+    dims = {
+        name: torch.export.Dim(name, min=low, max=high) if low < high else None for name, (low, high) in ranges.items()
+    }
+    if isinstance(named, str):
+        return dims.get(named)
+    if isinstance(named, Mapping):
+        return {key: as_dims(each, ranges) for key, each in named.items()}
+    if isinstance(named, (tuple, list)):
+        return type(named)(as_dims(each, ranges) for each in named)
+    return named
+
+
+def _with_placeholders(program: Program) -> list[torch.fx.Node]:
+    needed = set(needed_nodes(program.graph))
+    return [node for node in program.graph.nodes if node in needed or node.op == "placeholder"]
+
+
+def _names(named: object, inputs: Sequence[str]) -> dict[tuple[str, int], str]:
+    """Names of dimensions by input and axis. Raises InputError."""
+    if named is None:
+        return {}
+    where, expected = "dynamic_shapes", "axes by input, as torch.export.export takes them"
+    if isinstance(named, (tuple, list)) and len(named) <= len(inputs):
+        named = dict(zip(inputs, named, strict=False))
+    if not isinstance(named, Mapping):
+        raise InputError("not dynamic shapes", location=where, expected=expected, found=type(named).__name__)
+    found: dict[tuple[str, int], str] = {}
+    for name, axes in named.items():
+        if name not in inputs:
+            hint = did_you_mean([str(name)], inputs)
+            raise InputError(f"no input {name!r}", location=where, expected=", ".join(inputs), hint=hint)
+        listed = axes.items() if isinstance(axes, Mapping) else enumerate(axes or ())
+        for axis, dimension in listed:
+            if dimension is not None and not isinstance(dimension, int):
+                found[name, int(axis)] = str(getattr(dimension, "__name__", dimension))
+    return found
