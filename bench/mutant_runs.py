@@ -83,10 +83,12 @@ class Result:
 
 @dataclass(frozen=True)
 class Few:
-    """So many cases of each test, and no more of a file than take so many seconds."""
+    """So many cases of each test, and no more of a file than take so many seconds. `whole`: files of which all cases
+    are run, since each looks at something else, also where those of others take all the time that a mutant has."""
 
     cases: int
     file_s: float
+    whole: tuple[str, ...] = ()
 
 
 @dataclass
@@ -267,9 +269,9 @@ class _Work:
         send: Callable[[object], None],
     ) -> None:
         """Run the tests of a file in a fork, on the code as it is."""
-        if self.few is not None:
-            items = _first_cases(items, self.few.cases)
-        limit_s = self.few.file_s if self.few is not None else float("inf")
+        limit_s = float("inf")
+        if self.few is not None and _file(items[0]) not in self.few.whole:
+            items, limit_s = _first_cases(items, self.few.cases), self.few.file_s
         child, results = self._forked(partial(_run_once, items, marked, everywhere, limit_s))
         with results:
             while True:
@@ -294,8 +296,8 @@ class _Work:
     def _run(self, items: Sequence[pytest.Item], exchanged: Mapping[FunctionType, CodeType]) -> Result:
         """A mutant, in a fork. A test that fails must pass on the code as it is, in another fork: else it is left out
         from now on, and the mutant goes on with those behind it."""
-        items = sorted(items, key=lambda item: -self.known[item.nodeid].promise)
-        found, left_s = Result("", 0, 0), self.budget_s
+        items, left_s = self._in_time(sorted(items, key=lambda item: -self.known[item.nodeid].promise))
+        found = Result("", 0, 0)
         while True:
             items = [item for item in items if item.nodeid in self.known]
             result = self.outcome(partial(self._run_exchanged, items, exchanged, left_s))
@@ -306,6 +308,22 @@ class _Work:
             passed, items = items[: items.index(failed)], items[items.index(failed) + 1 :]
             left_s -= sum(known.seconds for item in passed if (known := self.known.get(item.nodeid)))
             self.known.pop(failed.nodeid, None)
+
+    def _in_time(self, items: Sequence[pytest.Item]) -> tuple[Sequence[pytest.Item], float]:
+        """Those that the budget is enough for, and those of whole files, which have their time besides; with the time
+        for all."""
+        whole = self.few.whole if self.few is not None else ()
+        chosen, others_s, left_s = [], 0.0, self.budget_s
+        for item in items:
+            seconds = self.known[item.nodeid].seconds
+            if _file(item) in whole:
+                left_s += seconds
+            elif others_s > self.budget_s:
+                continue
+            else:
+                others_s += seconds
+            chosen.append(item)
+        return chosen, left_s
 
     def _run_exchanged(
         self,
@@ -347,7 +365,10 @@ class _Work:
                 if name == _FAILED:
                     name, passed = "(collection)", False
                     break
-                count += passed is None
+                if passed is None:
+                    count += 1
+                    if name in self.known:
+                        self.known[name].runs += 1
         os.waitpid(child, 0)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)  # what it started

@@ -313,6 +313,24 @@ def test_a_file_of_slow_tests_has_its_share(tmp_path: Path) -> None:
     assert slow["while number <= limit:"] == 1
     assert 1 <= slow["return number < LIMIT or number <= 0"] <= 6
     assert tests(mutant_runs.Few(2, 60)) == {"while number <= limit:": 1, "return number < LIMIT or number <= 0": 2}
+    whole = tests(mutant_runs.Few(2, 60, whole=("test_slow.py",)))
+    assert whole == {"while number <= limit:": 1, "return number < LIMIT or number <= 0": 30}
+
+
+def test_a_file_that_is_run_whole_has_its_turn_where_others_take_all_the_time(tmp_path: Path) -> None:
+    (tmp_path / "checker.py").write_text(CHECKER)
+    (tmp_path / "test_slow.py").write_text(SLOW)
+    (tmp_path / "test_whole.py").write_text(SLOW.replace("0.2", "0.3").replace("30", "10"))
+    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\nmarkers = serial\n")
+    changed = "return number < LIMIT or number <= 0"
+    made = {m: ["test_slow.py", "test_whole.py"] for m in mutants.mutants(tmp_path, "checker.py") if m.now == changed}
+
+    def count(**few: Any) -> int:
+        ((_, result),) = ran(tmp_path, made, budget_s=0.5, few=mutant_runs.Few(9, 60, **few))
+        return result.tests
+
+    assert count() < 5
+    assert count(whole=("test_whole.py",)) > 10
 
 
 def test_tests_that_fail_without_a_mutant_are_an_error(tmp_path: Path) -> None:
