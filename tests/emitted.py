@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numpy.typing import NDArray
+from operator_cases import Case, cases
 from plan_cases import GRAPHS, SMALL_TYPES, TARGETS, planned_graph, problems, small_problems, tilings, without_names
 from random_models import random_graph
 
@@ -41,18 +42,27 @@ from superkernel.core.dtypes import DType
 from superkernel.core.options import Options
 from superkernel.core.tensor import TensorType
 from superkernel.ir.body import Body, Role
-from superkernel.ir.graph import Graph
+from superkernel.ir.graph import Graph, Node
+from superkernel.ops.attributes import canonical_attrs
+from superkernel.ops.table import op_table
 from superkernel.registry.records import Policy
+from superkernel.scheduler.families.aicore.base import AicoreTiling
 from superkernel.scheduler.families.winograd import PackWinograd
 from superkernel.scheduler.schedule import Space
-from superkernel.scheduler.tiling import Pack, pack_bytes
+from superkernel.scheduler.tiling import Access, Pack, pack_bytes
 from superkernel.sync.aicore.plan import Run
 
 TILINGS_MAX = 3  # of a kernel
 PACKED_MAX = 1 << 16  # elements of a constant
 CALLED = re.compile(r"(?:^|= )(?:tail )?call ")
 DIGESTS = re.compile(r"_[0-9a-f]{16,20}\b")
-SMALL_ON: Mapping[str, tuple[DType, ...]] = {"avx512": SMALL_TYPES, "plain": SMALL_TYPES, "neon": SMALL_TYPES[:1]}
+WITH_WEIGHTS = ("matmul", "gemm", "conv", "conv_integer", "conv_transpose", "matmul_integer", "block_matmul")
+SMALL_ON: Mapping[str, tuple[DType, ...]] = {
+    "avx512": SMALL_TYPES,
+    "plain": (DType.F32, DType.I8),
+    "neon": SMALL_TYPES[:1],
+    "a3": (DType.F16, DType.F32, DType.I32),
+}
 
 
 def digest(data: str | bytes) -> str:
@@ -90,9 +100,9 @@ def packed(packs: Iterable[tuple[Pack | None, TensorType]]) -> str:
     return digest("\n".join(found)) if found else "-"
 
 
-def _some(found: Sequence[Any]) -> Iterator[Any]:
-    """The first, the last and the middle ones."""
-    places = {n * (len(found) - 1) // (TILINGS_MAX - 1) for n in range(TILINGS_MAX)}
+def _some(found: Sequence[Any], count: int) -> Iterator[Any]:
+    """So many, the first and the last among them, evenly apart."""
+    places = {n * (len(found) - 1) // max(1, count - 1) for n in range(count)} if found else ()
     return (found[n] for n in sorted(places))
 
 
@@ -100,9 +110,11 @@ def _by_kernel(text: str, policy: Policy, target: Any) -> Iterator[tuple[str, Bo
     """Some tilings of each kernel; in the order of their text, which no estimate changes."""
     of_kernel: dict[str, dict[str, tuple[Body, Any]]] = {}
     for kernel, body, tiling in tilings(text, policy, target):
+        if getattr(target, "emulates_tiles", False) and not kernel.endswith("tiles"):
+            continue  # they are as where there are no tiles
         of_kernel.setdefault(kernel, {})[str(tiling)] = body, tiling
     for kernel, found in sorted(of_kernel.items()):
-        yield from ((kernel, *found[name]) for name in _some(sorted(found)))
+        yield from ((kernel, *found[name]) for name in _some(sorted(found), TILINGS_MAX))
 
 
 def _packs(body: Body, tiling: Any) -> Iterator[tuple[Pack | None, TensorType]]:
@@ -110,16 +122,34 @@ def _packs(body: Body, tiling: Any) -> Iterator[tuple[Pack | None, TensorType]]:
     return ((pack, constants[k]) for k, pack in sorted(tiling.packs(body).items()) if k in constants)
 
 
+def _places(accesses: Iterable[Access]) -> str:
+    return str([(a.operand, a.write, [(r.start, r.length, r.stride, r.count) for r in a.regions]) for a in accesses])
+
+
+def touched(body: Body, tiling: Any, target: Any) -> str:
+    """A digest of what a tiling says that ranges of its units touch, where they may be cut, and whose code it has."""
+    units = tiling.units
+    spans = [(units // 3, units // 2 + 1), (units // 2, units // 2)]
+    told = [_places(tiling.accesses(body, begin, end)) for begin, end in spans if end <= units]
+    if isinstance(tiling, AicoreTiling):
+        told += [_places(tiling.role_accesses(body, 0, units, role)) for role in tiling.roles()]
+        told += [str(tiling.dependent_operands(body))]
+    else:
+        told += [str(tiling.representative(body, target))]
+    told += [str(tiling.align(body, at)) for at in (0, units // 5, units // 2, units)]
+    return digest("\n".join((*told, str(tiling.scratch_bytes))))
+
+
 def kernels(name: str) -> str:
     """Of each problem the code of kernels that a target could take, in some tilings: of IR instructions, calls, stores
-    and digest, then a digest of packed constants; of an accelerator's, each role's."""
+    and digest, then digests of packed constants and of what ranges touch; of an accelerator's, each role's."""
     target: Any = TARGETS[name]()
     lines = []
-    for text, policy in (*problems(name), *small_problems(SMALL_ON.get(name, ()))):
+    for text, policy in (*problems(name), *small_problems(SMALL_ON.get(name, ()), images_last=name == "a3")):
         lines.append(f"{text} {policy.precision}")
         found: dict[str, list[str]] = {}
         for kernel, body, tiling in _by_kernel(text, policy, target):
-            constants = packed(_packs(body, tiling))
+            constants = f"{packed(_packs(body, tiling))} {touched(body, tiling, target)}"
             if target.core_types:
                 rows = [f"{_of_role(kernel, body, tiling, role, target)} {role.value} " for role in tiling.roles()]
             else:
@@ -141,10 +171,29 @@ def _of_role(kernel: str, body: Body, tiling: Any, role: Any, target: Any) -> st
 # Programs -------------------------------------------------------------------------------------------------------------
 
 
-def _models(count: int) -> Iterator[tuple[str, Graph]]:
+def _models(count: int, operators: int) -> Iterator[tuple[str, Graph]]:
+    """The models, random ones, and some instances of every operator as models."""
     yield from ((name, make()) for name, make in GRAPHS.items())
     for seed in range(count):
         yield f"random {seed}", random_graph(random.Random(seed))
+    for op in op_table() if operators else ():
+        found = [case for case in cases(op) if all(x is None or x.size for x in case.inputs)]
+        for case in _some(found, operators):
+            yield str(case), _graph_of(case)
+
+
+def _graph_of(case: Case) -> Graph:
+    """The graph of one operator; weights, which are all inputs behind the first of anchors with more, are constants."""
+    arrays = {f"x{n}": x for n, x in enumerate(case.inputs) if x is not None}
+    weights = {n: x for n, x in arrays.items() if case.op in WITH_WEIGHTS and n != "x0"}
+    kinds = {n: TensorType(DType.of(x.dtype), x.shape) for n, x in arrays.items() if n not in weights}
+    inputs = tuple(None if x is None else f"x{n}" for n, x in enumerate(case.inputs))
+    definition = op_table()[case.op]
+    types = [None if x is None else TensorType(DType.of(x.dtype), x.shape) for x in case.inputs]
+    count = len(definition.infer(types, canonical_attrs(definition, case.attrs)))
+    outputs = tuple(f"y{n}" for n in range(count))
+    node = Node("op", case.op, inputs, outputs, case.attrs)
+    return Graph.build(inputs=kinds, nodes=[node], outputs=outputs, constants=weights)
 
 
 def _short(symbols: Iterable[str | None]) -> dict[str | None, str | None]:
@@ -202,10 +251,10 @@ def _counts(made: Any) -> dict[str, Any]:
     return {name: len(getattr(made.graph, name)) for name in ("inputs", "outputs", "states")}
 
 
-def host_programs(name: str, count: int, precision: str = "auto") -> str:
+def host_programs(name: str, count: int, operators: int = 0, precision: str = "auto") -> str:
     """Of each model: entries, also with nothing fetched ahead of waits, kernels, constants."""
     lines = [f"{code_row(emit_waits(_cpu(name)))} waits"]
-    for model, graph in _models(count):
+    for model, graph in _models(count, operators):
         made = planned_graph(graph, name, Options(precision=precision))  # type: ignore[arg-type]
         builders = [_HostProgram(*_parts(name, made), **_counts(made), prefetch=prefetch) for prefetch in (False, True)]
         lines += [f"model {model}", next(builders[0].rows()), *builders[1].rows(), f"  {_of_constants(made)}"]
@@ -230,10 +279,10 @@ class _Microcontroller(ProgramBuilder, _HostProgram):
         yield from self.of_kernels(keys)
 
 
-def microcontroller_programs(name: str, count: int) -> str:
+def microcontroller_programs(name: str, count: int, operators: int = 0) -> str:
     """Of each model: the program that walks its table, kernels, constants."""
     lines = []
-    for model, graph in _models(count):
+    for model, graph in _models(count, operators):
         made = planned_graph(graph, name)
         builder = _Microcontroller(*_parts(name, made), **_counts(made), prefetch=False)
         lines += [f"model {model}", *builder.table(made.graph), f"  {_of_constants(made)}"]
@@ -270,11 +319,11 @@ class _AicoreProgram(AicoreImageBuilder):
         return found
 
 
-def aicore_programs(name: str, count: int, **options: Any) -> str:
+def aicore_programs(name: str, count: int, operators: int = 0, **options: Any) -> str:
     """Of each model: programs, tables, kernels, constants."""
     shared: dict[Any, Any] = {}
     lines = []
-    for model, graph in _models(count):
+    for model, graph in _models(count, operators):
         made = planned_graph(graph, name, Options(**options))
         types, states = ([made.graph.types[v] for v in names] for names in (made.graph.outputs, made.graph.states))
         addresses = map_addresses(made.schedule, _cpu(name), list(made.graph.inputs.values()), types, states)
@@ -305,12 +354,12 @@ def _cpu(name: str) -> Any:
 
 TEXTS: Mapping[str, Callable[[], str]] = {
     **{f"kernels-{name}": partial(kernels, name) for name in ("avx512", "tiles", "plain", "neon", "cortex-m55", "a3")},
-    "programs-avx512": partial(host_programs, "avx512", 60),
-    "programs-avx2": partial(host_programs, "avx2", 0, "int8"),
-    "programs-tiles": partial(host_programs, "tiles", 20, "bf16"),
-    "programs-plain": partial(host_programs, "plain", 30),
+    "programs-avx512": partial(host_programs, "avx512", 50, 3),
+    "programs-avx2": partial(host_programs, "avx2", 0, 0, "int8"),
+    "programs-tiles": partial(host_programs, "tiles", 20, 0, "bf16"),
+    "programs-plain": partial(host_programs, "plain", 20),
     "programs-cortex-m55": partial(microcontroller_programs, "cortex-m55", 20),
-    "programs-mini": partial(aicore_programs, "mini", 40, weight_prefetch="max"),
+    "programs-mini": partial(aicore_programs, "mini", 15, 1, weight_prefetch="max"),
     "programs-a3": partial(aicore_programs, "a3", 0, early_start=False, sync="type-range"),
     "firmware": partial(firmware, ("mini", "a3")),
 }

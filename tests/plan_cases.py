@@ -173,7 +173,7 @@ def _problems(target: str) -> Iterator[tuple[str, Policy]]:
             for dtype in ("f16", "f32") if "pool" in text or "softmax" in text else ("f16",):
                 yield text.format(t=dtype, l=", layout=channels_last"), Policy()
         return
-    for text in PROBLEMS if target != "cortex-m55" else ():
+    for text in PROBLEMS if target not in ("cortex-m55", "neon") else ():
         layouts = ("", ", layout=channels_last") if "{l}" in text else ("",)
         for layout in layouts if target != "tiles" else ():
             yield text.format(t="f32", l=layout), Policy()
@@ -184,12 +184,14 @@ def _problems(target: str) -> Iterator[tuple[str, Policy]]:
         yield text, Policy()
 
 
-def small_problems(types: tuple[DType, ...] = SMALL_TYPES) -> Iterator[tuple[str, Policy]]:
-    """Those of small sizes."""
+def small_problems(types: tuple[DType, ...], *, images_last: bool = False) -> Iterator[tuple[str, Policy]]:
+    """Those of small sizes. `images_last`: all images have their channels last."""
     for text in SMALL:
+        if images_last and text.startswith(("conv(", "max_pool", "avg_pool")) and "layout" not in text:
+            text = f"{text[:-1]}{',' if ';' in text else ';'} layout=channels_last)"
         (first, *_) = op_table()[text.split("(")[0]].args
-        for dtype in types if "{t}" in text else (DType.I64,):
-            if dtype in first.dtypes:
+        for dtype in types if "{t}" in text else types[:1]:
+            if dtype in first.dtypes or "{t}" not in text:
                 yield text.format(t=dtype.value), Policy()
 
 

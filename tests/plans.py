@@ -19,15 +19,23 @@ from pathlib import Path
 from typing import Any
 
 import emitted
-from plan_cases import GRAPHS, TARGETS, planned_graph, problems, tilings, without_names
+from plan_cases import GRAPHS, TARGETS, planned_graph, problems, small_problems, tilings, without_names
 from random_models import random_graph
 
+from superkernel.backends.aicore.compiled import AicorePlanned
+from superkernel.core.dtypes import DType
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 
 FOLDER = Path(__file__).with_name("plans")
 CANDIDATES_ON = ("avx512", "tiles", "plain", "cortex-m55", "a3")
 MODELS_ON = ("avx512", "mini")
 RANDOM = 100  # models
+SMALL_ON = {
+    "avx512": (DType.F32, DType.F16),
+    "plain": (DType.F32, DType.I32),
+    "a3": (DType.F16, DType.F32),
+}
+"""On which targets problems of small sizes are looked at, in which element types."""
 
 
 def candidates(name: str) -> str:
@@ -36,7 +44,7 @@ def candidates(name: str) -> str:
     ahead of a wait."""
     target: Any = TARGETS[name]()
     lines = []
-    for text, policy in problems(name):
+    for text, policy in (*problems(name), *small_problems(SMALL_ON.get(name, ()), images_last=name == "a3")):
         lines.append(f"{text} {policy.precision}")
         for kernel, body, tiling in tilings(text, policy, target):
             spans = (0, tiling.units), (0, (tiling.units + 1) // 2), (tiling.units // 3, tiling.units)
@@ -50,7 +58,13 @@ def candidates(name: str) -> str:
 def planned(name: str) -> str:
     """Of each model what is fused, its tilings and places, and all tasks with what they touch."""
     plans = {model: planned_graph(graph(), name) for model, graph in GRAPHS.items()}
-    lines = [f"model {model}\n{made.grouping}\n{made.schedule}\n{made.plan}" for model, made in plans.items()]
+    lines = []
+    for model, made in plans.items():
+        lines += [f"model {model}", str(made.grouping), str(made.schedule), str(made.plan)]
+        if isinstance(made, AicorePlanned):
+            lines += [f"# {part}" for part in made.parts]
+            lines += [f"# prefetch {made.weights.strength}: {made.weights.reason}"]
+            lines += [f"#   of {subop}: {note}" for subop, note in sorted(made.weights.notes.items())]
     return "\n".join(lines) + "\n"
 
 

@@ -206,6 +206,19 @@ def test_depthwise_of_other_types(dtype: DType) -> None:
     check_aicore("aicore.conv", case.body, case.arrays, case.expected, tol=tol, splits=1)
 
 
+def test_depthwise_sums_are_stored_as_they_are() -> None:
+    """In f32, with nothing behind the sums; in several units."""
+    case = conv_case((2, 40, 9, 11), (40, 1, 3, 3), {"pads": (1, 1, 1, 1), "groups": 40}, dtype=DType.F32)
+    cuts = [
+        t
+        for t in family_of("aicore.conv").tilings("aicore.conv", case.body, MINI)
+        if isinstance(t, depthwise.DepthwiseTiling)
+    ]
+    assert any(tiling.units > 2 for tiling in cuts)
+    for tiling in cuts:
+        check_aicore("aicore.conv", case.body, case.arrays, case.expected, tiling=tiling, tol=1e-5, splits=1)
+
+
 def test_depthwise_windows() -> None:
     for wider, longer, out_wider in ((8, 0, 0), (0, 3, 6)):
         case = conv_case(

@@ -56,11 +56,12 @@ class DepthwiseKernel:
         if form.dtype is not DType.F32:
             self.wide = kb.fixed(Local.UB, pixels * tiling.channels * 4, "wide")
         self.pitch = tiling.channels * 4
-        self.sums = kb.fixed(Local.UB, positions * tiling.channels * 4, "sums").rows(self.pitch)
+        whole = kb.ring("sums", 1)  # of a unit: they may be stored as they are
+        self.sums = kb.buffer(whole, Local.UB, positions * tiling.channels * 4, "sums").rows(self.pitch)
         size = self.lanes.size(positions, tiling.channels, kb.target.memory.block_bytes)
         program, code = self.lanes.program, self.lanes.code
         self.tile = TileProgram(kb, program, code, size, self.inputs, outputs, anchors=[self.sums])
-        self.rings = (self.inputs, *(r for r in self.tile.rings if r is not self.inputs))
+        self.rings = (self.inputs, whole, *(r for r in self.tile.rings if r is not self.inputs))
 
     def emit(self) -> None:
         """All units of the range."""
