@@ -9,16 +9,16 @@ where the result is not affine (a reshape that would have to cut a stride); noth
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
+from superkernel.core.frozen import frozen
 from superkernel.core.tensor import broadcast_strides, row_major_strides
 from superkernel.ops.opdef import AttrValue
 
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen()
 class Ref:
     """A value in memory: element (i0, i1, ...) sits at offset + sum(i * stride) of `buffer`, in elements."""
 
@@ -73,14 +73,14 @@ def reshape_strides(shape: Shape, strides: Shape, target: Shape) -> Shape | None
     return tuple(result)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen()
 class _Step:
     before: Shape
     after: Shape
     perm: Shape | None  # None: a reshape
 
 
-@dataclass(frozen=True, slots=True)
+@frozen()
 class Coords:
     """How a value's index space relates to the iteration space `base` of the cluster that computes it."""
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from superkernel.core.dtypes import DType
+from superkernel.core.frozen import frozen
 from superkernel.core.tensor import TensorType
 from superkernel.ir.body import Instruction
 from superkernel.ir.graph import Node
@@ -22,7 +23,7 @@ from superkernel.ops.opdef import AttrValue
 from superkernel.scheduler.affine import Ref, Shape
 
 
-@dataclass(frozen=True, slots=True)
+@frozen()
 class Load:
     """Cell: an element of a buffer."""
 
@@ -32,7 +33,7 @@ class Load:
     dtype: DType
 
 
-@dataclass(frozen=True, slots=True)
+@frozen()
 class Result:
     """Cell: result `index` of the anchor at the present coordinates."""
 
@@ -43,7 +44,7 @@ class Result:
 Cell = Load | Result | Instruction
 
 
-@dataclass(frozen=True, slots=True)
+@frozen()
 class Store:
     """A cell's value goes to a buffer."""
 

@@ -10,12 +10,13 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from superkernel.core.frozen import frozen
 from superkernel.core.tensor import TensorType
 from superkernel.ir.body import SubOperator
 from superkernel.scheduler.schedule import MemoryAddress, Space
 
 
-@dataclass(frozen=True, slots=True)
+@frozen()
 class GroupNote:
     """One decision of grouping: `node` was treated so, because."""
 
@@ -27,7 +28,7 @@ class GroupNote:
         return f"{self.node}: {self.decision} ({self.reason})"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen()
 class ValueBuffer:
     """A buffer that sub-operators read or write. `address`: None in the arena, else the space and slot it fills
     (constants: slot 0, offsets come with the memory plan). `inside`: a part of another buffer, from that byte on; one

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel import _core
+from superkernel.core.frozen import frozen
 from superkernel.core.tensor import TensorType
 from superkernel.ir.body import Role, SubOperator
 from superkernel.scheduler.grouping import ValueBuffer
@@ -52,7 +53,7 @@ class MemoryPlan:
     requested_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen()
 class BufferUse:
     """Who uses a buffer: `last[core]` is the last position at which that core does; `ready[core]` is up to where
     every first writer of the buffer knows that core to be complete, through data dependences alone; `runs`: which core

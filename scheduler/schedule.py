@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.core.errors import UserError
+from superkernel.core.frozen import frozen
 from superkernel.core.tensor import Region
 from superkernel.ir.body import SubOperator
 from superkernel.scheduler.tiling import Access, Pack, Tiling
@@ -37,7 +38,7 @@ class Space(Enum):
     __hash__ = object.__hash__
 
 
-@dataclass(frozen=True, slots=True)
+@frozen()
 class MemoryAddress:
     """Where a buffer starts: space, slot within it (0 for arena and constants), byte offset."""
 
@@ -49,7 +50,7 @@ class MemoryAddress:
         return f"{self.space.value}{self.slot}@{self.offset}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen()
 class MemoryAccess:
     """Bytes that a task reads or writes, absolute within (space, slot). `operand`: of the sub-operator, where a plan
     tells waits of operands apart. `dynamically_partitioned`: the tasks of the sub-operator write disjoint parts of
@@ -77,7 +78,7 @@ class MemoryAccess:
             raise UserError("not an access", found=text, expected="r|w:SPACE:REGION,...") from error
 
 
-@dataclass(frozen=True, slots=True)
+@frozen()
 class Task:
     """Units [begin, end) of a sub-operator on one core. `index` is its position in the global order."""
 
@@ -93,7 +94,7 @@ class Task:
         return " ".join([head, *map(str, self.accesses)])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen()
 class ConstantSlot:
     """A constant in the blob: graph value, packing (None: as it is), byte offset and size."""
 

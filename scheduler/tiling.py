@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError, WorkspaceError
 from superkernel.core.formats import NumberFormat
+from superkernel.core.frozen import frozen
 from superkernel.core.tensor import Region, TensorType
 from superkernel.ir.body import Body, SubOperator, View
 from superkernel.ops.opdef import Array
@@ -35,7 +36,7 @@ from superkernel.target.base import Target
 TargetT = TypeVar("TargetT", bound=Target, contravariant=True)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen()
 class Access:
     """Bytes of one operand (relative to its start) that a unit range reads or writes. For packed constants: of the
     packed form."""

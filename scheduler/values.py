@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from superkernel.core.frozen import frozen
 from superkernel.core.tensor import TensorType, channels_last_strides, row_major_strides, strided_view
 from superkernel.ir.body import View
 from superkernel.ir.graph import Node
@@ -34,7 +35,7 @@ Accept = Callable[[Ref], bool]
 CONSTANTS = MemoryAddress(Space.CONSTANT, 0, 0)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen()
 class Reg:
     """Cell `cell` of a cluster (of its prologue in `slot`, where that is >= 0)."""
 
@@ -44,7 +45,7 @@ class Reg:
     slot: int = -1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen()
 class Derived:
     """Output `index` of a view node over `source`, a value that is not in memory yet."""
 

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.core.errors import UserError
+from superkernel.core.frozen import frozen
 from superkernel.core.tensor import Region
 from superkernel.scheduler.schedule import Task, parse_tasks
 
@@ -61,7 +62,7 @@ class Witness:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen()
 class TaskStep:
     """Run a task."""
 
@@ -71,7 +72,7 @@ class TaskStep:
         return f"body {self.task}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen()
 class Set:
     """This core's counter becomes `count`."""
 
@@ -81,7 +82,7 @@ class Set:
         return f"set {self.count}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen()
 class Wait:
     """Until `producer`'s counter is at least `count`. `subop` is the boundary it belongs to; `index` numbers all
     waits of the plan."""

@@ -23,13 +23,14 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from superkernel.core.errors import Violation
+from superkernel.core.frozen import frozen
 from superkernel.scheduler.schedule import MemoryAccess, MemoryAddress, Schedule, Space, Task, absolute
 from superkernel.scheduler.tiling import Access
 from superkernel.sync.plan import Plan, Set, Step, TaskStep, Wait
 from superkernel.sync.verify_tasks import overlapping_regions
 
 
-@dataclass(frozen=True, slots=True)
+@frozen()
 class Call:
     """A kernel that was called. `scratch` lies in the space of that name, its slot the worker that owns it."""
 
@@ -40,7 +41,7 @@ class Call:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen()
 class HostCall:
     """A sub-operator that the reference was asked for."""
 

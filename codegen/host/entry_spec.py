@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+from superkernel.core.frozen import frozen
+
 
 class BasePointer(Enum):
     """Which base pointer of the context an operand hangs on."""
@@ -21,7 +23,7 @@ class BasePointer(Enum):
     __hash__ = object.__hash__  # asked for every operand; Enum's own hashes the name each time
 
 
-@dataclass(frozen=True)
+@frozen()
 class Location:
     """Address of an operand: base pointer, byte offset; `slot` is the index into the io table, behind whose inputs,
     outputs and states the shared constants stand."""
@@ -31,7 +33,7 @@ class Location:
     slot: int = 0
 
 
-@dataclass(frozen=True)
+@frozen()
 class TaskSpec:
     """One call of a kernel function on one core. `symbol` None: a host call of sub-operator `subop`. `checked`: an
     operand whose first 32 bits are 0 behind the call, else the data is out of the operator's range: the host call of
@@ -51,14 +53,14 @@ class TaskSpec:
         return self.symbol is None or self.checked is not None
 
 
-@dataclass(frozen=True)
+@frozen()
 class RunTask:
     """Step: execute a task."""
 
     task: int
 
 
-@dataclass(frozen=True)
+@frozen()
 class WaitFor:
     """Step: wait until `producer` has done its `count`-th set of this launch; meanwhile prefetch constants,
     `weight_bytes` from `weights` on, and ahead of them `data`, lines that the producer hands over (`handover.py`).
@@ -72,7 +74,7 @@ class WaitFor:
     data: tuple[Location, ...] = ()
 
 
-@dataclass(frozen=True)
+@frozen()
 class SetCount:
     """Step: this core's `count`-th set of the launch."""
 

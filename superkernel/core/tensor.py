@@ -11,7 +11,6 @@ Invariant: a region never claims less than is touched. Above `MAX_REGIONS` regio
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise, product
 from math import gcd, prod
@@ -22,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.core.dtypes import DType
+from superkernel.core.frozen import frozen
 
 MAX_REGIONS = 64
 PAIRS_TRIED = 4096
@@ -35,7 +35,7 @@ InputShape: TypeAlias = Sequence[int] | Sequence[Sequence[int]]
 """The shape of an input; of a sequence of tensors, those of its elements."""
 
 
-@dataclass(frozen=True)
+@frozen(slots=False)
 class TensorType:
     """dtype and static shape of a dense row-major tensor."""
 
@@ -118,7 +118,7 @@ def full_box(shape: Sequence[int]) -> Box:
     return tuple((0, d) for d in shape)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen()
 class Region:
     """`count` runs of `length` bytes, `stride` bytes apart, the first at `start`. Canonical: count 1 has stride 0."""
 

@@ -23,6 +23,7 @@ from enum import Enum
 from functools import cached_property
 
 from superkernel.core.dtypes import DType
+from superkernel.core.frozen import frozen
 from superkernel.core.tensor import Region, TensorType, full_box, regions_of_box, row_major_strides
 from superkernel.ops.opdef import AttrValue
 
@@ -38,7 +39,7 @@ class Role(Enum):
     __hash__ = object.__hash__  # Enum's own hashes the name each time, and operands are hashed with their bodies
 
 
-@dataclass(frozen=True)
+@frozen(slots=False)
 class Operand:
     """One pointer argument of the kernel function: a dense row-major buffer."""
 
@@ -46,7 +47,7 @@ class Operand:
     type: TensorType
 
 
-@dataclass(frozen=True)
+@frozen(slots=False)
 class View:
     """An affine view of an operand: element (i0, i1, ...) sits at offset + sum(i*stride). Strides and offset in
     elements; a stride of 0 broadcasts, a negative one walks backwards."""
@@ -67,7 +68,7 @@ class View:
         return all(s == w for s, w, d in zip(self.strides, want, self.shape, strict=True) if d > 1)
 
 
-@dataclass(frozen=True)
+@frozen(slots=False)
 class ProgramInput:
     """Where one SSA input comes from. `source` >= 0: operand of that index through (offset, strides); -1 - k: result
     k of the anchor, in registers at the current coordinates (strides then are empty)."""
@@ -78,7 +79,7 @@ class ProgramInput:
     offset: int = 0
 
 
-@dataclass(frozen=True)
+@frozen(slots=False)
 class Instruction:
     """One pointwise operator: `op` a POINTWISE name of the operator table, or `constant` with attribute `value`.
     `dtype` is that of the result; for comparisons BOOL, for `cast` the target."""
@@ -93,7 +94,7 @@ class Instruction:
         return dict(self.attrs)[name]
 
 
-@dataclass(frozen=True)
+@frozen(slots=False)
 class ProgramOutput:
     """Where an SSA value goes. `target` >= 0: operand through (offset, strides); -1: to the anchor's input slot this
     program feeds."""
@@ -104,7 +105,7 @@ class ProgramOutput:
     offset: int = 0
 
 
-@dataclass(frozen=True)
+@frozen(slots=False)
 class PointwiseProgram:
     """Straight-line pointwise code over the iteration space `shape`."""
 
@@ -159,7 +160,7 @@ class Body:
         return {name: value for name, value in self.__dict__.items() if name in self.__dataclass_fields__}
 
 
-@dataclass(frozen=True)
+@frozen(slots=False)
 class SubOperator:
     """A body with its place in the graph: the values that its operands are, the nodes it computes, its kernel."""
 

@@ -25,6 +25,7 @@ from superkernel.core.arrays import are_many, constant_array
 from superkernel.core.counted import counted
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import GraphError, SuperKernelError, Violation, raise_all
+from superkernel.core.frozen import frozen
 from superkernel.core.tensor import TensorType
 from superkernel.ops.attributes import canonical_attrs
 from superkernel.ops.opdef import Attrs, AttrValue, OpDef
@@ -45,7 +46,7 @@ class KernelType(Enum):
     MIX_AIC_1_2 = "MIX_AIC_1_2"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen()
 class Node:
     """One operator application. `inputs` are value names, None where an optional input is absent."""
 

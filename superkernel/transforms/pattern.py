@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from superkernel.core.frozen import frozen
 from superkernel.ir.graph import Node
 from superkernel.ops.table import op_table
 from superkernel.transforms.editor import Editor
 
 
-@dataclass(frozen=True, slots=True)
+@frozen()
 class Match:
     """Values by name, and the nodes inside by name."""
 
