@@ -208,23 +208,25 @@ class ImageBuilder:
 
     def _kernel_objects(self, keys: Mapping[KernelKey, tuple[SubOperator, Tiling]]) -> dict[str, bytes]:
         """Those of the kernels."""
+        stamp = f"kernel {self._stamp}"
+
+        def named(made: KernelKey | KernelSource) -> str:
+            return f"{stamp}{HOST_KERNELS.sources_of(made.kernel)}\n{made.text}"
+
         sources = {key: KernelSource.of(key, *keys[key], self.cpu) for key in sorted(keys, key=lambda k: k.symbol)}
-
-        def named(kernel: str, text: str) -> str:
-            return f"kernel {self._stamp}{HOST_KERNELS.sources_of(kernel)}\n{text}"
-
-        objects = {named(key.kernel, key.text): self.cache.get(named(key.kernel, key.text)) for key in sources}
+        names = {key: (named(key), named(source)) for key, source in sources.items()}
+        objects = {own: self.cache.get(own) for own, _ in names.values()}
         parts: dict[str, KernelSource] = {}
-        for key, source in sources.items():
-            if self.keep_ir or objects[named(key.kernel, key.text)] is None:
-                parts.setdefault(named(source.kernel, source.text), source)
+        for key, (own, shared) in names.items():
+            if self.keep_ir or objects[own] is None:
+                parts.setdefault(shared, sources[key])
         compiled = {name: objects[name] if name in objects else self.cache.get(name) for name in parts}
         if self.keep_ir or None in compiled.values():
             self._compile_kernels(parts, compiled)
-        for key, source in sources.items():
-            shared = compiled.get(named(source.kernel, source.text))
-            if shared is not None:
-                objects[named(key.kernel, key.text)] = source.own_object(shared, key.symbol)
+        for key, (own, shared) in names.items():
+            data = compiled.get(shared)
+            if data is not None:
+                objects[own] = sources[key].own_object(data, key.symbol)
         return {key: data for key, data in objects.items() if data is not None}
 
     def _compile_entries(self, key: str, spec: EntrySpec, objects: dict[str, bytes | None]) -> None:

@@ -55,7 +55,11 @@ def simplify(graph: Graph, quantised: bool = False, signed: bool = False) -> Gra
     first: tuple[Pass, ...] = (FuseQuantised(),) if quantised else (LowerIntegerConv(),)
     first = (*first, SignedIntegers()) if quantised and signed else first
     last: tuple[Pass, ...] = (CountSteps(),) if quantised else ()
+    idle: set[Pass] = set()  # those that find nothing to do in the graph as it is
     with kept_editors():
         for step in (*first, FoldDequantised(), *STANDARD, *last):
-            graph = step.apply(graph)
+            before = graph
+            if step not in idle:
+                graph = step.apply(before)
+            idle = idle | {step} if graph is before else set()
     return graph

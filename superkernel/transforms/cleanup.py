@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from superkernel.ir.graph import Graph, Node
 from superkernel.transforms.base import NodePass
 from superkernel.transforms.editor import Editor
@@ -11,6 +13,7 @@ _MAY_BE_IDENTITIES = frozenset(
 )
 
 
+@dataclass(frozen=True)
 class RemoveIdentities:
     """Only what is the identity on every bit: x + 0 is not (it turns -0 into 0)."""
 
