@@ -14,7 +14,7 @@ the function's end.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from superkernel.codegen.host import abi
@@ -256,6 +256,39 @@ def _argument(code: X86Code, to: int, task: TaskSpec, number: int) -> list[int]:
     return []
 
 
+def _written(write: Callable[[X86Code], None]) -> bytes:
+    """Instructions that stand in many places, as bytes."""
+    code = X86Code()
+    write(code)
+    return bytes(code.data)
+
+
+def _stamp(code: X86Code) -> None:
+    code.clock()
+    code.store(R14, 0, RAX)
+
+
+def _weights(code: X86Code) -> None:
+    code.store(RSP, 0, RAX)
+    code.store_number(RSP, 8, 0)
+
+
+def _flag(code: X86Code) -> None:
+    code.move(RDI, RBX)
+    code.address(RSI, R12, 0)
+
+
+def _waited(code: X86Code) -> None:
+    code.add_number(RSP, 16)
+    code.test(RAX)
+
+
+_STAMP, _WEIGHTS, _FLAG = (
+    _written(write)[:-4] for write in (_stamp, _weights, _flag)
+)  # but for the number they end in
+_CONTEXT, _WAITED = _written(lambda code: code.move(RDI, RBX)), _written(_waited)
+
+
 class _Core:
     """A core's straight line of steps, plain or with a time stamp ahead of the first and behind every step."""
 
@@ -301,7 +334,7 @@ class _Core:
             elif isinstance(step, WaitFor):
                 self._wait(n, step)
             else:
-                code.move(RDI, RBX)
+                code.data += _CONTEXT
                 code.call(f"task_{step.task}")
                 if spec.tasks[step.task].may_fail:
                     self._leave_unless_0()
@@ -326,8 +359,7 @@ class _Core:
         code.end(self.name)
 
     def _stamp(self, index: int) -> None:
-        self.code.clock()
-        self.code.store(R14, 8 * index, RAX)
+        self.code.ending_in(_STAMP, 8 * index)
 
     def _leave_unless_0(self) -> None:
         self.code.test(RAX)
@@ -338,20 +370,20 @@ class _Core:
         code, look = self.code, self._looks.get(step.producer)
         if look is None:
             look = self._looks[step.producer] = self._look(step.producer)
-        code.data += look[0]
-        code.add_number(RDX, step.count)
+        code.ending_in(look[0], step.count)
         code.data += look[1]
         code.jump(f"{self.name}.{n}.spin", JB)
         code.label(f"{self.name}.{n}.go")
         self.late.append((n, step))
 
     def _look(self, producer: int) -> tuple[bytes, bytes]:
-        """What stands around the count of a wait: RDX is what the counter had reached before this launch; it is held
-        against the counter."""
+        """What stands around the number that is the count of a wait: RDX is what the counter had reached before this
+        launch; it is held against the counter."""
         before, behind = X86Code(), X86Code()
         before.product(RDX, R13, self.spec.sets[producer])
+        before.add_number(RDX, 0)
         behind.compare_memory(R12, _FLAG_BYTES * producer, RDX)
-        return bytes(before.data), bytes(behind.data)
+        return bytes(before.data[:-4]), bytes(behind.data)
 
     def _late(self, n: int, step: WaitFor) -> None:
         """Fetch what is handed over, then spin in `sk_wait`. RDX is the count that is awaited."""
@@ -369,15 +401,13 @@ class _Core:
                 code.prefetch(RAX, 0)
         code.add_number(RSP, -16)
         _locate(code, RAX, RBX, step.weights)
-        code.store(RSP, 0, RAX)
-        code.store_number(RSP, 8, prefetch_lines(step))
-        code.move(RDI, RBX)
-        code.address(RSI, R12, _FLAG_BYTES * step.producer)
+        code.ending_in(_WEIGHTS, prefetch_lines(step))
+        code.ending_in(_FLAG, _FLAG_BYTES * step.producer)
         for register, number in ((RCX, self.core), (R8, step.producer), (R9, step.wait)):
             code.number(register, number)
         code.call_outside("sk_wait")
-        code.add_number(RSP, 16)
-        self._leave_unless_0()
+        code.data += _WAITED
+        code.jump(f"{self.name}.failed", JNE)
         code.jump(f"{self.name}.{n}.go")
 
     def _waits(self, n: int, waits: Sequence[WaitFor]) -> None:

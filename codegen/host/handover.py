@@ -20,7 +20,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
 
-from superkernel.scheduler.schedule import MemoryAccess, Space, Task
+from superkernel.core.tensor import Region
+from superkernel.scheduler.schedule import Space, Task
 from superkernel.sync.plan import Plan, Set, TaskStep, Wait
 
 LINE_BYTES = 64
@@ -29,6 +30,9 @@ _PIECES_MAX = 16  # of an access
 
 Line = tuple[Space, int, int]
 """Space, slot and the offset of a byte of it."""
+Place = tuple[Space, int]
+Pieces = list[tuple[int, int]]
+"""(first byte, byte behind the last) of each run of an access."""
 
 
 @dataclass
@@ -37,7 +41,8 @@ class Handovers:
 
     plan: Plan
     _awaited: list[dict[int, tuple[Task, ...]]] = field(init=False)  # per core: count -> bodies since the set before
-    _known: dict[int, list[tuple[int, int]]] = field(default_factory=dict, init=False)  # pieces of accesses
+    _known: dict[tuple[int, bool], list[tuple[Place, Pieces]]] = field(default_factory=dict, init=False)
+    """By task, and whether they are what it writes."""
 
     def __post_init__(self) -> None:
         self._awaited = []
@@ -65,22 +70,29 @@ class Handovers:
                     return ()
         return tuple(found)
 
-    def _passed_on(self, producer: Task, consumer: Task) -> Iterator[tuple[tuple[Space, int], int, int]]:
+    def _passed_on(self, producer: Task, consumer: Task) -> Iterator[tuple[Place, int, int]]:
         """Runs of bytes, with their place, that the one writes and the other reads."""
-        for written in (a for a in producer.accesses if a.write):
-            space, slot = written.space, written.slot
-            for read in consumer.accesses:
-                if read.write or read.space is not space or read.slot != slot or space is Space.CONSTANT:
-                    continue
-                for (start, stop), (begin, end) in product(self._pieces(written), self._pieces(read)):
+        reads = self._pieces(consumer, write=False)
+        for place, written in self._pieces(producer, write=True):
+            for _, read in (row for row in reads if row[0] == place):
+                for (start, stop), (begin, end) in product(written, read):
                     if max(start, begin) < min(stop, end):
-                        yield (space, slot), max(start, begin), min(stop, end)
+                        yield place, max(start, begin), min(stop, end)
 
-    def _pieces(self, access: MemoryAccess) -> list[tuple[int, int]]:
-        """(first byte, byte behind the last) of each piece; none where they are many."""
-        known = self._known.get(id(access))  # of the plan, which is held
-        if known is None:
-            many = sum(region.count for region in access.regions) > _PIECES_MAX
-            starts = ((r.start + i * r.stride, r.length) for r in access.regions for i in range(r.count) if not many)
-            known = self._known[id(access)] = [(start, start + length) for start, length in starts]
-        return known
+    def _pieces(self, task: Task, *, write: bool) -> list[tuple[Place, Pieces]]:
+        """Those of each access that a task writes, or reads, but for constants and accesses of many."""
+        found = self._known.get((task.index, write))
+        if found is None:
+            found = self._known[task.index, write] = [
+                ((access.space, access.slot), [run for region in access.regions for run in _runs(region)])
+                for access in task.accesses
+                if access.write is write
+                and access.space is not Space.CONSTANT
+                and sum(region.count for region in access.regions) <= _PIECES_MAX
+            ]
+        return found
+
+
+def _runs(region: Region) -> Iterator[tuple[int, int]]:
+    starts = (region.start + i * region.stride for i in range(region.count))
+    return ((start, start + region.length) for start in starts)

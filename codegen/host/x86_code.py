@@ -138,6 +138,10 @@ class X86Code:
         """An instruction with a register, or a digit, and another register."""
         self.data += _with_register(opcode, register, other, wide)
 
+    def ending_in(self, instructions: bytes, number: int) -> None:
+        """Instructions that were written before but for the number of 32 bits that they end in."""
+        self.data += instructions + _I32.pack(number)
+
     def load(self, to: int, base: int, offset: int) -> None:
         """64 bits from memory."""
         self._memory(b"\x8b", to, base, offset)

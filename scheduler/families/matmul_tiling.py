@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 
 from superkernel.core import formats
@@ -176,7 +177,7 @@ class MatmulTiling(HostTiling):
         rows = self.block * self.tile_rows
         return rows * self.left_pitch * self.acc.itemsize if self.left == COPY else 0
 
-    @property
+    @cached_property  # asked for every task
     def scratch_bytes(self) -> int:
         return (
             self.parked_bytes

@@ -58,6 +58,10 @@ class NumberFormat:
     native: bool = False
     tiled: bool = False  # multiplied tile by tile
 
+    def __hash__(self) -> int:
+        """Tilings and packed constants are hashed with their formats."""
+        return hash((self.name, self.feature))
+
     def __repr__(self) -> str:
         return f"{self.name}+{self.feature}" if self.native else self.name
 

@@ -32,7 +32,8 @@ class Cached:
 def test_equality_and_hash_are_those_of_the_fields() -> None:
     assert Point(1) == Point(1, ()) != Point(2)
     assert len({Point(1, (2,)), Point(1, (2,)), Point(1, (3,))}) == 2
-    assert Cached(3) == Cached(3) and Cached(3).twice == 6
+    assert Cached(3) == Cached(3)
+    assert Cached(3).twice == 6
     assert hash(Cached(3)) == hash(Cached(3))
 
 
@@ -56,6 +57,7 @@ Region("1", 2)
     path.write_text(text)
     said, _, status = api.run(["--strict", "--cache-dir", str(tmp_path / "cache"), str(path)])
     assert status == 1
-    assert ":4: error" in said and "read-only" in said
+    assert ":4: error" in said
+    assert "read-only" in said
     assert ":5: error" in said
     assert "Found 2 errors" in said

@@ -35,6 +35,7 @@ from superkernel.transforms.gathers import SliceGathers
 from superkernel.transforms.linear import FoldIntoWeights, LowerBatchNorm, LowerGemm
 from superkernel.transforms.norms import FuseNorms
 from superkernel.transforms.pattern import Match
+from superkernel.transforms.quantised import FoldDequantised, LowerIntegerConv
 
 TEXTS = Path(__file__).with_name("transforms")
 RNG = np.random.default_rng(7)
@@ -642,7 +643,36 @@ def test_random_graphs_keep_their_meaning(seed: int) -> None:
     for i in sorted(set(rng.integers(2, len(values), 3).tolist())):
         b.output(values[i], name=f"out{i}")
     graph = b.graph()
-    assert_equal(graph, simplify(graph), 1e-3)
+    simple = simplify(graph)
+    assert_equal(graph, simple, 1e-3)
+    assert str(simple) == str(with_every_pass(graph))
+
+
+def with_every_pass(graph: Graph) -> Graph:
+    """The graph after all passes for floats, whether they found something to do before or not."""
+    first: tuple[Pass, ...] = (LowerIntegerConv(), FoldDequantised())
+    for step in (*first, *STANDARD):
+        graph = step.apply(graph)
+    return graph
+
+
+def test_a_pass_that_finds_nothing_is_asked_again_behind_a_change_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Graph] = []
+    apply = FoldConstants.apply
+
+    def counted(self: FoldConstants, graph: Graph) -> Graph:
+        asked.append(graph)
+        return apply(self, graph)
+
+    monkeypatch.setattr(FoldConstants, "apply", counted)
+    b = GraphBuilder()
+    x = b.input("x", (4, 6))
+    b.output(b.tanh(x), name="y")
+    assert ops(simplify(b.graph())) == ["tanh"]
+    assert len(asked) == 1
+    b.output(b.gemm(x, const(6, 6), const(6)), name="z")  # is lowered
+    assert ops(simplify(b.graph())) == ["tanh", "matmul", "add"]
+    assert len(asked) == 1 + STANDARD.count(FoldConstants())
 
 
 def test_editor_refuses_a_result_of_another_type() -> None:
