@@ -261,6 +261,10 @@ def _blame(
         hint += "; a tensor that is an index needs a dimension: shape (1,), not ()"
     if "transformers.cache_utils" in str(error):
         hint = "use_cache=False among the example inputs; with its cache: superkernel.from_pretrained(module)"
+    why = [line.strip().removeprefix("- ") for line in str(error).splitlines() if line.strip().startswith("- ")]
+    if "Constraints violated" in str(error) and why:  # of dynamic shapes; each dimension has a line
+        what = "torch.export finds that it is not for all of these sizes"
+        return UnsupportedError(what, location=type(module).__name__, found=" ".join(why)[:600])
     found = f"{type(error).__name__}: {_first_line(error)}"
     return UnsupportedError("torch.export cannot capture it", location=type(module).__name__, found=found, hint=hint)
 

@@ -167,5 +167,6 @@ def _names(named: object, inputs: Sequence[str]) -> dict[tuple[str, int], str]:
         listed = axes.items() if isinstance(axes, Mapping) else enumerate(axes or ())
         for axis, dimension in listed:
             if dimension is not None and not isinstance(dimension, int):
-                found[name, int(axis)] = str(getattr(dimension, "__name__", dimension))
+                single = getattr(dimension, "root", dimension)  # of 10 * Dim("frames")
+                found[name, int(axis)] = str(getattr(single, "__name__", single))
     return found
