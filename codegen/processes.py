@@ -179,8 +179,9 @@ class _Helper:
 
     def kill(self) -> None:
         """End it, whatever it is doing."""
-        self._process.kill()
-        self._process.wait()
+        with suppress(PermissionError):  # this process has become another user's since: it ends with its pipes
+            self._process.kill()
+            self._process.wait()
         self.forget()
 
     def forget(self, *, of_parent: bool = False) -> None:

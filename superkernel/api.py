@@ -12,7 +12,7 @@ from superkernel.backends import all_backends, backend_of, kernel_of
 from superkernel.core.collection import paused
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InputError, UnsupportedError, Violation, raise_all
-from superkernel.core.files import file_name
+from superkernel.core.files import file_name, is_file, is_folder
 from superkernel.core.option import HOST, did_you_mean
 from superkernel.core.options import Options
 from superkernel.core.tensor import InputShape
@@ -309,7 +309,7 @@ def _existing_file(name: str | PathLike[str]) -> Path:
     if not isinstance(text, str) or not text or "\0" in text:
         raise InputError("not the name of a file", found=repr(text))
     path = Path(text)
-    if path.is_dir() and not (path / "config.json").is_file():
+    if is_folder(path) and not is_file(path / "config.json"):
         expected = "an .onnx, .pt2, .json or .gguf file, or a folder with config.json"
         raise InputError("a directory, not a file", location=f"file {text!r}", expected=expected)
     if is_saved_kernel(path):
@@ -337,7 +337,9 @@ def _checked_ranges(dims: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int,
     wrong = []
     for name, pair in dims.items():
         sizes = _sizes(pair)
-        if sizes is None or len(sizes) != 2 or not 0 < sizes[0] <= sizes[1]:
+        if not isinstance(name, str):
+            wrong.append(Violation("not the name of a dimension", f"dimension {name!r}", "a text", type(name).__name__))
+        elif sizes is None or len(sizes) != 2 or not 0 < sizes[0] <= sizes[1]:
             wrong.append(Violation("not a range", f"dimension {name!r}", "(least, largest), 1 or more", repr(pair)))
         else:
             checked[name] = sizes[0], sizes[1]

@@ -31,6 +31,7 @@ from superkernel.codegen.host.builder import KernelBuilder
 from superkernel.codegen.host.loops import each_row, vector_loop
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InputError, UnsupportedError, UserError
+from superkernel.core.files import is_file
 from superkernel.core.tensor import Region
 from superkernel.ir.body import Body, View
 from superkernel.registry.predicates import Clause, Reason, one_of, within
@@ -124,7 +125,7 @@ def load_file(path: str | Path) -> None:
     """Run a Python file that registers kernels, as a module of its name. Raises InputError where there is none, or it
     fails."""
     file = Path(path)
-    if not file.is_file():
+    if not is_file(file):
         raise InputError("no such file", location=f"file {str(path)!r}")
     if file.stem in sys.modules:
         raise InputError("a module of this name is loaded already", location=f"file {str(path)!r}", found=file.stem)
@@ -167,7 +168,7 @@ def _parts(thing: Any) -> Iterator[bytes]:
         return  # the package's own: part of all keys already
     module = sys.modules.get(thing.__module__)
     file = getattr(module, "__file__", None)
-    if file is None or not Path(file).is_file():
+    if file is None or not is_file(file):
         functions = [thing] if isinstance(thing, FunctionType) else [*vars(thing).values()]
         yield from (marshal.dumps(f.__code__) for f in map(inspect.unwrap, filter(inspect.isfunction, functions)))
         return

@@ -38,7 +38,7 @@ from typing import Any, TextIO
 from superkernel import _core
 from superkernel.core import settings
 from superkernel.core.errors import FileFormatError, MachineError
-from superkernel.core.files import replacing, whole
+from superkernel.core.files import exists, replacing, whole
 from superkernel.core.limits import usable_memory_bytes
 from superkernel.core.version import sources_digest
 from superkernel.core.warn import warn
@@ -89,7 +89,7 @@ def machine_profile() -> MachineProfile:
     if path is None:
         return _unmeasured()
     try:
-        return _raised(load_profile(path)) if path.exists() else _measured_first(path)
+        return _raised(load_profile(path)) if exists(path) else _measured_first(path)
     except FileFormatError as error:
         warn(
             f"the machine's profile is not used: {error}; `superkernel machine --again` makes a new one", MachineWarning
@@ -105,7 +105,7 @@ def _measured_first(path: Path) -> MachineProfile:
         with open(path.with_suffix(".tried"), "a+", encoding="utf-8") as tried:
             if not _locked(tried):
                 return _unmeasured()
-            if path.exists():
+            if exists(path):
                 return _raised(load_profile(path))
             tried.seek(0)
             if _is_recent(tried.read()):
@@ -198,7 +198,7 @@ def _nearest_share(share: float) -> float:
 def has_profile() -> bool:
     """Whether SK_MACHINE names a profile, or one of this machine is kept."""
     path = profile_path()
-    return settings.machine_file() is not None or (path is not None and path.exists())
+    return settings.machine_file() is not None or (path is not None and exists(path))
 
 
 def measured_again() -> MachineProfile:
@@ -227,7 +227,7 @@ def profile_path() -> Path | None:
 def kept_timings() -> Timings:
     """The times of kernels that were measured on this machine, with the sources at hand."""
     path = timings_path()
-    if path is None or not path.exists():
+    if path is None or not exists(path):
         return NO_TIMINGS
     try:
         return load_timings(path, identity(), _kernel_sources())

@@ -36,6 +36,7 @@ from superkernel.api import compile
 from superkernel.codegen import processes
 from superkernel.core.counted import counted
 from superkernel.core.errors import FileFormatError, InputError, MachineError, SuperKernelError
+from superkernel.core.files import exists
 from superkernel.core.options import Options
 from superkernel.core.version import __version__, sources_digest
 from superkernel.ir.graph import Graph
@@ -300,7 +301,7 @@ def _opened(stack: ExitStack, file: str | os.PathLike[str] | None) -> tuple[dict
         return {}, None
     path, kept = Path(file), dict[str, dict[str, Any]]()
     try:
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        text = path.read_text(encoding="utf-8") if exists(path) else ""
         out = stack.enter_context(path.open("a", encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise MachineError("cannot keep rows", location=f"file {str(path)!r}", found=str(error)) from error

@@ -361,7 +361,13 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, memoryview], Callable[[
             raise FileFormatError("damaged: checksums differ", location=where, found=", ".join(names[:5]))
 
     try:
-        with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
+        opened = open(path, "rb")  # noqa: SIM115
+    except FileNotFoundError as error:
+        raise InputError("no such file", location=where) from error
+    except OSError as error:
+        raise InputError("the file cannot be read", location=where, found=str(error.strerror)) from error
+    try:
+        with opened as file, zipfile.ZipFile(file) as archive:
             if any(info.compress_type != zipfile.ZIP_STORED for info in archive.infolist()):
                 raise ValueError("a compressed member")  # `save` writes none, and their size could be anything
             header = json.loads(archive.read(_HEADER))
@@ -369,10 +375,6 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, memoryview], Callable[[
             members = {info.filename: _member(data, info) for info in archive.infolist()}
         del members[_HEADER]
         digests, sums, schema = dict(header["sha256"]), dict(header.get("crc32", {})), header["schema"]
-    except FileNotFoundError as error:
-        raise InputError("no such file", location=where) from error
-    except (IsADirectoryError, PermissionError) as error:
-        raise InputError("the file cannot be read", location=where, found=str(error.strerror)) from error
     except _DAMAGE as error:
         if _is_cut_short(path):
             hint = "copy the file again, or save the kernel again"

@@ -40,7 +40,7 @@ from superkernel.cli import sweep as cli_sweep
 from superkernel.cli import target as cli_target
 from superkernel.cli import tune as cli_tune
 from superkernel.core.errors import InputError, InternalError, MachineError, SuperKernelError
-from superkernel.core.files import is_elf
+from superkernel.core.files import is_elf, is_folder
 from superkernel.core.options import parse_options
 from superkernel.display.tracing import save_page
 
@@ -278,7 +278,7 @@ def _is_saved(model: str) -> bool:
     ending is none."""
     from superkernel.backends.saved import is_saved_kernel
 
-    return is_saved_kernel(model) or (Path(model).suffix == ".skm" and not Path(model).is_dir())
+    return is_saved_kernel(model) or (Path(model).suffix == ".skm" and not is_folder(model))
 
 
 def _refuse_with_saved(args: argparse.Namespace, model: str, *names: str) -> None:

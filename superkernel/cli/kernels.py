@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from superkernel.core.errors import InputError, UnsupportedError, Violation, raise_all
+from superkernel.core.files import is_file
 from superkernel.core.option import HOST
 from superkernel.core.options import OPTIONS, Options
 from superkernel.target.cpu import TIERS, CpuTarget, profiled
@@ -117,7 +118,7 @@ def _firmware_bytes(kernels: Sequence[Kernel]) -> Callable[[Iterable[str] | None
 
 
 def _raise_missing(paths: list[str]) -> None:
-    missing = [path for path in paths if not Path(path).is_file()]
+    missing = [path for path in paths if not is_file(path)]
     raise_all(InputError, [Violation("no such file", f"file {path!r}") for path in missing])
 
 

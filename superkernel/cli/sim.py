@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from superkernel.cli import sim_run
 from superkernel.core.counted import counted
 from superkernel.core.errors import InputError, SuperKernelError
-from superkernel.core.files import is_elf
+from superkernel.core.files import is_elf, is_file, is_folder
 
 if TYPE_CHECKING:
     from superkernel.sim.accelerator import AcceleratorResult
@@ -52,10 +52,10 @@ def programs(words: Sequence[str]) -> tuple[str, ...]:
     Raises InputError for a directory without programs."""
     names: list[str] = []
     for word in words:
-        if not Path(word).is_dir():
+        if not is_folder(word):
             names.append(word)
             continue
-        found = [str(path) for path in sorted(Path(word).iterdir()) if path.is_file() and _is_program(path)]
+        found = [str(path) for path in sorted(Path(word).iterdir()) if is_file(path) and _is_program(path)]
         if not found:
             raise InputError("no program in the directory", location=f"directory {word!r}", expected="ELF files")
         names += found

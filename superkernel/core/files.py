@@ -23,6 +23,22 @@ def file_name(path: str | PathLike[str]) -> Path:
     return Path(path)
 
 
+def exists(path: str | PathLike[str]) -> bool:
+    """Whether there is something of this name, as far as this process may know. `Path.exists`, `is_file` and `is_dir`
+    raise OSError where a folder on the way may not be searched, and where a name is too long."""
+    return os.path.exists(path)
+
+
+def is_file(path: str | PathLike[str]) -> bool:
+    """As `exists`, of a regular file, or a link to one."""
+    return os.path.isfile(path)
+
+
+def is_folder(path: str | PathLike[str]) -> bool:
+    """As `exists`, of a folder, or a link to one."""
+    return os.path.isdir(path)
+
+
 ELF_MAGIC = b"\x7fELF"
 
 
@@ -54,7 +70,7 @@ def mapped(file: BufferedReader) -> memoryview:
 def whole(path: Path) -> Iterator[BinaryIO]:
     """A file beside `path` that takes its place when the block ends without an exception. A link stays one: what it
     points at is replaced. What is there and no file (a terminal, a pipe, a device) is written as it is."""
-    if path.exists() and not path.is_file():
+    if exists(path) and not is_file(path):
         with open(path, "wb") as file:
             yield file
         return

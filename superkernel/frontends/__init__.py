@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from superkernel.core.errors import InputError
+from superkernel.core.files import is_folder
 from superkernel.core.tensor import InputShape
 from superkernel.ir.graph import Graph
 
@@ -52,7 +53,7 @@ def load_graph(
             from superkernel.frontends.onnx import load_onnx
 
             return load_onnx(path, shapes=shapes, dims=dims, constants=constants)
-        if path.suffix == ".gguf" or path.is_dir():
+        if path.suffix == ".gguf" or is_folder(path):
             from superkernel.frontends.pretrained import load_decoder
 
             others = ", ".join(name for name in ("shapes", "constants") if onnx_options[name])

@@ -6,6 +6,7 @@ the sizes is asked at two points per dimension: the extent of every axis must gr
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,6 +98,8 @@ def _of_onnx(source: Any, ranges: Ranges, constants: Mapping[str, Any] | None) -
 
 
 def _of_function(function: Callable[..., object], ranges: Ranges) -> DynamicSource:
+    _check_parameters(function, ranges)
+
     def load(sizes: Mapping[str, int]) -> Graph:
         return load_graph(function(**sizes))
 
@@ -117,6 +120,20 @@ def _of_function(function: Callable[..., object], ranges: Ranges) -> DynamicSour
             axes.append(Axis(extent - sum(f * least[d] for d, f in factors.items()), factors))
         inputs[name] = DynamicInput(kind.dtype, tuple(axes))
     return DynamicSource(ranges, inputs, load)
+
+
+def _check_parameters(function: Callable[..., object], ranges: Ranges) -> None:
+    """Raises InputError where the function does not take the dimensions by keyword. What has no signature may."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(**dict.fromkeys(ranges, 0))
+    except TypeError as error:
+        what = "a function that does not take the dimensions by keyword"
+        expected = f"parameters {', '.join(map(str, ranges)) or 'none'}"
+        raise InputError(what, location="source", expected=expected, found=f"{signature}: {error}") from error
 
 
 def sizes_of(source: DynamicSource, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:

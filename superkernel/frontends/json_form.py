@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import FileFormatError, InputError, MachineError, SuperKernelError
-from superkernel.core.files import whole
+from superkernel.core.files import is_file, whole
 from superkernel.frontends.networkx_form import from_networkx, to_networkx
 from superkernel.ir.graph import Graph
 
@@ -237,7 +237,7 @@ class _Arrays:
         path = (folder / name).resolve()
         if not path.is_relative_to(folder):
             raise FileFormatError("a side file lies outside the folder", location=place, found=repr(name))
-        if not path.is_file():
+        if not is_file(path):
             raise FileFormatError("the side file is missing", location=place, found=repr(name))
         return path
 

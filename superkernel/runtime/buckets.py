@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.core.errors import InternalError, UnsupportedError, Violation
+from superkernel.core.errors import InternalError, MachineError, UnsupportedError, Violation
 from superkernel.core.tensor import TensorType
 from superkernel.frontends.dynamic import DynamicSource
 from superkernel.ir.graph import Graph
@@ -47,7 +47,8 @@ class Fit:
 
 class Bucket:
     """The sizes that a kernel is compiled for, its graph, and what is needed to run smaller sizes in it. `least`: the
-    smallest sizes that it is for. Raises UnsupportedError where padding may change results; what loading raises."""
+    smallest sizes that it is for. Raises UnsupportedError where padding may change results, MachineError without memory
+    for its inputs; what loading raises."""
 
     def __init__(self, source: DynamicSource, sizes: Sizes, least: Sizes) -> None:
         self.sizes = sizes
@@ -56,7 +57,7 @@ class Bucket:
         guards = self._proved(self._load(least), least) if least != sizes else {}
         self.graph, self._asked = guarded(self._graph, guards)
         self._fits: dict[Sizes, Fit] = {}
-        self._buffers = {name: np.zeros(kind.shape, kind.dtype.numpy) for name, kind in self.graph.inputs.items()}
+        self._buffers = {name: _zeros(kind, name) for name, kind in self.graph.inputs.items()}
         self._filled: Sizes = ()  # what the buffers hold
         self._lock = Lock()  # of the buffers
 
@@ -133,6 +134,7 @@ class Bucket:
     def _padded(self, fit: Fit, sizes: Sizes, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """The buffers, with the arrays in them."""
         if sizes != self._filled:
+            self._filled = ()  # if this is interrupted, nobody knows what they hold
             for name, buffer in self._buffers.items():
                 buffer[...] = 0
                 if name in fit.counts:
@@ -190,6 +192,14 @@ class Buckets:
     def nbytes(self) -> int:
         """Of the buffers of all buckets that there are."""
         return sum(bucket.nbytes for bucket in list(self._made.values()))
+
+
+def _zeros(kind: TensorType, name: str) -> Array:
+    try:
+        return np.zeros(kind.shape, kind.dtype.numpy)
+    except MemoryError as error:
+        what, where = "not enough memory for a padded input", f"input {name!r}"
+        raise MachineError(what, location=where, found=str(kind), hint="a smaller bucket") from error
 
 
 def _cut(array: Array, shape: tuple[int, ...]) -> Array:

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from threading import RLock
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.core.dtypes import DType
-from superkernel.core.errors import InputError
+from superkernel.core.errors import InputError, UnsupportedError
 from superkernel.frontends.dynamic import DynamicSource
 from superkernel.frontends.dynamic_axes import Axis, DynamicInput
 from superkernel.frontends.pretrained.decoder import Decoder
@@ -118,6 +118,10 @@ class CausalLM:
         them, or until the context is full; a token of `stop` is the last. `choose`: logits [vocabulary] -> token; the
         most likely one unless it is given."""
         given = self._checked(tokens)
+        if count is not None and (isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 0):
+            raise InputError("not a number of tokens", location="count", expected="0 or more", found=repr(count))
+        if not isinstance(stop, Collection):
+            raise InputError("not tokens", location="stop", expected="a collection of tokens", found=repr(stop))
         pick = choose or _most_likely
         left = self._context - self._position - len(given) + 1 if count is None else count
         logits = self._append(given, every=False)[-1]
@@ -128,12 +132,23 @@ class CausalLM:
                 return
             logits = self(token)
 
+    def __reduce__(self) -> NoReturn:
+        what, hint = (
+            "a language model cannot be copied or pickled",
+            "from_pretrained makes another one, with its own cache",
+        )
+        raise UnsupportedError(what, location=f"model {self._decoder.name!r}", hint=hint)
+
     def __repr__(self) -> str:
         name, of = self._decoder.name, f"{self._position} of {self._context} tokens"
         return f"<superkernel.CausalLM {name!r}: {len(self._decoder.blocks)} blocks of {self._decoder.width}, {of}>"
 
     def _checked(self, tokens: Tokens | int) -> Array:
-        found = np.atleast_1d(np.asarray(tokens))
+        try:
+            found = np.atleast_1d(np.asarray(tokens))
+        except Exception as error:  # a foreign object's own code, or lists of several lengths
+            expected, said = "one or more whole numbers", f"{type(tokens).__name__}: {error}"
+            raise InputError("not tokens", expected=expected, found=said) from error
         if found.ndim != 1 or not found.size or found.dtype.kind not in "iu":
             expected = "one or more whole numbers"
             raise InputError("not tokens", expected=expected, found=f"{found.dtype}{list(found.shape)}")
@@ -152,11 +167,15 @@ class CausalLM:
                     found=str(len(tokens)),
                     hint="a larger context=, or rewind",
                 )
-            logits = []
-            while len(tokens):
-                size = self._size(len(tokens))
-                given, tokens = tokens[:size], tokens[size:]
-                logits.append(self._launch(given, size, every))
+            before, logits = self._position, []
+            try:
+                while len(tokens):
+                    size = self._size(len(tokens))
+                    given, tokens = tokens[:size], tokens[size:]
+                    logits.append(self._launch(given, size, every))
+            except BaseException:
+                self._position = before  # all of them or none, also where Ctrl-C comes between two chunks
+                raise
             return np.concatenate(logits)
 
     def _size(self, left: int) -> int:

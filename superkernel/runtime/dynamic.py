@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from threading import Lock, RLock
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
 
@@ -36,7 +36,7 @@ from superkernel.frontends.dynamic import DynamicSource, sizes_of
 from superkernel.frontends.dynamic_axes import DynamicInput, Ranges
 from superkernel.ir.graph import Graph
 from superkernel.runtime.buckets import Bucket, Buckets, BucketSizes, Sizes
-from superkernel.runtime.inputs import bind_arguments, inputs_given
+from superkernel.runtime.inputs import bind_arguments, inputs_given, inputs_listed, shape_of
 from superkernel.runtime.kernel import Array, Kernel
 from superkernel.runtime.result import RunReport, RunResult
 
@@ -223,12 +223,15 @@ class DynamicKernel:
 
     def _checked(self, sizes: Mapping[str, int]) -> Sizes:
         """Sizes in the dimensions' order. Raises InputError."""
+        if not isinstance(sizes, Mapping):
+            raise InputError("sizes are not a mapping", expected="{name: size}", found=type(sizes).__name__)
         wrong = [Violation(f"no dimension {n!r}", expected=", ".join(self.dims)) for n in sizes if n not in self.dims]
         chosen = {**{name: low for name, (low, high) in self.dims.items() if low == high}, **sizes}
         for name, (low, high) in self.dims.items():
             size = chosen.get(name)
-            if size is None or not low <= size <= high:
-                wrong.append(Violation("no such size", f"dimension {name!r}", f"{low} to {high}", str(size)))
+            whole = isinstance(size, (int, np.integer)) and not isinstance(size, bool)
+            if size is None or not whole or not low <= size <= high:
+                wrong.append(Violation("no such size", f"dimension {name!r}", f"{low} to {high}", repr(size)))
         raise_all(InputError, wrong)
         return tuple(int(chosen[name]) for name in self.dims)
 
@@ -268,11 +271,7 @@ class DynamicKernel:
     def run(self, inputs: Mapping[str, Any] | Sequence[Any] | None = None, **named: Any) -> RunResult[RunReport]:
         """Run once and return outputs by name: `Kernel.run` of the kernel for the inputs' shapes, or of their bucket.
         Inputs: a mapping, a list, or by keyword."""
-        given = inputs_given(inputs, named)
-        if isinstance(given, Mapping):
-            bound = bind_arguments(self.inputs, (), given)
-        else:
-            bound = bind_arguments(self.inputs, given or (), {})
+        bound = inputs_listed(self.inputs, inputs_given(inputs, named))
         sizes = self._sizes(bound)
         bucket = None if self._buckets is None or self._found(sizes) else self._bucket(sizes)
         try:
@@ -287,13 +286,19 @@ class DynamicKernel:
             if self._later:
                 self._do_later()
 
+    def __reduce__(self) -> NoReturn:
+        what = "a kernel of changing sizes cannot be copied or pickled"
+        raise UnsupportedError(what, hint="make another one of the same source: they share their constants")
+
     def __repr__(self) -> str:
         ranges = ", ".join(f"{name} {low} to {high}" for name, (low, high) in self.dims.items())
         return f"<DynamicKernel: {ranges}; {len(self._kernels)} compiled>"
 
     def _sizes(self, bound: Mapping[str, Any]) -> Sizes:
         """What the shapes of inputs tell. Raises InputError."""
-        sizes = sizes_of(self._source, {name: np.shape(value) for name, value in bound.items()})
+        inputs = self.inputs
+        shapes = {name: shape_of(value, inputs[name], f"input {name!r}") for name, value in bound.items()}
+        sizes = sizes_of(self._source, shapes)
         return tuple(sizes[name] for name in self.dims)
 
     def _bucket(self, sizes: Sizes, of: Sizes | None = None) -> Bucket | None:
@@ -366,8 +371,12 @@ class DynamicKernel:
 
 def _shapes(values: Sequence[Any]) -> tuple[tuple[int, ...], ...] | None:
     """The shapes of arrays; None where not all are."""
-    shapes = [shape for value in values if isinstance(shape := getattr(value, "shape", None), tuple)]
-    return tuple(shapes) if len(shapes) == len(values) else None
+    try:
+        shapes = [shape for value in values if isinstance(shape := getattr(value, "shape", None), tuple)]
+        hash(found := tuple(shapes))
+        return found if len(found) == len(values) else None
+    except Exception:  # of a foreign object's own code: what it is, is said by who reads it
+        return None
 
 
 def _type(array: Array | None) -> str:

@@ -52,6 +52,29 @@ def inputs_given(
     return named or inputs
 
 
+def inputs_listed(types: Mapping[str, object], inputs: Any) -> dict[str, Any]:
+    """What was given as one argument, by input name. Raises InputError."""
+    if inputs is None:
+        inputs = {}
+    if isinstance(inputs, Mapping):
+        return bind_arguments(types, (), inputs)
+    if isinstance(inputs, (np.ndarray, str, bytes)) or not isinstance(inputs, Sequence):
+        raise InputError("inputs are not a mapping", expected="{name: array} or a list", found=type(inputs).__name__)
+    return bind_arguments(types, inputs, {})
+
+
+def shape_of(value: Any, kind: object, where: str) -> tuple[int, ...]:
+    """The extents of an input, whatever it is. Raises InputError on what has none."""
+    try:
+        shape: tuple[Any, ...] = tuple(np.shape(value))
+        if all(isinstance(extent, int) for extent in shape):
+            return shape
+        found = f"a shape {shape!r}"
+    except Exception as error:  # a foreign object's own code
+        found = f"{type(value).__name__}: {error}"
+    raise InputError("not an array", location=where, expected=str(kind), found=found)
+
+
 def as_inputs(types: Mapping[str, TensorType], given: Mapping[str, Any]) -> dict[str, Array]:
     """One dense array per input. Raises InputError with all problems."""
     return converted("input", types, given, as_dense)

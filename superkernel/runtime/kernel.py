@@ -25,7 +25,7 @@ from superkernel.core.dtypes import DType
 from superkernel.core.errors import InputError, MachineError, UnsupportedError, Violation, raise_all
 from superkernel.core.tensor import TensorType
 from superkernel.display import notebook
-from superkernel.runtime.inputs import as_inputs, bind_arguments, inputs_given
+from superkernel.runtime.inputs import as_inputs, bind_arguments, inputs_given, inputs_listed
 from superkernel.runtime.result import RunReport, RunResult
 
 if TYPE_CHECKING:
@@ -237,17 +237,7 @@ class Kernel(_core.DirectCall):
         raise UnsupportedError("only an accelerator's program can be emulated", location=f"kernel {self.name!r}")
 
     def _arrays(self, inputs: Mapping[str, Any] | Sequence[Any] | None) -> dict[str, Array]:
-        if inputs is None:
-            inputs = {}
-        if isinstance(inputs, Mapping):
-            bound = bind_arguments(self._input_types, (), inputs)
-        elif isinstance(inputs, (np.ndarray, str, bytes)) or not isinstance(inputs, Sequence):
-            raise InputError(
-                "inputs are not a mapping", expected="{name: array} or a list", found=type(inputs).__name__
-            )
-        else:
-            bound = bind_arguments(self._input_types, inputs, {})
-        return as_inputs(self._input_types, bound)
+        return as_inputs(self._input_types, inputs_listed(self._input_types, inputs))
 
     def _reference(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         from superkernel.reference import evaluate

@@ -16,6 +16,7 @@ from typing import Literal
 
 from superkernel import _core
 from superkernel.core.errors import FileFormatError, InputError
+from superkernel.core.files import is_file
 
 UNLIMITED = 2**63 - 1
 FILE_BYTES_MAX = 1 << 30
@@ -163,8 +164,8 @@ def read_program(path: Path) -> bytes:
     """The bytes of a program's file. Raises FileFormatError, InputError."""
     try:
         size = path.stat().st_size
-        if not path.is_file() or size > FILE_BYTES_MAX:
-            found = f"{size} bytes" if path.is_file() else "something else"
+        if not is_file(path) or size > FILE_BYTES_MAX:
+            found = f"{size} bytes" if is_file(path) else "something else"
             raise FileFormatError(
                 "not a program", location=f"file {str(path)!r}", expected="a file below 1 GiB", found=found
             )

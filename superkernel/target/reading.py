@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from superkernel.core.errors import FileFormatError, InputError, Violation, raise_all
+from superkernel.core.files import is_file
 from superkernel.target.checks import relations
 from superkernel.target.schema import FieldSpec, Value
 from superkernel.target.sections import SECTIONS, all_fields
@@ -145,7 +146,7 @@ def _fill_base(draft: _Draft, base: str, folder: Path | None, chain: tuple[str, 
     known = presets()
     if base in known:
         key, text, where, beside = base, known[base], f"preset {base!r}", None
-    elif folder is not None and (folder / base).is_file():
+    elif folder is not None and is_file(folder / base):
         path = (folder / base).resolve()
         key, text, where, beside = str(path), _read(path), f"file {str(path)!r}", path.parent
     else:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import json
 import os
+import pickle
 import runpy
 from pathlib import Path
 from typing import Any
@@ -166,14 +168,48 @@ def test_generation_stops_where_it_is_told_to(llama: sk.CausalLM) -> None:
 
 @pytest.mark.parametrize(
     "tokens",
-    [[], [1.5], [-1], [VOCABULARY], [[1, 2]], "text"],
-    ids=["none", "float", "negative", "large", "matrix", "text"],
+    [[], [1.5], [-1], [VOCABULARY], [[1, 2]], "text", [[1], [2, 3]], None],
+    ids=["none", "float", "negative", "large", "matrix", "text", "ragged", "nothing"],
 )
 def test_what_are_no_tokens_is_refused(llama: sk.CausalLM, tokens: Any) -> None:
     before = llama.position
     with pytest.raises(InputError):
         llama(tokens)
     assert llama.position == before
+
+
+@pytest.mark.parametrize("given", [{"count": -1}, {"count": "3"}, {"count": True}, {"stop": 5}])
+def test_what_generates_nothing_appends_nothing(llama: sk.CausalLM, given: dict[str, Any]) -> None:
+    llama.rewind()
+    with pytest.raises(InputError):
+        next(llama.generate(PROMPT, **given))
+    assert llama.position == 0
+
+
+def test_tokens_are_appended_all_or_none(llama: sk.CausalLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    llama.rewind()
+    want = llama(PROMPT)
+    llama.rewind()
+    launched = llama._launch
+
+    def interrupted(tokens: Any, size: int, every: bool) -> Any:
+        if llama.position:
+            raise KeyboardInterrupt
+        return launched(tokens, size, every)
+
+    monkeypatch.setattr(llama, "_launch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        llama(PROMPT)
+    monkeypatch.undo()
+    assert llama.position == 0
+    np.testing.assert_array_equal(llama(PROMPT), want)
+
+
+def test_copies_are_refused(llama: sk.CausalLM) -> None:
+    """They would write to one another's caches."""
+    for act in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(UnsupportedError, match="cannot be copied or pickled"):
+            act(llama)
 
 
 def test_positions_that_are_none_are_refused(llama: sk.CausalLM) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,8 @@ from seeds import seeds
 
 import superkernel as sk
 from superkernel.analysis.errors import relative_error
-from superkernel.core.errors import InputError, UnsupportedError
+from superkernel.core.errors import InputError, MachineError, UnsupportedError
+from superkernel.runtime import buckets as buckets_module
 
 Array = NDArray[Any]
 RNG = np.random.default_rng(8)
@@ -307,6 +310,45 @@ def test_kernels_for_these_sizes_come_first(monkeypatch: pytest.MonkeyPatch) -> 
     for rows in (5, 6, 7, 8):
         call(kernel, rows)
     assert [sizes["rows"] for sizes in kernel.compiled] == [5, 6, 8]
+
+
+class Interrupted(Mapping[str, int]):
+    """Numbers of keys of which one is asked for in vain."""
+
+    def __getitem__(self, name: str) -> int:
+        raise KeyboardInterrupt
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __iter__(self) -> Any:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+def test_an_interrupted_call_leaves_nothing_behind() -> None:
+    """Ctrl-C while the padding is written: the next call of the sizes that were there before writes it again."""
+    kernel, _ = in_buckets("decoder")
+    inputs = given(kernel, {"batch": 1, "seq": 9})
+    want = kernel(**inputs)
+    bucket = kernel._bucket((1, 12))
+    assert bucket is not None
+    fit = replace(bucket.fit((1, 12)), counts=Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        bucket.call(kernel.at(batch=1, seq=16), fit, (1, 12), given(kernel, {"batch": 1, "seq": 12}))
+    np.testing.assert_array_equal(kernel(**inputs), want)
+
+
+def test_a_bucket_that_no_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*given: Any) -> Array:
+        raise MemoryError
+
+    kernel, _ = in_buckets("mlp")
+    monkeypatch.setattr(buckets_module, "np", SimpleNamespace(zeros=none))
+    with pytest.raises(MachineError, match="not enough memory for a padded input"):
+        kernel(np.ones((2, WIDTH), np.float32))
 
 
 def test_buckets_ahead_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -351,6 +353,65 @@ def test_several_threads_share_kernels() -> None:
 def test_inputs_that_contradict(inputs: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         dynamic()(**inputs)
+
+
+class Foreign:
+    """Something with a shape of its own."""
+
+    def __init__(self, shape: Any) -> None:
+        self._shape = shape
+
+    @property
+    def shape(self) -> Any:
+        if isinstance(self._shape, Exception):
+            raise self._shape
+        return self._shape
+
+
+@pytest.mark.parametrize(
+    "value",
+    [[[1.0, 2.0], [3.0]], Foreign(("a", 16)), Foreign(([1], 2)), Foreign(RuntimeError("no sizes")), Foreign((1, 5, 8))],
+)
+def test_what_has_no_shape_is_no_input(value: Any) -> None:
+    kernel, bias = dynamic(), given(1, 5)["bias"]
+    with pytest.raises(InputError, match="input 'x'"):
+        kernel(value, bias)
+    with pytest.raises(InputError, match="input 'x'"):
+        kernel.run([value, bias])
+
+
+@pytest.mark.parametrize("inputs", [3, "x", np.zeros((1, 5, 8), np.float32)])
+def test_what_are_no_inputs(inputs: Any) -> None:
+    with pytest.raises(InputError, match="inputs are not a mapping"):
+        dynamic().run(inputs)
+
+
+def test_functions_that_do_not_take_the_dimensions() -> None:
+    sources: list[tuple[Any, Any]] = [(counting, {"m": (1, 2)}), (counting, {}), (lambda: None, {"n": (1, 2)})]
+    for source, dims in sources:
+        with pytest.raises(InputError, match="does not take the dimensions by keyword"):
+            sk.compile_dynamic(source, dims)
+    with pytest.raises(InputError, match="not the name of a dimension"):
+        sk.compile_dynamic(counting, {1: (1, 2)})  # type: ignore[dict-item]
+
+
+def test_copies_are_refused() -> None:
+    """They would share the states, and each other's turns."""
+    kernel = sk.compile_dynamic(counting, {"rows": (1, 9)}, threads=1)
+    for act in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(UnsupportedError, match="cannot be copied or pickled"):
+            act(kernel)
+
+
+@pytest.mark.parametrize("size", ["3", 1.5, True, None, float("nan"), 10**30])
+def test_what_is_no_size(size: Any) -> None:
+    kernel = sk.compile_dynamic(counting, {"rows": (1, 9)}, threads=1)
+    with pytest.raises(InputError, match="no such size"):
+        kernel.at(rows=size)
+    with pytest.raises(InputError, match="no such size"):
+        kernel.prepare({"rows": size}, wait=False)
+    with pytest.raises(InputError, match="not a mapping"):
+        kernel.prepare(size)
 
 
 def test_sizes_that_are_none() -> None:

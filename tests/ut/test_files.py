@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +15,7 @@ import numpy as np
 import pytest
 
 import superkernel as sk
-from superkernel.core.errors import InputError, MachineError
+from superkernel.core.errors import FileFormatError, InputError, MachineError
 from superkernel.core.files import file_name, replacing
 from superkernel.frontends.json_form import save_json
 from superkernel.registry.canonical import write_json
@@ -100,3 +104,60 @@ def test_what_is_saved_may_be_read_by_others(tmp_path: Path) -> None:
     assert {p.name: p.stat().st_mode & 0o777 for p in tmp_path.iterdir()} == dict.fromkeys(
         ("m.json", "m.safetensors", "k", "manifest"), 0o644
     )
+
+
+SOURCES = Path(sk.__file__).parent
+OF_ITS_OWN = {"core/limits.py", "core/version.py", "compilation/planned.py"}
+"""Files of the system or of the package, which every process may see; `generate.py` is no part of a run."""
+
+
+def test_nobody_asks_pathlib_what_there_is() -> None:
+    """It raises OSError where a folder may not be searched (before Python 3.14), or a name is too long."""
+    asks = re.compile(r"\.(is_dir|is_file|exists)\(\)")
+    files = [*SOURCES.rglob("*.py"), *(SOURCES.parent / "codegen").rglob("*.py")]
+    asking = {
+        str(path.relative_to(SOURCES)) for path in files if SOURCES in path.parents and asks.search(path.read_text())
+    }
+    assert {name for name in asking if not name.endswith("/generate.py")} == OF_ITS_OWN & asking
+    assert asks.search("path.is_dir()")
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "x" * 5000])
+@pytest.mark.parametrize("suffix", ["", ".json", ".onnx", ".gguf", ".pt2", ".skm", ".so"])
+def test_names_that_are_too_long(name: str, suffix: str) -> None:
+    b = sk.GraphBuilder("g")
+    b.output(b.relu(b.input("x", (2,))), name="y")
+    acts: list[Callable[[], object]] = [
+        lambda: sk.compile(name + suffix),
+        lambda: sk.compile_dynamic(name + suffix, {"n": (1, 2)}),
+        lambda: sk.load(name + suffix),
+        lambda: sk.from_pretrained(name + suffix),
+        lambda: sk.compile(b.graph(), target=name + suffix),
+    ]
+    for act in acts:
+        with pytest.raises((InputError, MachineError, FileFormatError)):
+            act()
+
+
+def test_a_cache_that_cannot_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where HOME is another user's: kernels are compiled, with a warning."""
+    monkeypatch.setenv("XDG_CACHE_HOME", "/tmp/" + "x" * 300)
+    monkeypatch.setenv("XDG_DATA_HOME", "/tmp/" + "x" * 300)
+    monkeypatch.delenv("SK_CACHE_DIR", raising=False)
+    b = sk.GraphBuilder("g")
+    b.output(b.relu(b.input("x", (77,))), name="y")
+    with pytest.warns(sk.CacheWarning):
+        assert sk.compile(b.graph(), threads=1)(np.full(77, -1, np.float32)).max() == 0
+
+
+def test_helpers_of_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that gave up its rights may not end the helpers that it started before: they end with their pipes."""
+    code = (
+        "import os, sys, superkernel as sk\n"
+        "b = sk.GraphBuilder('g'); b.output(b.relu(b.input('x', (3,))), name='y'); sk.compile(b.graph(), threads=1)\n"
+        "if os.getuid() == 0: os.setuid(65534)\n"
+    )
+    monkeypatch.setenv("SK_CACHE_DIR", "off")
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -20,6 +20,7 @@ from superkernel.compilation.backend import Backend
 from superkernel.compilation.compiled import Job
 from superkernel.compilation.stages import Stages
 from superkernel.core.errors import Violation
+from superkernel.core.files import exists
 from superkernel.core.option import ACCELERATOR
 from superkernel.core.options import SIMULATION_LIMIT_S, Options
 from superkernel.scheduler.families.aicore import AICORE_KERNELS
@@ -46,7 +47,7 @@ class AicoreBackend(Backend[AicoreTarget, AicorePlanned, AicoreCertificate, Aico
         return preset_names()
 
     def named(self, name: str) -> AicoreTarget | None:
-        described = name in preset_names() or Path(name).suffix or Path(name).exists()
+        described = name in preset_names() or Path(name).suffix or exists(name)
         return load_target(name) if described else None
 
     def cores(self, target: AicoreTarget, threads: int | None) -> int:

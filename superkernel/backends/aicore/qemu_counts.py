@@ -27,6 +27,7 @@ from superkernel.backends.aicore.qemu_process import find_qemu
 from superkernel.codegen.aicore.boot import START
 from superkernel.codegen.aicore.linking import ElfSegment, Image
 from superkernel.core.errors import MachineError
+from superkernel.core.files import exists
 from superkernel.sim.counters import LaunchResult
 from superkernel.target.aicore import AicoreTarget
 
@@ -51,7 +52,7 @@ class HartCounts:
 def plugin_path() -> Path | None:
     """The plugin, or None where it was not built or the emulator does not load it."""
     path = Path(_core.__file__).with_name(PLUGIN)
-    if not path.exists():
+    if not exists(path):
         return None
     with _Words(_HEADER) as words:
         try:

@@ -19,6 +19,7 @@ from superkernel.compilation.compiled import Job, Planned
 from superkernel.compilation.stages import Stages
 from superkernel.core import settings
 from superkernel.core.errors import Violation
+from superkernel.core.files import is_folder
 from superkernel.core.limits import usable_cpus
 from superkernel.core.option import HOST
 from superkernel.core.options import Options
@@ -51,7 +52,7 @@ class HostBackend(Backend[CpuTarget, Planned[Plan], Certificate, HostImage, Host
         if name != HOST:
             return None
         directory = settings.cache_directory()
-        found = kept_cpu(ObjectCache(directory)) if directory is not None and directory.is_dir() else None
+        found = kept_cpu(ObjectCache(directory)) if directory is not None and is_folder(directory) else None
         return found or detect_cpu()
 
     def local_target(self, told: Mapping[str, Any] | None = None) -> CpuTarget:

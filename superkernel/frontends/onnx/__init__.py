@@ -19,6 +19,7 @@ from superkernel.core.errors import (
     Violation,
     raise_all,
 )
+from superkernel.core.files import exists
 from superkernel.core.tensor import InputShape
 from superkernel.ir.graph import Graph
 
@@ -118,7 +119,7 @@ def read_model(source: str | Path) -> onnx.ModelProto:
     try:
         return onnx.load(str(path))
     except FileNotFoundError as error:
-        if not path.exists():
+        if not exists(path):
             raise InputError("no such file", location=where) from error
         raise FileFormatError("external data of the model is missing", location=where, found=str(error)) from error
     except onnx.checker.ValidationError as error:  # of reading, checks external data alone

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from superkernel.core.errors import InputError, Violation, raise_all
+from superkernel.core.files import exists, is_folder
 from superkernel.core.option import did_you_mean
 from superkernel.frontends.pretrained.decoder import Decoder
 from superkernel.frontends.pretrained.graph import decoder_graph
@@ -21,11 +22,11 @@ def read_decoder(source: str | PathLike[str] | Any) -> Decoder:
     these, FileFormatError on what does not read, UnsupportedError on an architecture that is not known."""
     if isinstance(source, (str, PathLike)):
         path = Path(fspath(source))
-        if path.is_dir():
+        if is_folder(path):
             from superkernel.frontends.pretrained.hugging_face import read_folder
 
             return read_folder(path)
-        if not path.exists():
+        if not exists(path):
             hint = "nothing is fetched from a network: give the folder where the model lies"
             raise InputError("no such file or folder", expected=_SOURCES, found=repr(str(path)), hint=hint)
         if path.suffix == ".gguf":

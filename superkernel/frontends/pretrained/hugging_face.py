@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.core.errors import FileFormatError, UnsupportedError, Violation, raise_all
+from superkernel.core.files import is_file
 from superkernel.frontends.pretrained.decoder import (
     ACTIVATIONS,
     Attention,
@@ -41,7 +42,7 @@ _BUFFERS = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias")
 def read_folder(folder: Path) -> Decoder:
     """The decoder of a folder with config.json and safetensors. Raises FileFormatError, UnsupportedError."""
     path = folder / "config.json"
-    if not path.is_file():
+    if not is_file(path):
         raise FileFormatError("no configuration", location=str(folder), expected="config.json")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.core.errors import FileFormatError, Violation, raise_all
+from superkernel.core.files import is_file
 
 Array = NDArray[Any]
 
@@ -74,12 +75,12 @@ def mapped_safetensors(folder: Path) -> Tensors:
     """The tensors of `model.safetensors`, or of the files that `model.safetensors.index.json` names, mapped into
     memory. Raises FileFormatError."""
     index, single = folder / INDEX, folder / "model.safetensors"
-    if index.is_file():
+    if is_file(index):
         names = sorted(set(_index(index).values()))
         outside = [n for n in names if Path(n).name != n]
         raise_all(FileFormatError, [Violation("a file outside the folder", str(index), found=repr(n)) for n in outside])
         files = [folder / name for name in names]
-    elif single.is_file():
+    elif is_file(single):
         files = [single]
     else:
         raise FileFormatError("no weights", location=str(folder), expected=f"{single.name} or {index.name}")
