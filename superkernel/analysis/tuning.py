@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.analysis.errors import Array
-from superkernel.api import compile
+from superkernel.api import compile, thread_count
 from superkernel.backends.host.estimates import MedianInterval, RatioInterval
 from superkernel.backends.host.planner import HostPlanner
 from superkernel.codegen.host.constants import aligned_bytes
@@ -167,7 +167,7 @@ def tune(
     if not budget_s >= 0:
         raise InputError("not a time", location="budget_s", expected="seconds >= 0", found=repr(budget_s))
     start, chosen = time.monotonic(), Options.of(options)
-    cores = min(THREADS_MAX, usable_cpus()) if threads is None else threads
+    cores = thread_count(threads) or min(THREADS_MAX, usable_cpus())
     known = kept_timings()
     keep_timings(known)  # before anything takes time: can it be kept?
     before = replace(detect_cpu(), timings=known)

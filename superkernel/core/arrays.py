@@ -224,7 +224,7 @@ def _taken_digest(array: NDArray[Any]) -> bytes:
 def _remembered(kept: _Remembered, array: NDArray[Any], taken: Callable[[NDArray[Any]], bytes]) -> bytes:
     at = id(array)
     known = kept.get(at)
-    if known is not None:
+    if known is not None and known[0]() is array:  # of one that is gone, where Ctrl-C came while it was taken out
         return known[1]
     found = taken(array)
     if is_immutable(array):

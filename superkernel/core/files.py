@@ -95,3 +95,15 @@ def replacing(path: Path, what: str) -> Iterator[BinaryIO]:
     except OSError as error:
         reason = error.strerror or str(error)
         raise MachineError(f"cannot write {what}: {reason}", location=str(path)) from error
+
+
+@contextmanager
+def temporary_folder(what: str) -> Iterator[Path]:
+    """A folder that goes with the block. Raises MachineError where it, or what is written there, finds no place: then
+    `what` cannot be made."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="superkernel-") as name:
+            yield Path(name)
+    except OSError as error:
+        said = f"no place for what {what} is made from: {error.strerror or error}"
+        raise MachineError(said, location="temporary files", hint="TMPDIR may name another folder") from error

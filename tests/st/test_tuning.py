@@ -17,7 +17,7 @@ from superkernel.analysis import tuning
 from superkernel.analysis.tuning import Tuned, TuningCandidate, tune
 from superkernel.cli import main
 from superkernel.codegen.host.features import detect_cpu, forget_cpu
-from superkernel.core.errors import FileFormatError, MachineError
+from superkernel.core.errors import FileFormatError, InputError, MachineError
 from superkernel.ir.graph import Graph
 from superkernel.registry.records import Estimate
 from superkernel.registry.score import MEASURED, MODEL, times_of
@@ -142,6 +142,12 @@ def test_what_was_measured_before_an_interruption_is_kept(own_machine: Path, mon
     with pytest.raises(KeyboardInterrupt):
         tune(small_graph(), threads=1)
     assert set(machine.kept_timings().ns) == {c.key for c in calls[0]}
+
+
+@pytest.mark.parametrize("threads", [0, -1, 65, 1.5])
+def test_numbers_of_threads_that_are_none(own_machine: Path, threads: Any) -> None:
+    with pytest.raises(InputError, match="bad number of threads"):
+        tune(small_graph(), threads=threads)
 
 
 def test_measuring_again_replaces(own_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import weakref
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -229,3 +230,16 @@ def test_passes_keep_the_arrays_that_they_do_not_change() -> None:
     simplified = simplify(graph)
     assert len(simplified.nodes) < len(graph.nodes)
     assert simplified.constants["w"] is graph.constants["w"]
+
+
+def test_nothing_is_remembered_of_an_array_that_is_gone() -> None:
+    """Ctrl-C may come while it is forgotten; another array may then lie at its address."""
+    gone = np.arange(3)
+    dead = weakref.ref(gone)
+    del gone
+    array = np.frombuffer(b"12345678", np.uint8)
+    for kept, asked in ((arrays._digests, arrays.contents_digest), (arrays._samples, arrays.samples)):
+        want = asked(array.copy())
+        kept[id(array)] = dead, b"another's"
+        assert asked(array) == want
+        assert kept[id(array)][0]() is array

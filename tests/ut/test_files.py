@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -148,6 +149,15 @@ def test_a_cache_that_cannot_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
     b.output(b.relu(b.input("x", (77,))), name="y")
     with pytest.warns(sk.CacheWarning):
         assert sk.compile(b.graph(), threads=1)(np.full(77, -1, np.float32)).max() == 0
+
+
+def test_a_library_without_a_place_for_its_parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    b = sk.GraphBuilder("g")
+    b.output(b.relu(b.input("x", (3,))), name="y")
+    kernel = sk.compile(b.graph(), threads=1)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    with pytest.raises(MachineError, match="no place for what a library is made from"):
+        sk.export(kernel, tmp_path / "libx.so")
 
 
 def test_helpers_of_another_user(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from superkernel.codegen.host.loader import memory_bytes
 from superkernel.compilation.library import Library
 from superkernel.core import settings
 from superkernel.core.errors import InputError
+from superkernel.core.files import temporary_folder
 
 
 def export(
@@ -33,8 +33,7 @@ def export(
     listed = library.listed(manifest)
     text = header(library, SOURCES / "include")
     toolchain, objects = find_toolchain(compiler), library.objects()
-    with tempfile.TemporaryDirectory(prefix="superkernel-") as place:
-        folder = Path(place)
+    with temporary_folder("a library") as folder:
         with open(folder / CONSTANTS_FILE, "wb") as file:
             tables = Tables(library, file)
         (folder / "tables.cpp").write_text(tables.source(), encoding="utf-8")
