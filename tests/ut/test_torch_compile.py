@@ -267,6 +267,23 @@ def test_what_has_no_lowering_is_left_to_eager_mode() -> None:
     same(fast(x), determined(x))
 
 
+@pytest.mark.parametrize(
+    "function",
+    [torch.positive, lambda x: x.to(torch.float32), lambda x: x.add_(1), lambda x: (x.mul_(2), None)[1]],
+    ids=["input", "cast", "in place", "nothing"],
+)
+def test_what_computes_no_tensor_is_left_to_eager_mode(function: Any) -> None:
+    torch._dynamo.reset()
+    x = torch.arange(3.0)
+    own = x.clone()
+    compiled = torch.compile(function, backend="superkernel")
+    with torch.no_grad(), pytest.warns(dynamo.EagerWarning, match="the graph computes no tensor"):
+        found = compiled(x)
+    want = function(own)
+    assert torch.equal(x, own)
+    assert found is None if want is None else torch.equal(found, want)
+
+
 def test_eager_mode_can_be_forbidden() -> None:
     with pytest.raises(UnsupportedError, match="det"):
         compiled(determined, fallback="forbid")(torch.randn(3, 3))

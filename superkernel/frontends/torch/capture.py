@@ -252,6 +252,8 @@ def _blame(
     try:
         with torch.no_grad():
             torch.func.functional_call(module, buffers, args, kwargs)
+    except SuperKernelError as failure:  # one of ours that the module raised
+        return failure
     except Exception as failure:
         found = f"{type(failure).__name__}: {_first_line(failure)}"
         where = type(module).__name__
