@@ -38,6 +38,9 @@ class Space(Enum):
     __hash__ = object.__hash__
 
 
+_NAMES = {space: space.value for space in Space}  # which an enumeration is slow to tell
+
+
 @frozen()
 class MemoryAddress:
     """Where a buffer starts: space, slot within it (0 for arena and constants), byte offset."""
@@ -47,7 +50,7 @@ class MemoryAddress:
     offset: int
 
     def __str__(self) -> str:
-        return f"{self.space.value}{self.slot}@{self.offset}"
+        return f"{_NAMES[self.space]}{self.slot}@{self.offset}"
 
 
 @frozen()

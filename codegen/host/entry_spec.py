@@ -23,6 +23,9 @@ class BasePointer(Enum):
     __hash__ = object.__hash__  # asked for every operand; Enum's own hashes the name each time
 
 
+_NAMES = {space: space.value for space in BasePointer}  # which an enumeration is slow to tell
+
+
 @frozen()
 class Location:
     """Address of an operand: base pointer, byte offset; `slot` is the index into the io table, behind whose inputs,
@@ -123,4 +126,4 @@ class EntrySpec:
 
 
 def _places(locations: Iterable[Location]) -> str:
-    return "".join(f" {place.space.value}{place.slot}@{place.offset}" for place in locations)
+    return "".join([f" {_NAMES[place.space]}{place.slot}@{place.offset}" for place in locations])

@@ -84,6 +84,8 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
 
 def _as_array(value: Any) -> NDArray[Any]:
     """Anything array-like as an array, subclasses of arrays as plain ones."""
+    if type(value) is np.ndarray:
+        return value
     if np.ma.is_masked(value):
         raise InputError("a masked array", hint="say what masked elements are with .filled(value)")
     if hasattr(value, "toarray") and not isinstance(value, np.ndarray):

@@ -28,9 +28,8 @@ class MergeAffine:
         progress = True
         while progress:
             progress = False
-            for node in editor.walk():
-                if node.op in ("add", "mul"):
-                    progress |= _merge(editor, node)
+            for node in editor.walk(("add", "mul")):
+                progress |= _merge(editor, node)
         return editor.finish()
 
 

@@ -31,9 +31,8 @@ class NodePass:
             return graph
         editor = Editor.of(graph)
         for rules in self.rules:
-            for node in editor.walk():
-                if node.op in rules:
-                    rules[node.op](editor, node)
+            for node in editor.walk(rules):
+                rules[node.op](editor, node)
         return editor.finish()
 
 

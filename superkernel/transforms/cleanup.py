@@ -19,8 +19,8 @@ class RemoveIdentities:
 
     def apply(self, graph: Graph) -> Graph:
         editor = Editor.of(graph)
-        for node in editor.walk():
-            source = _same_as(editor, node) if node.op in _MAY_BE_IDENTITIES else None
+        for node in editor.walk(_MAY_BE_IDENTITIES):
+            source = _same_as(editor, node)
             if source is not None:
                 editor.alias(node.outputs[0], source)
         return editor.finish()

@@ -11,7 +11,7 @@ to replace.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -118,15 +118,16 @@ class Editor:
         """Type of a value, old or new; KeyError for none."""
         return self.types[value]
 
-    def walk(self, *, backwards: bool = False) -> Iterator[Node]:
-        """The nodes that there are now, by position, each as it is at its turn, but for those removed till then."""
+    def walk(self, ops: Container[str] | None = None, *, backwards: bool = False) -> Iterator[Node]:
+        """The nodes that there are now, by position, each as it is at its turn, but for those removed till then; with
+        `ops`, those that are one of these by then."""
         if self._is_as_made and not self.changes:  # in order
             names = list(self.nodes)[:: -1 if backwards else 1]
         else:
             names = sorted(self.nodes, key=self.position.__getitem__, reverse=backwards)
         for name in names:
             node = self.nodes.get(name)
-            if node is not None:
+            if node is not None and (ops is None or node.op in ops):
                 yield node
 
     # -- edits

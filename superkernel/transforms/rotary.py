@@ -35,14 +35,13 @@ class FuseRotary:
     def apply(self, graph: Graph) -> Graph:
         editor = Editor.of(graph)
         tables = _Tables(editor)
-        for node in editor.walk():
+        for node in editor.walk(("add", "concat")):
             if node.op == "add":
                 _fuse_rotated(editor, tables, node)
-            elif node.op == "concat":
+            else:
                 _fuse_halves(editor, node)
-        for node in editor.walk():
-            if node.op == "concat":
-                _join_rest(editor, node)
+        for node in editor.walk(("concat",)):
+            _join_rest(editor, node)
         return editor.finish()
 
 

@@ -40,7 +40,7 @@ class SinkTilings:
         editor = Editor.of(graph)
         tables: dict[tuple[str, int], str] = {}
         made: dict[tuple[str, int, tuple[int, int, int]], str] = {}
-        for node in editor.walk():
+        for node in editor.walk(("grouped_matmul", "attention")):
             if node.op == "grouped_matmul" and (len(node.inputs) < 4 or node.inputs[3] is None):
                 self._sink(editor, node, made)
             elif node.op == "attention" and node.attrs.get("ragged") and (len(node.inputs) < 6 or not node.inputs[5]):

@@ -675,6 +675,21 @@ def test_a_pass_that_finds_nothing_is_asked_again_behind_a_change_only(monkeypat
     assert len(asked) == 1 + STANDARD.count(FoldConstants())
 
 
+def test_a_walk_over_some_operators_goes_by_what_nodes_are_at_their_turn() -> None:
+    b = GraphBuilder()
+    x = b.input("x", (2, 3))
+    b.output(b.exp(b.tanh(b.exp(x))), name="y")
+    editor = Editor(b.graph())
+    assert [node.name for node in editor.walk(("exp",))] == ["exp_0", "y"]
+    found = []
+    for node in editor.walk(("exp", "sin")):
+        found.append((node.name, node.op))
+        if node.name == "exp_0":
+            assert editor.emit("sin", ["exp_0"], {}, node, "tanh_0")
+            assert editor.emit("cos", ["tanh_0"], {}, node, "y")
+    assert found == [("exp_0", "exp"), ("tanh_0", "sin")]
+
+
 def test_editor_refuses_a_result_of_another_type() -> None:
     b = GraphBuilder()
     b.output(b.exp(b.input("x", (2, 3))), name="y")
