@@ -560,3 +560,16 @@ def test_torch_is_not_imported_unasked() -> None:
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+class _WritesAndFails(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        raise ValueError("behind the write")
+
+
+def test_examples_of_a_module_that_does_not_run_are_left_as_they_were() -> None:
+    x = torch.zeros(3)
+    with pytest.raises(InputError, match="behind the write"):
+        sk.compile(_WritesAndFails(), example_inputs=(x,))
+    assert torch.equal(x, torch.zeros(3))

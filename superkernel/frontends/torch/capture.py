@@ -249,6 +249,7 @@ def _blame(
 ) -> SuperKernelError:
     """An error of the export: the examples' fault where the module does not run on them either, else a limit."""
     buffers = {name: t.clone() for name, t in module.named_buffers()}
+    args, kwargs = pytree.tree_map_only(torch.Tensor, _alone, (args, kwargs))  # the module may write to them
     try:
         with torch.no_grad():
             torch.func.functional_call(module, buffers, args, kwargs)
