@@ -83,12 +83,14 @@ class Result:
 
 @dataclass(frozen=True)
 class Few:
-    """So many cases of each test, and no more of a file than take so many seconds. `whole`: files of which all cases
-    are run, since each looks at something else, also where those of others take all the time that a mutant has."""
+    """So many cases of each test, and no more of a file than take so many seconds; further cases of a file as long as
+    it has taken less than `quick_s`. `whole`: files of which all cases are run, since each looks at something else,
+    also where those of others take all the time that a mutant has."""
 
     cases: int
     file_s: float
     whole: tuple[str, ...] = ()
+    quick_s: float = 0.0
 
 
 @dataclass
@@ -269,10 +271,11 @@ class _Work:
         send: Callable[[object], None],
     ) -> None:
         """Run the tests of a file in a fork, on the code as it is."""
-        limit_s = float("inf")
+        limits_s = [float("inf")] * len(items)
         if self.few is not None and _file(items[0]) not in self.few.whole:
-            items, limit_s = _first_cases(items, self.few.cases), self.few.file_s
-        child, results = self._forked(partial(_run_once, items, marked, everywhere, limit_s))
+            items, first = _in_turns(items, self.few.cases)
+            limits_s = [self.few.file_s if n < first else self.few.quick_s for n in range(len(items))]
+        child, results = self._forked(partial(_run_once, items, limits_s, marked, everywhere))
         with results:
             while True:
                 try:
@@ -477,31 +480,32 @@ def _function(item: pytest.Item) -> str:
     return item.nodeid.split("[")[0]
 
 
-def _first_cases(items: Sequence[pytest.Item], cases: int) -> list[pytest.Item]:
-    """The first test of each function, then the second ones, and so on."""
+def _in_turns(items: Sequence[pytest.Item], cases: int) -> tuple[list[pytest.Item], int]:
+    """The first test of each function, then the second ones, and so on; the number of those in so many turns."""
     count: Counter[str] = Counter()
     turns = []
     for item in items:
         turns.append(count[_function(item)])
         count[_function(item)] += 1
-    return [items[n] for n in sorted(range(len(items)), key=turns.__getitem__) if turns[n] < cases]
+    in_turns = [items[n] for n in sorted(range(len(items)), key=turns.__getitem__)]
+    return in_turns, sum(turn < cases for turn in turns)
 
 
 def _run_once(
     items: Sequence[pytest.Item],
+    limits_s: Sequence[float],
     marked: Mapping[FunctionType, CodeType],
     everywhere: set[int],
-    limit_s: float,
     send: Callable[[object], None],
 ) -> None:
-    """In a fork: each test on the code as it is, but for marks, until they have taken so long; marks of `everywhere`
-    count as come by."""
+    """In a fork: each test on the code as it is, but for marks, until those ahead have taken longer than its limit;
+    marks of `everywhere` count as come by."""
     seen: set[int] = set()
     setattr(builtins, _MARK, lambda *numbers: seen.update(numbers))
     for function, code in marked.items():
         function.__code__ = code
     begin = sum(os.times()[:4])  # that of processes that it started and waited for too
-    for item, following in _pairs(items):
+    for (item, following), limit_s in zip(_pairs(items), limits_s, strict=True):
         if sum(os.times()[:4]) - begin > limit_s:
             break
         seen.clear()

@@ -15,8 +15,8 @@ not run again.
 `--rest` draws from the rest of scheduler/ and codegen/ instead, and only the score counts: below `REST_SCORE` the exit
 status is 1. There, the tests nearest to a mutant are those that come by the change, the cheapest first, for
 `REST_SECONDS` of CPU time: of all tests `FEW.cases` cases, of each file of tests no more than take `FEW.file_s`
-seconds, but all of `FEW.whole`: code and plans, as they were last looked at. Runs of one seed draw the same mutants as
-long as there are the same.
+seconds, and more cases where these take less than `FEW.quick_s`; but all of `FEW.whole`: code and plans, as they were
+last looked at. Runs of one seed draw the same mutants as long as there are the same.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ CHECKERS: dict[str, tuple[str, ...]] = {
 """The tests beside each checker, in tests/ut."""
 REST_SCORE = 0.85
 SECONDS, REST_SECONDS = 120, 60  # CPU time of the tests of one mutant
-FEW = mutant_runs.Few(cases=2, file_s=20, whole=("tests/ut/test_plans.py",))
+FEW = mutant_runs.Few(cases=2, file_s=20, whole=("tests/ut/test_plans.py",), quick_s=3)
 
 COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.Lt: (ast.LtE, ast.GtE),

@@ -313,8 +313,10 @@ def test_a_file_of_slow_tests_has_its_share(tmp_path: Path) -> None:
     assert slow["while number <= limit:"] == 1
     assert 1 <= slow["return number < LIMIT or number <= 0"] <= 6
     assert tests(mutant_runs.Few(2, 60)) == {"while number <= limit:": 1, "return number < LIMIT or number <= 0": 2}
-    whole = tests(mutant_runs.Few(2, 60, whole=("test_slow.py",)))
+    whole = tests(mutant_runs.Few(2, 0.5, whole=("test_slow.py",)))
     assert whole == {"while number <= limit:": 1, "return number < LIMIT or number <= 0": 30}
+    more = tests(mutant_runs.Few(2, 60, quick_s=1.0))
+    assert 3 <= more["return number < LIMIT or number <= 0"] <= 8
 
 
 def test_a_file_that_is_run_whole_has_its_turn_where_others_take_all_the_time(tmp_path: Path) -> None:
