@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +35,15 @@ TRIPLE = "x86_64-unknown-linux-gnu"
 FEATURES = (*AVX2, *AVX512, "avx512bf16", "avx512vnni")
 
 
-def _host(machine: str, tier: str, *further: str, triple: str = TRIPLE) -> Target:
+def _host(machine: str, tier: str, *further: str, triple: str = TRIPLE, cores: int = 1) -> Target:
     profile = load_profile(Path(__file__).with_name("machines") / f"{machine}.json")
-    return cpu_target(triple, tier, (*FEATURES, *further), profile)
+    return replace(cpu_target(triple, tier, (*FEATURES, *further), profile).reading(cores), cores=cores)
 
 
 TARGETS: Mapping[str, Callable[[], Target]] = {
     "avx512": lambda: _host("xeon-16-pair", "avx512"),
-    "tiles": lambda: _host("two-sockets", "avx512", EMULATED_TILES),
-    "plain": lambda: _host("sixty-four", "plain"),
+    "tiles": lambda: _host("two-sockets", "avx512", EMULATED_TILES, cores=24),
+    "plain": lambda: _host("sixty-four", "plain", cores=64),
     "avx2": lambda: _host("two-cores", "avx2"),
     "neon": lambda: _host("sixty-four", "plain", "dotprod", triple="aarch64-unknown-linux-gnu"),
     "cortex-m55": lambda: resolved("cortex-m55"),

@@ -335,6 +335,21 @@ def test_planning_twice_gives_the_same() -> None:
     assert str(with_prefetch(bare, again)) == str(compiled.plan)
 
 
+def test_the_order_in_which_tasks_were_chosen_does_not_matter() -> None:
+    _, compiled = made(idle_then_weights(products=4))
+    bare = made(idle_then_weights(products=4), weight_prefetch="none")[1].plan
+    chosen = plan_weight_prefetch(compiled.schedule, bare, compiled.target, "max")
+    releases = [7, 5, 6]  # behind different sub-operators, the last ones first
+    tasks = tuple(
+        replace(task, release=min(at, task.demand.subop)) for task, at in zip(chosen.tasks, releases, strict=False)
+    )
+    assert len({task.release for task in tasks}) > 1
+    plans = [with_prefetch(bare, replace(chosen, tasks=order)) for order in (tasks, tasks[::-1])]
+    assert str(plans[0]) == str(plans[1])
+    for plan in plans:
+        assert check_aicore_plan(plan)[1] is not None
+
+
 # Counters -------------------------------------------------------------------------------------------------------------
 
 

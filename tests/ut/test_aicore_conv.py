@@ -3,7 +3,9 @@ and what bounds them."""
 
 from __future__ import annotations
 
+import math
 import random
+from dataclasses import replace
 from math import prod
 from typing import Any
 from zlib import crc32
@@ -19,12 +21,14 @@ from interpret import run_body
 
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
+from superkernel.ir.body import Instruction
 from superkernel.ir.body import Role as Use
 from superkernel.registry.records import Policy
 from superkernel.registry.requirement import body_of, parse_requirement
 from superkernel.scheduler.families.aicore import AICORE_KERNELS, depthwise, family_of
 from superkernel.scheduler.families.aicore.base import AicoreKernelType, AicoreTiling, CoreRole
 from superkernel.scheduler.families.aicore.conv import cube_tilings
+from superkernel.scheduler.families.aicore.conv_fix import FixForm
 from superkernel.scheduler.families.aicore.conv_form import CubeConv, ImageLoad, cube_conv
 from superkernel.scheduler.families.aicore.conv_tiling import ConvTiling, conv_fix
 from superkernel.target.aicore import AicoreTarget, load_target
@@ -204,6 +208,31 @@ def test_depthwise_of_other_types(dtype: DType) -> None:
     case = conv_case((1, 40, 9, 11), (40, 1, 3, 3), {"pads": (1, 1, 1, 1), "groups": 40}, dtype=dtype, epilogue="clip")
     tol = {DType.F32: 1e-5, DType.BF16: 1.6e-2}[dtype]
     check_aicore("aicore.conv", case.body, case.arrays, case.expected, tol=tol, splits=1)
+
+
+def test_fix_refuses_a_product_with_what_it_computed_itself() -> None:
+    """The other factor is neither a constant nor a vector of constants, and not the chain's own value."""
+    case = conv_case((1, 16, 5, 5), (16, 16, 1, 1), {})
+    plain = case.body.epilogue
+    first = len(plain.inputs)
+    kind = plain.inputs[0].dtype
+    steps = tuple(Instruction("identity", (0 if n == 0 else first + n - 1,), kind) for n in range(2))
+
+    def stored(*more: Instruction) -> FixForm | None:
+        every = (*steps, *more)
+        outputs = (replace(plain.outputs[0], value=first + len(every) - 1),)
+        return conv_fix(replace(case.body, epilogue=replace(plain, instructions=every, outputs=outputs)))
+
+    assert stored() is not None
+    assert stored(Instruction("mul", (first + 1, first), kind)) is None
+    assert stored(Instruction("mul", (first + 1, first + 1), kind)) is None
+    number = Instruction("constant", (), kind, (("value", 0.5),))
+    scaled = stored(number, Instruction("mul", (first + 1, first + 2), kind))
+    assert scaled is not None
+    assert scaled.factor == 0.5
+    assert (
+        stored(replace(number, attrs=(("value", math.nan),)), Instruction("mul", (first + 1, first + 2), kind)) is None
+    )
 
 
 def test_depthwise_sums_are_stored_as_they_are() -> None:

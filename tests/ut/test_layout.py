@@ -131,6 +131,11 @@ def test_what_moves_pixels_or_is_seen_on_the_way_is_no_shuffle() -> None:
     n = Net()
     n.b.output(n.b.reshape(n.conv(n.b.input("x", (1, 3, 20, 24)), 16), shape=(1, 160, 48)), name="y")
     assert not channel_shuffles(n.b.graph())
+    n = Net()
+    x = n.b.reshape(n.conv(n.b.input("x", (1, 3, 20, 24)), 16), shape=(1, 4, 4, 20, 24))
+    x = n.b.tanh(n.b.transpose(x, perm=(0, 2, 1, 3, 4)))  # computes on the way
+    n.b.output(n.conv(n.b.reshape(x, shape=(1, 16, 20, 24)), 16), name="y")
+    assert not channel_shuffles(n.b.graph())
 
 
 def single(n: Net) -> Tensor:
