@@ -6,6 +6,7 @@ with onnxruntime.
 
 from __future__ import annotations
 
+import itertools
 import sys
 from pathlib import Path
 from typing import Any
@@ -272,6 +273,24 @@ def test_shape_arithmetic_disappears() -> None:
     graph = check(model(nodes, {"x": f32(2, 3, 8)}, constants=constants), {"x": f32(2, 3, 8)})
     assert [n.op for n in graph.nodes] == ["reshape", "add", "add"]
     assert graph.outputs == ("y",)
+
+
+def test_slices_take_what_the_standard_says() -> None:
+    """Also backwards from before the first element, where NumPy, and the evaluator of the onnx package, take nothing:
+    its shape inference and onnxruntime do not."""
+    bounds = range(-5, 6)
+    for start, end, step in itertools.product(bounds, bounds, (-2, -1, 1, 2)):
+        at = [min(max(v + 3 if v < 0 else v, low), high) for v, low, high in _limits(start, end, step)]
+        want = np.arange(3.0, dtype=np.float32)[list(range(at[0], at[1], step))]
+        constants = {"s": np.array([start]), "e": np.array([end]), "a": np.array([0]), "t": np.array([step])}
+        proto = model([node("Slice", "x s e a t")], {"x": np.arange(3, dtype=np.float32)}, constants=constants)
+        found = evaluate(load_graph(proto), {"x": np.arange(3, dtype=np.float32)})["y"]
+        np.testing.assert_array_equal(found, want, f"{start}:{end}:{step}")
+
+
+def _limits(start: int, end: int, step: int) -> list[tuple[int, int, int]]:
+    """Start and end with the places in three elements that the standard keeps them to."""
+    return [(start, 0, 2), (end, -1, 2)] if step < 0 else [(start, 0, 3), (end, 0, 3)]
 
 
 def test_symmetric_places_on_elements() -> None:

@@ -104,6 +104,10 @@ def slice_(call: OnnxCall) -> Tensor:
         axes = call.static_ints(3) if call.has(3) else None
         steps = call.static_ints(4) if call.has(4) else None
     axes = list(range(len(starts))) if axes is None else axes
+    if steps and x.rank and len(steps) == len(axes) == len(starts):
+        # Backwards from before the first element ONNX begins at the first, and NumPy nowhere.
+        extents = [x.shape[call.axis(axis, x.rank)] for axis in axes]
+        starts = [max(s, -n) if step < 0 else s for s, step, n in zip(starts, steps, extents, strict=True)]
     return call.emit("slice", x, starts=starts, ends=ends, axes=axes, steps=steps or [1] * len(starts))
 
 
