@@ -199,7 +199,7 @@ def find_plane(program: PointwiseProgram) -> int:
     """The dimension along which an input is contiguous that is strided along the last one, if a transposition pays;
     else -1."""
     shape = program.shape
-    if len(shape) < 2 or shape[-1] < 2 or any(o.strides[-1] not in (0, 1) for o in program.outputs if o.target >= 0):
+    if len(shape) < 2 or shape[-1] < 2 or any(o.strides[-1] != 1 for o in program.outputs if o.target >= 0):
         return -1
     for item in program.inputs:
         if item.source >= 0 and abs(item.strides[-1]) > 1:

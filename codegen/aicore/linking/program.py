@@ -96,7 +96,7 @@ def combine(objects: Sequence[ObjectFile], layout: LinkLayout) -> Program:
     resolver = _Resolver(known, layout, [p.name for p in pieces])
     symbol_piece, symbol_value, symbol_copy = resolver.resolve(objects, first_piece, np.unique(joined[3]), joined)
     raise_all(LinkError, violations + resolver.violations)
-    copied = _copied(pieces, shared, joined, symbol_piece, symbol_copy, layout.copies)
+    copied = _copied(pieces, shared, joined, symbol_piece, symbol_copy)
     names = tuple(name for obj in objects for name in obj.symbol_names)
     return Program(pieces, copied, definitions, known, named, names, symbol_piece, symbol_value, symbol_copy, *joined)
 
@@ -192,7 +192,6 @@ def _copied(
     joined: Joined,
     symbol_piece: NDArray[np.int64],
     symbol_copy: NDArray[np.int64],
-    copies: int,
 ) -> NDArray[np.bool_]:
     """Code that is not shared, and constants that lead into such code (jump tables): a copy keeps to itself."""
     movable = np.array([p.kind in (PieceKind.CODE, PieceKind.CONSTANT) for p in pieces], bool)
@@ -200,8 +199,6 @@ def _copied(
     for piece in shared:
         if piece >= 0:
             movable[piece] = copied[piece] = False
-    if copies == 1:
-        return copied
     owner, target = joined[0], symbol_piece[joined[3]]
     leads = (target >= 0) & (symbol_copy[joined[3]] == SAME_COPY) & movable[owner]
     owner, target = owner[leads], target[leads]
