@@ -30,6 +30,7 @@ from superkernel.codegen.aicore.program import emit_program, emit_singles
 from superkernel.codegen.aicore.program_spec import CodeLine, ProgramSpec, launch_name, parts_of
 from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.firmware.image import firmware_texts
+from superkernel.codegen.firmware.memory import FirmwareMap
 from superkernel.codegen.host.emitters import emit_ir
 from superkernel.codegen.host.entry import emit_entries, emit_waits
 from superkernel.codegen.host.entry_spec import EntrySpec
@@ -335,9 +336,12 @@ def aicore_programs(name: str, count: int, operators: int = 0, **options: Any) -
 
 
 def firmware(names: Sequence[str]) -> str:
-    """Each function of the firmware of each target."""
+    """Each function of the firmware of each target, and where its data lies."""
     lines = []
     for name in names:
+        places = FirmwareMap(_cpu(name))
+        numbers = {key: getattr(places, key) for key, kind in vars(FirmwareMap).items() if isinstance(kind, property)}
+        lines += [f"{name} {key} {value}" for key, value in sorted(numbers.items()) if isinstance(value, int)]
         for part, text in firmware_texts(_cpu(name)).items():
             lines.append(f"{name} {part} {code_row(text)}")
             for function in re.findall(r"^define [^\n]*@.*?^}", text, re.MULTILINE | re.DOTALL):
