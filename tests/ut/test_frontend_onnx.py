@@ -39,6 +39,19 @@ VERSIONS: dict[str, tuple[list[Any], dict[str, Any], int]] = {
     "reduce 13, axes as input": ([node("ReduceSum", "x a", keepdims=0)], {"a": np.array([1, -1])}, 13),
     "mean 17, axes as attribute": ([node("ReduceMean", "x", axes=[2])], {}, 17),
     "mean 18, axes as input": ([node("ReduceMean", "x a")], {"a": np.array([2])}, 18),
+    **{
+        f"{op} of integers": (
+            [
+                node("Mul", "x k", "scaled"),
+                node("Cast", "scaled", "whole", to=onnx.TensorProto.INT32),
+                node(op, "whole", "found", axes=[1]),
+                node("Cast", "found", to=onnx.TensorProto.FLOAT),
+            ],
+            {"k": np.float32(9)},
+            13,
+        )
+        for op in ("ReduceMean", "ReduceL2")
+    },
     "squeeze 11": ([node("ReduceMax", "x", "t", axes=[1]), node("Squeeze", "t", axes=[1])], {}, 11),
     "unsqueeze 11": ([node("Unsqueeze", "x", axes=[0, -1])], {}, 11),
     "pad 10": ([node("Pad", "x", pads=[0, 0, 1, 2, 0, 0, 0, 1], value=1.5)], {}, 10),
