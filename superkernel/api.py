@@ -145,8 +145,8 @@ def compile_dynamic(
     dims: least and largest size of each dimension; (n, n) fixes one.
     target, threads, options, constants, example_inputs: as of `compile`.
     dynamic_shapes: of torch sources, by input the dimension of each axis that has one, {"x": {0: "batch"}}: as
-        `torch.export.export` takes it, with names or `Dim`s. A module is exported with it. Of an exported program it
-        names the dimensions; without it they are called as torch's symbols.
+        `torch.export.export` takes it, with names or `Dim` objects. A module is exported with it. Of an exported
+        program it names the dimensions; without it they are called as torch's symbols.
     buckets: rising sizes of dimensions, {"seq": (32, 64, 128)}. A call whose sizes there is no kernel for is run by
         that of the least ones listed that hold them: inputs are padded, results cut. Sizes beyond the last one listed,
         and dimensions without a list, are compiled as they are. UnsupportedError where it is not proved that results

@@ -685,7 +685,7 @@ class OperatorMethods:
         trans_b: bool = False,
         name: str | None = None,
     ) -> Tensor:
-        """alpha * a x b + beta * c."""
+        """alpha * a x b + beta * c; without c where beta is 0."""
         attrs: dict[str, Any] = {
             "alpha": alpha,
             "beta": beta,

@@ -132,6 +132,14 @@ def test_a_sweep_that_is_killed_leaves_its_rows_and_no_worker(
     assert all(r["error"] is None for r in found["rows"])
 
 
+INTERRUPTIBLE = """
+import runpy, signal
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that runs the tests behind it has it ignored
+runpy.run_module("superkernel", run_name="__main__", alter_sys=True)
+"""
+
+
 @pytest.mark.parametrize("later_s", [0.0, 0.3, 0.6])
 def test_a_sweep_that_is_interrupted_twice_ends_and_leaves_no_worker(tmp_path: Path, later_s: float) -> None:
     """As by Ctrl-C, which all its processes hear of: while workers begin, or work."""
@@ -139,7 +147,7 @@ def test_a_sweep_that_is_interrupted_twice_ends_and_leaves_no_worker(tmp_path: P
     save_json(models.mlp((32, 48, 16)), model)
     words = ["sweep", model, "--target", "mini", "--field", f"hbm.rate_gb_per_s={','.join(map(str, range(400, 460)))}"]
     words += ["--file", str(tmp_path / "rows.jsonl"), "--workers", "2"]
-    command = [sys.executable, "-m", "superkernel", *words]
+    command = [sys.executable, "-c", INTERRUPTIBLE, *words]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     while process.poll() is None and len(children.read_text().split()) < 3:  # with the one that tracks resources

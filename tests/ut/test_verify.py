@@ -351,6 +351,7 @@ def test_it_imports_nothing_of_the_planner() -> None:
         "superkernel.core.collection",
         "superkernel.core.counted",
         "superkernel.core.errors",
+        "superkernel.core.frozen",
         "superkernel.scheduler.schedule",
         "superkernel.scheduler.tiling",
         "superkernel.sync.plan",
