@@ -16,6 +16,7 @@ import soak
 PROGRAM = Path(__file__).parents[1] / "endurance.py"
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("kind", "part", "whole"), [("compilations", 56, 10_000), ("launches", 6_000, 1_000_000)])
 def test_nothing_grows_and_nothing_is_wrong(kind: str, part: int, whole: int) -> None:
     command = [sys.executable, str(PROGRAM), kind, str(whole if soak.enabled else part)]
