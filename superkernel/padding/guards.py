@@ -3,16 +3,18 @@
 Model: an operator that takes elements of an axis together is right about a padded axis if the padding holds the
 identity of what it does: 0 for sums and products, 1 for products of all, the least value for extremes and softmax. A
 guard says so of one operand and axis: elements from the `count`-th on are to be replaced. One that counts places from
-the end of an axis is right if the padding lies in front: then elements are to be moved. Padding must lie behind the end
-of the axis. How many count is known with each call only, so the guarded graph has further inputs: bool [extent], of
-which the first elements are True. Axes of one extent share an input if they grow together.
+the end of an axis is right if the padding lies in front: then elements are to be moved. A mean becomes a sum, divided
+by how many elements count, in the type in which kernels add up and divide. Padding must lie behind the end of the axis.
+How many count is known with each call only, so the guarded graph has further inputs: bool [extent], of which the first
+elements are True. Axes of one extent share an input if they grow together, for all sizes of which there are guards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,6 +22,7 @@ import numpy as np
 from superkernel.core.dtypes import DType
 from superkernel.core.tensor import TensorType
 from superkernel.ir.graph import Graph, Node
+from superkernel.ops.reduce import reduced_axes
 
 
 class Fill(Enum):
@@ -27,13 +30,14 @@ class Fill(Enum):
 
     FRONT = "moved to the front"
     ZERO = "0"
+    UNCOUNTED = "0, which no mean counts"
     ONE = "1"
     LEAST = "the least value"
     GREATEST = "the greatest value"
 
     def of(self, dtype: DType) -> float | int | bool:
         """The value in a type of elements; infinite where the type has infinities. Not of `FRONT`."""
-        if self in (Fill.ZERO, Fill.ONE):
+        if self in (Fill.ZERO, Fill.UNCOUNTED, Fill.ONE):
             return int(self is Fill.ONE)
         greatest = self is Fill.GREATEST
         if dtype.is_float:
@@ -67,29 +71,40 @@ def places_of(guards: Guards) -> dict[Place, Guard]:
     return {(node, each.operand, each.axis): each for node, some in guards.items() for each in some}
 
 
-def guarded(padded: Graph, guards: Guards) -> tuple[Graph, dict[Place, str]]:
-    """The graph of the larger sizes with its guards, and by place the input that says which elements count."""
-    if not guards:
+def guarded(padded: Graph, *samples: Guards) -> tuple[Graph, dict[Place, str]]:
+    """The graph of the larger sizes with all guards that some smaller ones need, and by place the input that says which
+    elements count."""
+    needed: dict[str, dict[Place, Guard]] = {}
+    for guards in samples:
+        for place, guard in places_of(guards).items():
+            needed.setdefault(place[0], {}).setdefault(place, guard)
+    if not needed:
         return padded, {}
-    editor = _Guarding(padded)
+    editor = _Guarding(padded, samples)
     nodes: list[Node] = []
     for node in padded.nodes:
-        operands = [*node.inputs]
-        for guard in guards.get(node.name, ()):
+        operands, some = [*node.inputs], needed.get(node.name, {}).values()
+        for guard in some:
             operands += [None] * (guard.operand + 1 - len(operands))
             operands[guard.operand] = editor.guard(node, operands[guard.operand], guard)
-        nodes += [*editor.taken(), replace(node, inputs=tuple(operands))]
+        done = replace(node, inputs=tuple(operands))
+        averaged = [guard for guard in some if guard.fill is Fill.UNCOUNTED]
+        if averaged:
+            done = editor.mean(done, averaged)
+        nodes += [*editor.taken(), done]
     return padded.rebuilt(nodes, inputs=editor.inputs, constants=editor.constants), editor.asked
 
 
 class _Guarding:
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, samples: Sequence[Guards]) -> None:
         self.inputs, self.constants = dict(graph.inputs), dict(graph.constants)
         self.types = dict(graph.types)
+        self.samples = [places_of(guards) for guards in samples]
         self.asked: dict[Place, str] = {}
         self.nodes: list[Node] = []
-        self.counts: dict[tuple[int, int], str] = {}  # extent, how many count -> input
+        self.counts: dict[tuple[int | None, ...], str] = {}  # extent, how many count in each sample -> input
         self.shaped: dict[tuple[str, int], str] = {}  # input, axes behind -> value
+        self.numbers: dict[str, str] = {}  # input -> how many count
         self.places: dict[str, str] = {}  # input -> where each element goes, with the padding in front
         self.made: dict[tuple[str, str, int, Fill], str] = {}
 
@@ -126,12 +141,44 @@ class _Guarding:
             numbers, extent = f"0 to {guard.extent}", f"{guard.extent} i64"
             self.constants[numbers] = np.arange(guard.extent)
             self.constants[extent] = np.array(guard.extent)
-            number = self.emit(node, "cast", (which,), f"{which}, as numbers", dtype=DType.I64)
-            count = self.emit(node, "reduce_sum", (number,), f"{which}, how many", axes=(0,), keepdims=True)
-            further = self.emit(node, "add", (numbers, count), f"{which}, further on")
+            further = self.emit(node, "add", (numbers, self.number(node, which)), f"{which}, further on")
             self.places[which] = self.emit(node, "mod", (further, extent), f"{which}, in front")
         axis = self.types[value].rank + guard.axis
         return self.emit(node, "gather", (value, self.places[which]), self.name(value), axis=axis)
+
+    def number(self, node: Node, which: str) -> str:
+        """How many count, i64 []."""
+        if which not in self.numbers:
+            number = self.emit(node, "cast", (which,), f"{which}, as numbers", dtype=DType.I64)
+            self.numbers[which] = self.emit(
+                node, "reduce_sum", (number,), f"{which}, how many", axes=(0,), keepdims=False
+            )
+        return self.numbers[which]
+
+    def mean(self, node: Node, guards: Sequence[Guard]) -> Node:
+        """The last node of those that compute the mean of what counts. Sums are f32 at least, as kernels hold them."""
+        (value,) = node.inputs
+        assert value is not None
+        kind = self.types[value]
+        wide = kind.dtype if kind.dtype is DType.F64 else DType.F32
+        spatial = tuple(range(2, kind.rank))
+        axes = reduced_axes(node.attrs, kind.rank) if "axes" in node.attrs else spatial  # of a global pool
+        padded = {kind.rank + guard.axis for guard in guards}
+        others = f"{node.name}, others"
+        self.constants[others] = np.array(prod(kind.shape[axis] for axis in axes if axis not in padded))
+        count = others
+        for step, guard in enumerate(guards):
+            factors = count, self.number(node, self.which(node, guard))
+            count = self.emit(node, "mul", factors, f"{node.name}, count {step}")
+        by = self.emit(node, "cast", (count,), f"{node.name}, count", dtype=wide)
+        if kind.dtype is not wide:
+            value = self.emit(node, "cast", (value,), f"{node.name}, wide", dtype=wide)
+        keepdims = node.attrs.get("keepdims", True)
+        total = self.emit(node, "reduce_sum", (value,), f"{node.name}, sum", axes=axes, keepdims=keepdims)
+        if kind.dtype is wide:
+            return replace(node, op="div", inputs=(total, by), attrs={})
+        mean = self.emit(node, "div", (total, by), f"{node.name}, mean")
+        return replace(node, op="cast", inputs=(mean,), attrs={"dtype": kind.dtype})
 
     def name(self, value: str) -> str:
         """For what a guard makes of a value."""
@@ -141,11 +188,13 @@ class _Guarding:
 
     def which(self, node: Node, guard: Guard) -> str:
         """The input that says which elements count."""
-        growing = guard.extent, guard.count
+        place = node.name, guard.operand, guard.axis
+        found = [sample.get(place) for sample in self.samples]
+        growing = guard.extent, *(None if each is None else each.count for each in found)
         if growing not in self.counts:
-            others = sum(extent == guard.extent for extent, _ in self.counts)
+            others = sum(extent == guard.extent for extent, *_ in self.counts)
             self.counts[growing] = f"which of {guard.extent} count" + (f" ({others + 1})" if others else "")
-        name = self.asked[node.name, guard.operand, guard.axis] = self.counts[growing]
+        name = self.asked[place] = self.counts[growing]
         self.inputs[name] = TensorType(DType.BOOL, (guard.extent,))
         return name
 

@@ -25,6 +25,7 @@ from superkernel.core.errors import UnsupportedError
 from superkernel.core.tensor import TensorType
 from superkernel.ops.common import axis_of, get, get_floats, get_ints
 from superkernel.ops.opdef import Attrs, Family, OpDef
+from superkernel.ops.pool import pool_windows
 from superkernel.ops.reduce import reduced_axes
 from superkernel.ops.views import slice_ranges
 from superkernel.padding.guards import Fill, Guard
@@ -217,9 +218,27 @@ _LINE = "takes all elements of a line together"
 
 
 def _line(step: PaddedNode) -> PaddedResult:
-    """topk, norms: along one axis."""
+    """Along one axis, with no value that changes nothing."""
     step.same_attrs()
     return _apart(step, {step.axis(step.input(0).rank)}, _LINE)
+
+
+def _topk(step: PaddedNode) -> PaddedResult:
+    """Of equal values the first is found first: one that does not lie in the padding. No value is behind a NaN where
+    the smallest are asked for."""
+    step.same_attrs()
+    x, axis = step.input(0), step.axis(step.input(0).rank)
+    if not get(step.attrs, "largest", bool):
+        return _line(step)
+    guards = guard(step, 0, axis, Fill.LEAST, _LINE)
+    places = (*x.places[:axis], unmoved(step.outputs[0].shape[axis]), *x.places[axis + 1 :])
+    return PaddedResult([places, places], guards)
+
+
+def _lp_norm(step: PaddedNode) -> PaddedResult:
+    step.same_attrs()
+    x = step.input(0)
+    return PaddedResult([x.places], guard(step, 0, step.axis(x.rank), Fill.ZERO, _LINE))
 
 
 def _softmax(step: PaddedNode) -> PaddedResult:
@@ -236,6 +255,7 @@ _IDENTITIES = {
     **dict.fromkeys(("max", "log_sum_exp"), Fill.LEAST),
     "min": Fill.GREATEST,
     "prod": Fill.ONE,
+    "mean": Fill.UNCOUNTED,
 }
 
 
@@ -260,9 +280,13 @@ def _reduced(step: PaddedNode) -> PaddedResult:
 def _scan(step: PaddedNode) -> PaddedResult:
     x, axis = step.input(0), step.axis(step.input(0).rank)
     step.same_attrs()
-    if get(step.attrs, "reverse", bool) or not x.is_unmoved(axis):
-        return _apart(step, {axis}, "sums from the end of an axis")
-    return PaddedResult([x.places])
+    what = "sums along an axis"
+    guards: tuple[Guard, ...] = ()
+    if get(step.attrs, "reverse", bool):
+        guards = guard(step, 0, axis, Fill.ZERO, what)
+    elif not x.is_unmoved(axis):
+        whole_axes(x, [axis], what)
+    return PaddedResult([x.places], guards)
 
 
 def _tail(step: PaddedNode) -> PaddedResult:
@@ -281,22 +305,39 @@ def _samples(step: PaddedNode) -> PaddedResult:
 
 
 def _convolved(step: PaddedNode) -> PaddedResult:
-    """A convolution reads zeros behind the end of an image anyway."""
+    """A convolution reads zeros behind the end of an image anyway; of a transposed one they add nothing."""
     step.same_attrs()
     _rest_whole(step)
     return _windows(step, 1, Fill.ZERO)
 
 
-def _images(step: PaddedNode) -> PaddedResult:
-    """Pools: each channel of each sample for itself."""
-    step.same_attrs()
-    return _apart_shape(step, 2, "takes neighbours along an axis together")
-
-
 def _largest(step: PaddedNode) -> PaddedResult:
-    """max_pool, which sees nothing behind the end of an image."""
+    """max_pool, which sees nothing behind the end of an image; that of the whole image."""
     step.same_attrs()
     return _windows(step, 2, Fill.LEAST)
+
+
+def _summed(step: PaddedNode) -> PaddedResult:
+    """lp_pool: sums of powers, which are not divided."""
+    step.same_attrs()
+    return _windows(step, 2, Fill.ZERO)
+
+
+def _averaged(step: PaddedNode) -> PaddedResult:
+    """avg_pool: each window is divided by as many elements as in the padded image, where none hangs over its end."""
+    step.same_attrs()
+    x, windows = step.input(0), pool_windows(step.input(0).shape, step.attrs)
+    counts_pads, hangs_over = (get(step.attrs, name, bool) for name in ("count_include_pad", "ceil_mode"))
+    for axis, window in enumerate(windows, start=2):
+        if hangs_over or (window.end > 0 and not counts_pads):
+            whole_axes(x, [axis], "may divide by fewer elements at the end of an axis")
+    found = _windows(step, 2, Fill.ZERO)
+    return replace(found, guards=tuple(each for each in found.guards if windows[each.axis].end > 0))
+
+
+def _mean_of_all(step: PaddedNode) -> PaddedResult:
+    """global_avg_pool"""
+    return _windows(step, 2, Fill.UNCOUNTED)
 
 
 def _windows(step: PaddedNode, free: int, fill: Fill) -> PaddedResult:
@@ -598,11 +639,15 @@ _FAMILIES: Mapping[Family, Rule] = {
     Family.RESHAPE: _reshape,
     Family.REDUCE: _reduced,
     Family.CONV: _samples,
-    Family.POOL: _images,
 }
 _RULES: Mapping[str, Rule] = {
     "conv": _convolved,
+    "conv_transpose": _convolved,
     "max_pool": _largest,
+    "global_max_pool": _largest,
+    "lp_pool": _summed,
+    "avg_pool": _averaged,
+    "global_avg_pool": _mean_of_all,
     "transpose": _transpose,
     "slice": _slice,
     "split": _split,
@@ -616,12 +661,12 @@ _RULES: Mapping[str, Rule] = {
     "trilu": _triangle,
     "one_hot": _one_hot,
     "resize": _resized,
-    "topk": _line,
+    "topk": _topk,
     "cumsum": _scan,
     "softmax": _softmax,
     "log_softmax": _softmax,
     "softmax_integer": _line,
-    "lp_norm": _line,
+    "lp_norm": _lp_norm,
     "layer_norm": _tail,
     "rms_norm": _tail,
     "group_norm": _samples,

@@ -10,7 +10,8 @@ Padding holds zeros. Results do not hang on that: it keeps numbers in range for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any, TypeAlias
@@ -54,12 +55,22 @@ class Bucket:
         self.sizes = sizes
         self._source = source
         self._graph = self._load(sizes)
-        guards = self._proved(self._load(least), least) if least != sizes else {}
-        self.graph, self._asked = guarded(self._graph, guards)
+        samples = [self._proved(self._load(least), least), *self._samples(least)] if least != sizes else []
+        self.graph, self._asked = guarded(self._graph, *samples)
         self._fits: dict[Sizes, Fit] = {}
         self._buffers = {name: _zeros(kind, name) for name, kind in self.graph.inputs.items()}
         self._filled: Sizes = ()  # what the buffers hold
         self._lock = Lock()  # of the buffers
+
+    def _samples(self, least: Sizes) -> Iterator[Guards]:
+        """What is guarded for other sizes than the least: of these some values may be empty, and two dimensions the
+        same. Sizes without a graph or a proof are none: calls of them say so."""
+        most = tuple(max(low, size - 1) for low, size in zip(least, self.sizes, strict=True))
+        chosen = [most, *((*most[:axis], low, *most[axis + 1 :]) for axis, low in enumerate(least))]
+        for sizes in dict.fromkeys(chosen):
+            if sizes not in (least, self.sizes):
+                with suppress(Exception):  # of a foreign function, for sizes that nobody asked for
+                    yield self._proved(self._load(sizes), sizes)
 
     @property
     def is_guarded(self) -> bool:
