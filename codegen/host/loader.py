@@ -176,27 +176,36 @@ def _lay_out(objects: list[_Object]) -> tuple[int, int]:
     return code_bytes, at
 
 
-def _relocate(image: NDArray[np.uint8], base: int, found: _Object, targets: NDArray[np.int64]) -> None:
-    """Fills in what an object's code and constants know of addresses. `targets`: offsets of its symbols."""
-    for section in (section for section in found.sections if section.type == _RELOCATIONS):
-        start = found.place[section.info]
-        if start < 0:
-            continue
-        rows = np.frombuffer(found.data, _RELOCATION, section.size // _RELOCATION.itemsize, section.offset)
-        for kind in sorted(set(rows["kind"].tolist())):
-            field = _FIELDS.get((found.machine, kind))
-            if field is None:
-                raise InternalError("the loader does not know this kind of relocation", found=kind)
-            of_kind = rows[rows["kind"] == kind]
-            place = base + start + of_kind["offset"].astype(np.int64)
-            value = base + targets[of_kind["symbol"]] + of_kind["addend"]
-            if field.value == "distance":
-                value = value - place
-            elif field.value == "pages":
-                value = (value & ~0xFFF) - (place & ~0xFFF)
-            elif field.value == "low":
-                value = value & 0xFFF
-            _insert(image, place - base, value >> field.shift, field)
+def _relocate(image: NDArray[np.uint8], base: int, objects: list[_Object], targets: NDArray[np.int64]) -> None:
+    """Fills in what code and constants know of addresses. `targets`: offsets of the symbols of all objects."""
+    found: list[tuple[Array, int, int]] = []  # rows, where what they fill in begins, the first symbol of their object
+    symbols = 0
+    for of in objects:
+        for section in of.sections:
+            if section.type == _RELOCATIONS and of.place[section.info] >= 0:
+                rows = np.frombuffer(of.data, _RELOCATION, section.size // _RELOCATION.itemsize, section.offset)
+                found.append((rows, int(of.place[section.info]), symbols))
+        symbols += len(of.symbols)
+    if not found:
+        return
+    rows = np.concatenate([part for part, _, _ in found])
+    counts = [len(part) for part, _, _ in found]
+    start, first = (np.repeat([row[n] for row in found], counts) for n in (1, 2))
+    places = base + start + rows["offset"].astype(np.int64)
+    values = base + targets[rows["symbol"] + first] + rows["addend"]
+    for kind in sorted(set(rows["kind"].tolist())):
+        field = _FIELDS.get((objects[0].machine, kind))
+        if field is None:
+            raise InternalError("the loader does not know this kind of relocation", found=kind)
+        of_kind = rows["kind"] == kind
+        place, value = places[of_kind], values[of_kind]
+        if field.value == "distance":
+            value = value - place
+        elif field.value == "pages":
+            value = (value & ~0xFFF) - (place & ~0xFFF)
+        elif field.value == "low":
+            value = value & 0xFFF
+        _insert(image, place - base, value >> field.shift, field)
 
 
 def _insert(image: NDArray[np.uint8], at: NDArray[np.int64], value: NDArray[np.int64], field: _Field) -> None:
@@ -215,6 +224,21 @@ def _insert(image: NDArray[np.uint8], at: NDArray[np.int64], value: NDArray[np.i
     image[lanes] = value.astype("<i8")[:, None].view(np.uint8)[:, : field.nbytes]
 
 
+def _targets(objects: list[_Object], names: dict[str, int]) -> NDArray[np.int64]:
+    """The offsets of the symbols of all objects, one object after the other."""
+    symbols, places = (np.concatenate([getattr(found, name) for found in objects]) for name in ("symbols", "place"))
+    counts, sections = [len(found.symbols) for found in objects], [len(found.place) for found in objects]
+    where = symbols["section"].astype(np.int64)
+    inside = (where > 0) & (where < np.repeat(sections, counts))
+    where += np.repeat(np.cumsum(sections) - sections, counts)
+    targets = np.where(inside, places[np.where(inside, where, 0)] + symbols["value"].astype(np.int64), 0)
+    seen = [name for found in objects for name in found.names]
+    for i in np.flatnonzero(symbols["section"] == 0).tolist():
+        if seen[i]:
+            targets[i] = names[seen[i]]
+    return targets
+
+
 def _link(objects: list[_Object], nbytes: int, base: int, names: dict[str, int]) -> bytes:
     """The image for an address."""
     image = np.zeros(nbytes, np.uint8)
@@ -223,13 +247,7 @@ def _link(objects: list[_Object], nbytes: int, base: int, names: dict[str, int])
             if place >= 0:
                 part = np.frombuffer(found.data, np.uint8, section.size, section.offset)
                 image[place : place + section.size] = part
-    for found in objects:
-        where, shared = found.symbols["section"], np.array([bool(name) for name in found.names], bool)
-        inside = (where > 0) & (where < len(found.place))
-        targets = np.where(inside, found.place[np.where(inside, where, 0)] + found.symbols["value"].astype(np.int64), 0)
-        for i in np.flatnonzero(shared & (where == 0)):
-            targets[i] = names[found.names[i]]
-        _relocate(image, base, found, targets)
+    _relocate(image, base, objects, _targets(objects, names))
     return image.tobytes()
 
 
