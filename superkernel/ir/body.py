@@ -150,7 +150,9 @@ class Body:
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.op, self.attrs, self.operands, self.anchor_inputs, self.anchor_outputs, self.epilogue))
+        """Of what tells nearly all bodies of a graph apart: each is made to be looked up, most of them once."""
+        steps = tuple([instruction.op for instruction in self.epilogue.instructions])
+        return hash((self.op, tuple([operand.type.shape for operand in self.operands]), self.epilogue.shape, steps))
 
     def __hash__(self) -> int:
         return self._hash
