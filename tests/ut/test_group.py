@@ -11,6 +11,7 @@ from interpret import interpret_grouping
 from random_graphs import GraphMaker, LenientFamily, random_graph, random_inputs
 from seeds import seeds
 
+from superkernel.builder import GraphBuilder
 from superkernel.ir.body import Body, PointwiseProgram, Role, View
 from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
@@ -54,6 +55,22 @@ def test_the_property_test_can_fail() -> None:
     broken = Grouping(grouping.subops[:-1], grouping.buffers, grouping.constants, grouping.notes)
     with pytest.raises(AssertionError):
         check_meaning(graph, broken, 1)
+
+
+def unrolled(steps: int) -> Graph:
+    """A row of the input after the other, some through a softmax, scaled by a number of its own."""
+    b = GraphBuilder("unrolled")
+    x = b.input("x", (steps, 8), "f32")
+    for i in range(steps):
+        row = x[i : i + 1]
+        b.output(b.softmax(row) if i % 2 else row * float(i + 2), name=f"y{i}")
+    return b.graph()
+
+
+def test_bodies_that_differ_in_offsets_or_numbers_do_not_share_hashes() -> None:
+    bodies = {sub.body for sub in grouped(unrolled(32)).subops}
+    assert len(bodies) == 32
+    assert len(set(map(hash, bodies))) == 32, "looking one up would compare it with all others"
 
 
 def mlp_block() -> Graph:
