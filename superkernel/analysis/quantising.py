@@ -104,7 +104,7 @@ def quantise(
     method: one of `METHODS`. activations: one of `ACTIVATIONS`. threads: of the comparison's kernels.
 
     Raises InputError (data that are not the model's, no such method), FileFormatError, UnsupportedError (not a model
-    that onnxruntime can quantise), MachineError (onnxruntime is not installed, the file cannot be written)."""
+    that onnxruntime can quantise), MachineError (onnxruntime is not installed, a file cannot be written)."""
     proto = read_model(model)
     samples = _checked(proto, data)
     if method not in METHODS or activations not in ACTIVATIONS:
@@ -127,6 +127,14 @@ def quantise(
                 calibrate_method=getattr(tools.CalibrationMethod, METHODS[method]),
             )
             layers = _layers(tools, prepared, written, samples, Path(folder))
+        except OSError as error:
+            hint = "free space there, or name another folder in TMPDIR"
+            raise MachineError(
+                "the quantiser's temporary files cannot be written",
+                location=f"folder {folder!r}",
+                found=str(error),
+                hint=hint,
+            ) from error
         except Exception as error:  # the quantiser raises whatever its steps meet
             where, found = f"file {str(model)!r}", f"{type(error).__name__}: {error}"[:300]
             raise UnsupportedError("onnxruntime cannot quantise the model", location=where, found=found) from error

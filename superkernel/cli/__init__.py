@@ -175,7 +175,8 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--confirm", type=int, default=5, metavar="N", help=text)
     sub = add("inspect", _inspect, "Show a stage of the compilation, or explain one node.")
     shown = sub.add_mutually_exclusive_group()
-    shown.add_argument("--stage", choices=STAGES, default="summary", help="what to show (default: summary)")
+    text = f"what to show: {' | '.join(STAGES)} (default: summary)"
+    shown.add_argument("--stage", metavar="STAGE", choices=STAGES, default="summary", help=text)
     shown.add_argument("--explain", metavar="NODE", help="kernel choice, grouping, tiling and sync of a node")
     text = "Show what is proved of a model's compiled program, or of a saved kernel's or program's, and its digests."
     cli_analysis.add_verify_arguments(add("verify", _verify, text, optional=True))

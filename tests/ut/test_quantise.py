@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from onnx_models import helper, node, numpy_helper, onnx
 import superkernel
 from superkernel.analysis.quantising import METHODS, quantise, stacked_samples
 from superkernel.cli import main
-from superkernel.core.errors import InputError, UnsupportedError
+from superkernel.core.errors import InputError, MachineError, UnsupportedError
 
 RNG = np.random.default_rng(6)
 
@@ -138,3 +139,15 @@ def test_data_that_are_not_the_models(model: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such quantisation"):
         quantise(model, tmp_path / "q.onnx", images(1), method="guess")
     assert not (tmp_path / "q.onnx").exists()
+
+
+def test_no_room_for_temporary_files(model: Path, tmp_path: Path) -> None:
+    limit, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(MachineError, match="temporary files cannot be written") as caught:
+            quantise(model, tmp_path / "q.onnx", images(1), threads=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    assert "File too large" in str(caught.value) and "TMPDIR" in str(caught.value)
+    assert not list(tmp_path.iterdir())
