@@ -35,7 +35,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -260,8 +260,9 @@ class _Work:
             for _ in pool.map(first, of_file.values()):
                 pass
             send((_KNOWN, self.known))
-            for number, result in zip(left, pool.map(last, left), strict=True):
-                send((number, result))
+            running = {pool.submit(last, number): number for number in left}
+            for done in as_completed(running):
+                send((running[done], done.result()))
 
     def _run_first(
         self,
