@@ -422,12 +422,13 @@ class _Work:
             self._pytest(sorted({name.split("::")[0] for name in wanted}), loop)
 
         code = compile(mutant.tree(), str(mutant.path), "exec", dont_inherit=True)
-        while order:
-            result = self.outcome(partial(body, order, code))
+        wanted = sorted(order, key=order.__getitem__)
+        while wanted:
+            result = self.outcome(partial(body, {*wanted}, code))
             name = result.killed_by
             if name not in order or not self.outcome(partial(body, {name}, None)).killed_by:
                 return result
-            del order[name]
+            del wanted[: wanted.index(name) + 1]  # those ahead have passed
         return before
 
 

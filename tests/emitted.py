@@ -16,12 +16,15 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
+from image_nets import NETS
 from llvmlite import ir
 from numpy.typing import NDArray
 from operator_cases import Case, cases
 from plan_cases import GRAPHS, SMALL_TYPES, TARGETS, planned_graph, problems, small_problems, tilings, without_names
+from random_graphs import random_graph as small_graph
 from random_models import random_graph
 
+from superkernel.codegen.aicore.boot import boot_object
 from superkernel.codegen.aicore.code_choice import CodeOptions
 from superkernel.codegen.aicore.emission import emit_kernel, emitter_of
 from superkernel.codegen.aicore.image import AicoreImageBuilder
@@ -29,6 +32,7 @@ from superkernel.codegen.aicore.memory_map import MemoryMap, map_addresses
 from superkernel.codegen.aicore.program import emit_program, emit_singles
 from superkernel.codegen.aicore.program_spec import CodeLine, ProgramSpec, launch_name, parts_of
 from superkernel.codegen.cache import ObjectCache
+from superkernel.codegen.firmware.boot import firmware_boot_object
 from superkernel.codegen.firmware.image import firmware_texts
 from superkernel.codegen.firmware.memory import FirmwareMap
 from superkernel.codegen.host.emitters import emit_ir
@@ -173,10 +177,12 @@ def _of_role(kernel: str, body: Body, tiling: Any, role: Any, target: Any) -> st
 
 
 def _models(count: int, operators: int) -> Iterator[tuple[str, Graph]]:
-    """The models, random ones, and some instances of every operator as models."""
-    yield from ((name, make()) for name, make in GRAPHS.items())
+    """The models; so many random ones and the networks of images; some instances of every operator as models."""
+    yield from ((name, make()) for name, make in (*GRAPHS.items(), *(NETS.items() if count else ())))
     for seed in range(count):
         yield f"random {seed}", random_graph(random.Random(seed))
+    for seed in range(count // 2):
+        yield f"small {seed}", small_graph(seed)
     for op in op_table() if operators else ():
         found = [case for case in cases(op) if all(x is None or x.size for x in case.inputs)]
         for case in _some(found, operators):
@@ -336,10 +342,13 @@ def aicore_programs(name: str, count: int, operators: int = 0, **options: Any) -
 
 
 def firmware(names: Sequence[str]) -> str:
-    """Each function of the firmware of each target, and where its data lies."""
+    """Of each target the code that starts programs and the firmware, then each function of the firmware, and where its
+    data lies."""
     lines = []
     for name in names:
         places = FirmwareMap(_cpu(name))
+        boots = boot_object(_cpu(name), harts=5, copies=2), firmware_boot_object(places)
+        lines.append(f"{name} boot {' '.join(map(digest, boots))}")
         numbers = {key: getattr(places, key) for key, kind in vars(FirmwareMap).items() if isinstance(kind, property)}
         lines += [f"{name} {key} {value}" for key, value in sorted(numbers.items()) if isinstance(value, int)]
         for part, text in firmware_texts(_cpu(name)).items():
@@ -363,7 +372,7 @@ TEXTS: Mapping[str, Callable[[], str]] = {
     "programs-tiles": partial(host_programs, "tiles", 20, 0, "bf16"),
     "programs-plain": partial(host_programs, "plain", 20),
     "programs-cortex-m55": partial(microcontroller_programs, "cortex-m55", 20),
-    "programs-mini": partial(aicore_programs, "mini", 15, 1, weight_prefetch="max"),
+    "programs-mini": partial(aicore_programs, "mini", 12, 1, weight_prefetch="max"),
     "programs-a3": partial(aicore_programs, "a3", 0, early_start=False, sync="type-range"),
     "firmware": partial(firmware, ("mini", "a3")),
 }

@@ -11,6 +11,7 @@ from typing import Any
 
 import models
 import models_aicore
+from plan_graphs import formulas, scopes
 
 from superkernel.api import resolved
 from superkernel.backends import backend_of
@@ -96,6 +97,7 @@ PROBLEMS = (
     "attention({t}[1,16,2048,64], {t}[1,16,2048,64], {t}[1,16,2048,64])",
     "rope({t}[1,16,33,64], {t}[33,32], {t}[33,32])",
     "lrn({t}[1,64,27,27]; size=5)",
+    "reduce_max({t}[1024,700]; axes=(0,1))",
 )
 """Operators by the registry's text, `{t}` a type of elements, `{l}` a layout of images."""
 QUANTISED = (
@@ -106,7 +108,15 @@ QUANTISED = (
     "conv_integer(u8[1,72,28,28], const i8[72,1,3,3]; groups=72, pads=(1,1,1,1), layout=channels_last)",
     "block_matmul(f32[1,2048], const u8[2048,1024], const f16[2048,64]; bits=4, block=32, zero=8)",
     "block_matmul(f32[96,1024], const u8[512,512], const f16[512,32]; bits=4, block=32, zero=8)",
+    "block_matmul(f32[5,96], const u8[37,48], const f16[37,3], const f16[37,3]; bits=4, block=32, zero=7, x_bits=8)",
+    "block_matmul(f32[1,96], const i8[37,96], const f32[37,6]; bits=8, block=16, x_bits=8)",
+    "block_matmul(f32[40,64], const u8[21,64], const bf16[21,2], const bf16[21,2]; bits=8, block=32)",
+    "matmul_integer(i8[2,3,20], u8[2,20,37], i8[], u8[2,1,37])",
+    "matmul_integer(u8[7,36], const u8[36,21], u8[], u8[21])",
 )
+"""Some on every target."""
+LARGE = ("matmul(f16[3072,3072], const f16[3072,3072])", "matmul(f16[4608,3072], f16[3072,4608])")
+"""On an accelerator only, whose sums are cut there."""
 SMALL = (
     "matmul({t}[3,5], const {t}[5,37])",
     "matmul({t}[2,7,33], {t}[2,33,21])",
@@ -122,6 +132,9 @@ SMALL = (
     "max_pool({t}[1,19,8,9]; kernel=(3,2), strides=(2,2), pads=(1,0,1,1), layout=channels_last)",
     "max_pool({t}[1,3,8,8]; kernel=(2,2), dilations=(2,1))",
     "avg_pool({t}[1,3,8,8]; kernel=(3,2), strides=(1,2), pads=(1,0,1,0))",
+    "max_pool({t}[1,3,4,6,7]; kernel=(2,3,2), strides=(1,2,1), pads=(1,0,0,1,0,0), layout=channels_last)",
+    "avg_pool({t}[1,20,5,6,6]; kernel=(2,2,3), pads=(1,0,1,0,1,0), layout=channels_last)",
+    "lp_pool({t}[1,5,6,7]; kernel=(2,3), p=3)",
     "softmax({t}[3,37]; axis=-1)",
     "softmax({t}[4,7,5]; axis=1)",
     "layer_norm({t}[4,37], {t}[37], {t}[37]; axis=-1)",
@@ -131,17 +144,34 @@ SMALL = (
     "argmax({t}[4,7,5]; axis=1)",
     "topk({t}[3,20]; k=4)",
     "cumsum({t}[4,37]; axis=1, exclusive=true, reverse=true)",
+    "cast({t}[3,35]; dtype=i8)",
+    "cast({t}[3,35]; dtype=f16)",
+    "cast({t}[3,35]; dtype=i64)",
+    "pow({t}[3,35], {t}[3,1])",
+    "mod({t}[5], {t}[3,5])",
+    "where(bool[3,1], {t}[3,5], {t}[5])",
+    "resize({t}[1,2,4,5]; sizes=(1,2,7,8), mode=linear)",
     "add({t}[3,1,5], {t}[4,1])",
     "tanh({t}[3,35])",
     "gather({t}[4,5], i64[3]; axis=1)",
     "gather_elements({t}[4,5], i64[2,5]; axis=0)",
     "scatter_elements({t}[4,5], i64[2,5], {t}[2,5]; axis=0)",
     "concat({t}[2,3], {t}[2,5]; axis=1)",
+    "concat({t}[2,3], {t}[2,3], {t}[2,3], {t}[2,3], {t}[2,3], {t}[2,3], {t}[2,3], {t}[2,3], {t}[2,3]; axis=1)",
     "pad({t}[2,3]; pads=(1,0,0,2))",
+    "pad({t}[4,5]; pads=(2,3,1,2), mode=reflect)",
+    "pad({t}[2,3]; pads=(1,0,-1,2), mode=edge)",
     "tile({t}[2,3]; repeats=(2,3))",
     "kv_update({t}[1,2,8,4], {t}[1,2,3,4], i64[])",
     "attention({t}[1,4,3,16], {t}[1,2,9,16], {t}[1,2,9,16]; causal=true)",
+    "attention({t}[1,4,3,16], {t}[1,2,9,16], {t}[1,2,9,16], {t}[1,1,3,9], i32[1]; softcap=20.0)",
+    "attention({t}[1,2,5,16], {t}[1,2,9,16], {t}[1,2,9,16], bool[5,9])",
+    "attention({t}[2,2,5,16], {t}[2,2,40,16], {t}[2,2,40,16], {t}[40])",
+    "attention({t}[1,2,5,16], {t}[1,2,9,16], {t}[1,2,9,16], bool[5,1]; causal=true)",
     "rope({t}[1,2,3,8], {t}[3,4], {t}[3,4])",
+    "rope({t}[2,2,3,8], {t}[9,2], {t}[9,2], i64[2,3]; interleaved=true, rotary_dim=4)",
+    "rope({t}[2,2,3,8], {t}[9,4], {t}[9,4], i64[2])",
+    "rope({t}[2,2,1,8], {t}[9,4], {t}[9,4], i64[2])",
     "lrn({t}[1,5,3,4]; size=3)",
     "grouped_matmul({t}[6,5], const {t}[3,5,7], i64[3], i32[24]; cut=(2,1,1))",
     "tile_groups(i64[3]; rows=6, tile=2)",
@@ -158,6 +188,8 @@ GRAPHS: Mapping[str, Callable[[], Graph]] = {
     "branches": models_aicore.branching,
     "inception": models_aicore.inception,
     "fork and join": models_aicore.fork_and_join,
+    "formulas": formulas,
+    "scopes": scopes,
 }
 THREADS = 4  # on a CPU
 
@@ -170,6 +202,7 @@ def problems(target: str) -> Iterator[tuple[str, Policy]]:
 
 def _problems(target: str) -> Iterator[tuple[str, Policy]]:
     if target == "a3":
+        yield from ((text, Policy()) for text in LARGE)
         for text in PROBLEMS:
             for dtype in ("f16", "f32") if "pool" in text or "softmax" in text else ("f16",):
                 yield text.format(t=dtype, l=", layout=channels_last"), Policy()

@@ -19,17 +19,22 @@ from pathlib import Path
 from typing import Any
 
 import emitted
+from image_nets import NETS
 from plan_cases import GRAPHS, TARGETS, planned_graph, problems, small_problems, tilings, without_names
+from random_graphs import random_graph as small_graph
 from random_models import random_graph
 
 from superkernel.backends.aicore.compiled import AicorePlanned
 from superkernel.core.dtypes import DType
+from superkernel.core.options import Options
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 
 FOLDER = Path(__file__).with_name("plans")
 CANDIDATES_ON = ("avx512", "tiles", "plain", "cortex-m55", "a3")
 MODELS_ON = ("avx512", "mini")
-RANDOM = 100  # models
+RANDOM_ON = {"avx512": 100, "tiles": 50, "plain": 50, "mini": 100, "a3": 25}
+"""On which targets how many random models are planned."""
+RANDOM_SMALL = 40  # graphs with more views, states and odd outputs
 SMALL_ON = {
     "avx512": (DType.F32, DType.F16),
     "plain": (DType.F32, DType.I32),
@@ -69,22 +74,25 @@ def planned(name: str) -> str:
 
 
 def random_plans(name: str) -> str:
-    """Of random models the tilings, and digests of tasks and of the plan."""
+    """Of random models and small networks of images the tilings, and digests of tasks and of the plan."""
     lines = []
-    for seed in range(RANDOM):
-        made = planned_graph(random_graph(random.Random(seed)), name)
+    graphs = [(f"random {seed}", random_graph(random.Random(seed)), True) for seed in range(RANDOM_ON[name])]
+    graphs += [(f"small {seed}", small_graph(seed), seed % 4 != 3) for seed in range(RANDOM_SMALL)]
+    graphs += [(f"network {net}", make(), True) for net, make in NETS.items()]
+    for model, graph, fused in graphs:
+        made = planned_graph(graph, name, Options(fuse=fused))
         subops, tasks = [], []
         for line in str(made.schedule).splitlines():
             (subops if line.startswith("# subop") else tasks).append(without_names(line))
         digests = (hashlib.sha256(text.encode()).hexdigest()[:12] for text in ("\n".join(tasks), str(made.plan)))
-        lines += [f"random {seed} {' '.join(digests)}", *subops]
+        lines += [f"{model} {' '.join(digests)}", *subops]
     return "\n".join(lines) + "\n"
 
 
 TEXTS: Mapping[str, Callable[[], str]] = {
     **{f"candidates-{name}": partial(candidates, name) for name in CANDIDATES_ON},
     **{f"models-{name}": partial(planned, name) for name in MODELS_ON},
-    **{f"random-{name}": partial(random_plans, name) for name in MODELS_ON},
+    **{f"random-{name}": partial(random_plans, name) for name in RANDOM_ON},
     **emitted.TEXTS,
 }
 

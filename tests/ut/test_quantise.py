@@ -149,5 +149,6 @@ def test_no_room_for_temporary_files(model: Path, tmp_path: Path) -> None:
             quantise(model, tmp_path / "q.onnx", images(1), threads=1)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-    assert "File too large" in str(caught.value) and "TMPDIR" in str(caught.value)
+    assert "File too large" in str(caught.value)
+    assert "TMPDIR" in str(caught.value)
     assert not list(tmp_path.iterdir())
