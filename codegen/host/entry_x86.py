@@ -15,6 +15,7 @@ the function's end.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from superkernel.codegen.host import abi
 from superkernel.codegen.host.entry import prefetch_lines, wait_runs
@@ -39,7 +40,7 @@ from superkernel.codegen.host.x86_code import (
     RDX,
     RSI,
     RSP,
-    Form,
+    Written,
     X86Code,
     fits,
 )
@@ -124,7 +125,7 @@ def _add_offset(code: X86Code, to: int, offset: int) -> None:
 
 def _tasks(code: X86Code, tasks: Sequence[TaskSpec]) -> None:
     """A function for each task. Those whose operands hang on the same base pointers differ in numbers."""
-    known: dict[tuple[tuple[BasePointer, bool], ...], Form] = {}  # of the first of each kind
+    known: dict[tuple[tuple[BasePointer, bool], ...], _Places] = {}  # the first of each kind
     operands: dict[int, tuple[tuple[tuple[BasePointer, bool], ...], list[int]] | None] = {}  # tasks share them
     for index, task in enumerate(tasks):
         name = f"task_{index}"
@@ -135,12 +136,13 @@ def _tasks(code: X86Code, tasks: Sequence[TaskSpec]) -> None:
             _task(code, name, task)
             continue
         kind, numbers = small
-        form = known.get(kind)
-        if form is None:
-            known[kind] = code.form(_task(code, name, task))
+        of = known.get(kind)
+        if of is None:
+            places = _task(code, name, task)
+            known[kind] = _Places(code.written, places)
             continue
-        assert task.symbol is not None
-        code.repeat(name, form, (*numbers, task.core, task.begin, task.end), task.symbol)
+        own = dict(zip(of.places, (*numbers, task.core, task.begin, task.end), strict=True))
+        code.repeat(name, of.written, own, task.symbol)
 
 
 def _numbers(task: TaskSpec) -> tuple[tuple[tuple[BasePointer, bool], ...], list[int]] | None:
@@ -157,6 +159,13 @@ def _numbers(task: TaskSpec) -> tuple[tuple[tuple[BasePointer, bool], ...], list
         if not through_table or place.offset:
             numbers.append(place.offset)
     return tuple(kind), numbers
+
+
+class _Places(NamedTuple):
+    """A task that was written, and where its code has the numbers of its operands, of its core and of its units."""
+
+    written: Written
+    places: Sequence[int]
 
 
 def _task(code: X86Code, name: str, task: TaskSpec) -> list[int]:

@@ -58,16 +58,6 @@ class Written(NamedTuple):
     calls: Sequence[tuple[int, str]]
 
 
-class Form(NamedTuple):
-    """A function but for some numbers: what it is packed from, `order` of which the numbers are as they come in its
-    bytes, and where it calls outside, from its begin on."""
-
-    layout: struct.Struct
-    parts: list[bytes | int]
-    order: Sequence[int]
-    calls: Sequence[int]
-
-
 class Here(NamedTuple):
     """A place in code: what there is ahead of it."""
 
@@ -113,27 +103,16 @@ class X86Code:
         """Where a label is, in bytes from the section's begin."""
         return self._labels[name]
 
-    def form(self, places: Sequence[int]) -> Form:
-        """The function that was written last, to be repeated with other 32-bit numbers in places of it. It has no
-        labels inside."""
-        written, parts, form, at = self.written, list[bytes | int](), "<", self.written.start
-        order = sorted(range(len(places)), key=places.__getitem__)
-        for place in [*(places[n] for n in order), written.stop]:
-            parts += [bytes(self.data[at:place]), 0]
-            form += f"{place - at}si"
-            at = place + _I32.size
-        calls = [place - written.start for place, _ in written.calls]
-        return Form(struct.Struct(form.removesuffix("i")), parts[:-1], order, calls)
-
-    def repeat(self, name: str, form: Form, numbers: Sequence[int], callee: str) -> None:
-        """A function of a form, with the numbers of its places, and with what it calls outside."""
+    def repeat(self, name: str, of: Written, numbers: Mapping[int, int], callee: str | None = None) -> None:
+        """A function as one that was written before, but for some 32-bit numbers, by their places there, and for what
+        it calls outside. That one has no labels inside."""
         self.begin(name)
-        start = len(self.data)
-        parts = form.parts.copy()
-        parts[1::2] = [numbers[n] for n in form.order]
-        self.data += form.layout.pack(*parts)
-        self._calls += [(start + place, callee) for place in form.calls]
-        self.functions.append((name, False, start, form.layout.size))
+        shift = len(self.data) - of.start
+        self.data += self.data[of.start : of.stop]
+        for place, number in numbers.items():
+            _I32.pack_into(self.data, place + shift, number)
+        self._calls += [(place + shift, callee or symbol) for place, symbol in of.calls]
+        self.functions.append((name, False, of.start + shift, of.stop - of.start))
 
     def here(self) -> Here:
         """The present place, where a part that is copied begins or ends."""

@@ -150,13 +150,7 @@ class Body:
 
     @cached_property
     def _hash(self) -> int:
-        """Of what tells nearly all bodies of a graph apart, those of unrolled loops by their offsets: each is made
-        to be looked up, most of them once."""
-        program = self.epilogue
-        shapes = tuple([operand.type.shape for operand in self.operands])
-        steps = tuple([(instruction.op, instruction.attrs) for instruction in program.instructions])
-        offsets = tuple([i.offset for i in program.inputs] + [o.offset for o in program.outputs])
-        return hash((self.op, self.attrs, shapes, self.anchor_inputs, program.shape, steps, offsets))
+        return hash((self.op, self.attrs, self.operands, self.anchor_inputs, self.anchor_outputs, self.epilogue))
 
     def __hash__(self) -> int:
         return self._hash
