@@ -67,6 +67,7 @@ CHECKERS: dict[str, tuple[str, ...]] = {
     "sync/explore.py": ("test_sync_explore",),
     "sync/aicore/explore.py": ("test_aicore_explore",),
     "scheduler/memory_check.py": ("test_memory_check",),
+    "superkernel/padding/proof.py": ("test_padding",),
 }
 """The tests beside each checker, in tests/ut."""
 REST_SCORE = 0.85
@@ -126,7 +127,8 @@ class Mutant:
     def module(self) -> str:
         """Its name where it is imported."""
         name = self.file.removesuffix(".py").replace("/", ".")
-        return f"superkernel.{name}" if (self.root / "superkernel").is_dir() else name
+        is_outside = (self.root / "superkernel").is_dir() and not name.startswith("superkernel.")
+        return f"superkernel.{name}" if is_outside else name
 
     def tree(self) -> ast.Module:
         """The file's code with the change."""

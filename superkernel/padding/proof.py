@@ -59,7 +59,7 @@ class _Proof:
 
     def guards(self) -> Guards:
         for name, kind in self.graph.inputs.items():
-            self.begin(name, kind, self.padded.inputs.get(name))
+            self.begin(name, kind, self.padded.inputs[name])
         for name in self.graph.states:
             self.begin_state(name)
         for node, other in zip(self.graph.nodes, self.padded.nodes, strict=True):
@@ -70,7 +70,7 @@ class _Proof:
         raise_all(UnsupportedError, list(dict.fromkeys(each for each in wrong if each is not None)))
         return self.found
 
-    def begin(self, name: str, kind: TensorType, padded: TensorType | None) -> None:
+    def begin(self, name: str, kind: TensorType, padded: TensorType) -> None:
         pair = _behind(kind, padded)
         if pair is None:
             what = "an input that cannot be padded behind its end"
@@ -79,8 +79,8 @@ class _Proof:
             self.known[name] = pair
 
     def begin_state(self, name: str) -> None:
-        kind, padded = self.graph.types[name], self.padded.types.get(name)
-        if name in self.padded.states and kind == padded:
+        kind, padded = self.graph.types[name], self.padded.types[name]
+        if kind == padded:
             self.known[name] = PaddedValue(kind.shape, kind.shape, tuple(map(unmoved, kind.shape)))
         else:
             what = "a state whose type depends on the sizes"
@@ -136,7 +136,7 @@ class _Proof:
     def checked(self, name: str, padded: str, *, whole: bool = False) -> Violation | None:
         """What is wrong with a result or, `whole`, with a state's next contents."""
         found = self.operand(name, padded, f"output {name!r}")
-        if isinstance(found, Violation) or found is None:
+        if not isinstance(found, PaddedValue):
             return found
         if whole and not found.all_whole:
             return Violation("a state takes up what may be padding", f"value {name!r}")
@@ -145,9 +145,9 @@ class _Proof:
         return None
 
 
-def _behind(kind: TensorType, padded: TensorType | None) -> PaddedValue | None:
+def _behind(kind: TensorType, padded: TensorType) -> PaddedValue | None:
     """Of a tensor that is padded behind the end of each axis; None where it is not."""
-    if padded is None or (kind.dtype, kind.rank) != (padded.dtype, padded.rank):
+    if (kind.dtype, kind.rank) != (padded.dtype, padded.rank):
         return None
     if any(a > b for a, b in zip(kind.shape, padded.shape, strict=True)):
         return None

@@ -116,6 +116,7 @@ def test_checkers_and_the_tests_beside_them_are_there(file: str) -> None:
 def test_all_checkers_are_looked_at() -> None:
     paths = [*(mutants.ROOT / "sync").rglob("verify*.py"), *(mutants.ROOT / "sync").rglob("explore.py")]
     paths += (mutants.ROOT / "scheduler").rglob("*_check.py")
+    paths += (mutants.ROOT / "superkernel" / "padding").glob("proof.py")
     assert {path.relative_to(mutants.ROOT).as_posix() for path in paths} <= set(mutants.CHECKERS)
 
 

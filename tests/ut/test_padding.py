@@ -193,6 +193,22 @@ LEAKS: dict[str, tuple[Write, str]] = {
         lambda b, x, n: b.layer_norm(x, None if n == 5 else b.constant(ROW), b.constant(ROW)),
         "an operand is there for some sizes only",
     ),
+    "no scale for others": (
+        lambda b, x, n: b.layer_norm(x, b.constant(ROW) if n == 5 else None, b.constant(ROW)),
+        "an operand is there for some sizes only",
+    ),
+    "a constant for some sizes": (
+        lambda b, x, n: (y := b.reduce_max(x, axes=(2,)), x + (b.constant(ROW) if n == 5 else y))[1],
+        "(add): it reads another value for other sizes",
+    ),
+    "a constant for others": (
+        lambda b, x, n: (y := b.reduce_max(x, axes=(2,)), x + (y if n == 5 else b.constant(ROW)))[1],
+        "(add): it reads another value for other sizes",
+    ),
+    "a constant of fewer axes": (
+        lambda b, x, n: x + b.constant(TABLE[:1] if n == 5 else TABLE[0]),
+        "a constant that changes with the sizes",
+    ),
     "another type": (lambda b, x, n: b.cast(x, "f16" if n == 5 else "bf16"), "(cast): the type of its results"),
     "broadcast once": (lambda b, x, n: x + b.constant(TABLE[: 1 if n == 5 else n]), "for some sizes only"),
 }
@@ -294,6 +310,17 @@ def test_inputs_that_cannot_be_padded() -> None:
         proved(graphs[1], graphs[2])
 
 
+@pytest.mark.parametrize(("shape", "kind"), [((2, 5), "f16"), ((2, 5, 1), "f32"), ((5,), "f32")])
+def test_inputs_of_another_type(shape: tuple[int, ...], kind: str) -> None:
+    graphs = []
+    for each in (((2, 5), "f32"), (shape, kind)):
+        b = sk.GraphBuilder()
+        b.output(b.cast(b.reduce_max(b.input("x", *each), keepdims=False), "f32"))
+        graphs.append(load_graph(b))
+    with pytest.raises(UnsupportedError, match="input 'x': an input that cannot be padded behind its end"):
+        proved(*graphs)
+
+
 def test_nothing_is_nothing_whatever_it_is_computed_from() -> None:
     def emptied(b: sk.GraphBuilder, x: Any, n: int) -> Any:
         return b.slice(b.layer_norm(x, axis=1), (0,), (0,))
@@ -319,6 +346,23 @@ def test_states() -> None:
         with pytest.raises(UnsupportedError) as caught:
             proved(small, large)
         assert said in str(caught.value)
+
+
+def test_a_state_of_another_type_that_takes_up_padding() -> None:
+    """Nothing else reads the state."""
+    graphs = []
+    for n in (5, 8):
+        b = sk.GraphBuilder()
+        x = b.input("x", (n, 8))
+        b.update(b.state("s", np.zeros((n, 8), np.float32)), b.relu(x))
+        b.output(x)
+        graphs.append(load_graph(b))
+    with pytest.raises(UnsupportedError, match="a state takes up what may be padding"):
+        proved(*graphs)
+
+
+def test_what_needs_no_guard_has_none() -> None:
+    assert proved(written(PROVED["pointwise"], 5), written(PROVED["pointwise"], 8)) == {}
 
 
 class Drawn:
