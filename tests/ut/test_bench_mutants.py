@@ -289,7 +289,7 @@ import checker
 
 @pytest.mark.parametrize("n", range(30))
 def test_slow(n):
-    end = time.process_time() + 0.2
+    end = time.process_time() + 0.1
     while time.process_time() < end:
         checker.is_few(0)
 
@@ -310,26 +310,26 @@ def test_a_file_of_slow_tests_has_its_share(tmp_path: Path) -> None:
     def tests(few: mutant_runs.Few) -> dict[str, int]:
         return {m.now: r.tests for m, r in ran(tmp_path, made, budget_s=60, few=few)}
 
-    slow = tests(mutant_runs.Few(30, 1.0))
+    slow = tests(mutant_runs.Few(30, 0.5))
     assert slow["while number <= limit:"] == 1
     assert 1 <= slow["return number < LIMIT or number <= 0"] <= 6
     assert tests(mutant_runs.Few(2, 60)) == {"while number <= limit:": 1, "return number < LIMIT or number <= 0": 2}
-    whole = tests(mutant_runs.Few(2, 0.5, whole=("test_slow.py",)))
+    whole = tests(mutant_runs.Few(2, 0.25, whole=("test_slow.py",)))
     assert whole == {"while number <= limit:": 1, "return number < LIMIT or number <= 0": 30}
-    more = tests(mutant_runs.Few(2, 60, quick_s=1.0))
+    more = tests(mutant_runs.Few(2, 60, quick_s=0.5))
     assert 3 <= more["return number < LIMIT or number <= 0"] <= 8
 
 
 def test_a_file_that_is_run_whole_has_its_turn_where_others_take_all_the_time(tmp_path: Path) -> None:
     (tmp_path / "checker.py").write_text(CHECKER)
     (tmp_path / "test_slow.py").write_text(SLOW)
-    (tmp_path / "test_whole.py").write_text(SLOW.replace("0.2", "0.3").replace("30", "10"))
+    (tmp_path / "test_whole.py").write_text(SLOW.replace("0.1", "0.15").replace("30", "10"))
     (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\nmarkers = serial\n")
     changed = "return number < LIMIT or number <= 0"
     made = {m: ["test_slow.py", "test_whole.py"] for m in mutants.mutants(tmp_path, "checker.py") if m.now == changed}
 
     def count(**few: Any) -> int:
-        ((_, result),) = ran(tmp_path, made, budget_s=0.5, few=mutant_runs.Few(9, 60, **few))
+        ((_, result),) = ran(tmp_path, made, budget_s=0.25, few=mutant_runs.Few(9, 60, **few))
         return result.tests
 
     assert count() < 5
