@@ -30,7 +30,7 @@ from superkernel.scheduler.families.aicore.base import AicoreKernelType, AicoreT
 from superkernel.scheduler.families.aicore.conv import cube_tilings
 from superkernel.scheduler.families.aicore.conv_fix import FixForm
 from superkernel.scheduler.families.aicore.conv_form import CubeConv, ImageLoad, cube_conv
-from superkernel.scheduler.families.aicore.conv_tiling import ConvTiling, conv_fix
+from superkernel.scheduler.families.aicore.conv_tiling import ConvTiling, conv_fix, window
 from superkernel.target.aicore import AicoreTarget, load_target
 from superkernel.target.engines import Engine
 from superkernel.transforms.precision import lower_precision
@@ -343,3 +343,10 @@ def test_refusals() -> None:
     far = conv_case((1, 2, 300, 4), (2, 2, 2, 1), {"dilations": (256, 1)})
     with pytest.raises(UnsupportedError, match="dilations"):
         family_of("aicore.conv").tilings("aicore.conv", far.body, MINI)
+
+
+def test_a_block_of_outputs_wants_a_row_at_least() -> None:
+    conv = cube_conv(conv_case((1, 16, 9, 9), (16, 16, 2, 2), {"pads": (4, 4, 4, 4)}).body)
+    assert window(conv, 0, (0, 1)) == (0, 1)  # sees padding alone
+    assert window(conv, 0, (13, 15)) == (8, 9)
+    assert window(conv, 0, (2, 6)) == (0, 3)

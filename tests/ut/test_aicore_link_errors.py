@@ -175,3 +175,14 @@ def test_broken_objects_are_refused() -> None:
             link([bytes(data)], layout(shared=(), entry="sk_main"))
         except (LinkError, MachineError):
             continue
+
+
+def test_a_symbol_table_that_is_longer_than_the_object() -> None:
+    data = bytearray(write_object([ObjectSection(".text.f", bytes(4), "r-x", 4, [])], [], flags=5))
+    headers, count = int.from_bytes(data[0x28:0x30], "little"), int.from_bytes(data[0x3C:0x3E], "little")
+    rows = range(headers, headers + 64 * count, 64)
+    (table,) = (at for at in rows if data[at + 4] == 2)
+    whole = (len(data) - 24) // 24 * 24
+    struct.pack_into("<QQ", data, table + 24, len(data) - whole + 1, whole)
+    found = violations(LinkError, [bytes(data)], LinkLayout(code_address=CODE))
+    assert any("a table of impossible size" in text and f"{whole} bytes" in text for text in found)

@@ -22,6 +22,7 @@ from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
 from superkernel.scheduler.grouping import Grouping
 from superkernel.scheduler.hostcall import HostCallTiling
+from superkernel.scheduler.layout import graph_flops
 from superkernel.scheduler.place import place
 from superkernel.scheduler.storage import IMAGE_OPS, StoragePolicy, channels_inside
 from superkernel.scheduler.tiling import KernelFamily
@@ -210,3 +211,10 @@ def test_graphs_without_images_are_grouped_as_ever(fuse: bool) -> None:
             continue
         rows = host_group(graph, family, fuse=fuse)
         assert str(grouped(graph, fuse=fuse)) == str(rows)
+
+
+def test_multiply_adds_of_a_convolution() -> None:
+    net = Net()
+    graph = net.graph(net.conv(net.input("x", 2, 3, 8, 10), 3, 5, 3, stride=2, relu=False))
+    (node,) = (node for node in graph.nodes if node.op == "conv")
+    assert graph_flops(graph)(node) == (2 * 5 * 4 * 5) * (3 * 3 * 3)
