@@ -215,15 +215,19 @@ class ImageBuilder:
 
         sources = {key: KernelSource.of(key, *keys[key], self.cpu) for key in sorted(keys, key=lambda k: k.symbol)}
         names = {key: (named(key), named(source)) for key, source in sources.items()}
-        parts = {shared: sources[key] for key, (_, shared) in names.items()}
-        compiled = {name: self.cache.get(name) for name in parts}
+        objects = {own: self.cache.get(own) for own, _ in names.values()}  # a saved kernel has these
+        parts: dict[str, KernelSource] = {}
+        for key, (own, shared) in names.items():
+            if self.keep_ir or objects[own] is None:
+                parts.setdefault(shared, sources[key])
+        compiled = {name: objects[name] if name in objects else self.cache.get(name) for name in parts}
         if self.keep_ir or None in compiled.values():
             self._compile_kernels(parts, compiled)
-        return {
-            own: sources[key].own_object(data, key.symbol)
-            for key, (own, shared) in names.items()
-            if (data := compiled[shared]) is not None
-        }
+        for key, (own, shared) in names.items():
+            data = compiled.get(shared)
+            if data is not None:
+                objects[own] = sources[key].own_object(data, key.symbol)
+        return {key: data for key, data in objects.items() if data is not None}
 
     def _compile_entries(self, key: str, spec: EntrySpec, objects: dict[str, bytes | None]) -> None:
         """The object of the entries, or that of their waits. `ir_texts` has both in LLVM's words."""
