@@ -20,7 +20,17 @@ from image_nets import NETS
 from llvmlite import ir
 from numpy.typing import NDArray
 from operator_cases import Case, cases
-from plan_cases import GRAPHS, SMALL_TYPES, TARGETS, planned_graph, problems, small_problems, tilings, without_names
+from plan_cases import (
+    ACCELERATORS,
+    GRAPHS,
+    SMALL_TYPES,
+    TARGETS,
+    planned_graph,
+    problems,
+    small_problems,
+    tilings,
+    without_names,
+)
 from random_graphs import random_graph as small_graph
 from random_models import random_graph
 
@@ -62,11 +72,13 @@ PACKED_MAX = 1 << 16  # elements of a constant
 CALLED = re.compile(r"(?:^|= )(?:tail )?call ")
 DIGESTS = re.compile(r"_[0-9a-f]{16,20}\b")
 WITH_WEIGHTS = ("matmul", "gemm", "conv", "conv_integer", "conv_transpose", "matmul_integer", "block_matmul")
+KERNELS_ON = ("avx512", "tiles", "plain", "neon", "cortex-m55", "a3", "scarce")
 SMALL_ON: Mapping[str, tuple[DType, ...]] = {
     "avx512": SMALL_TYPES,
     "plain": (DType.F32, DType.I8),
     "neon": SMALL_TYPES[:1],
     "a3": (DType.F16, DType.F32, DType.I32),
+    "scarce": (DType.F16,),
 }
 
 
@@ -150,7 +162,7 @@ def kernels(name: str) -> str:
     and digest, then digests of packed constants and of what ranges touch; of an accelerator's, each role's."""
     target: Any = TARGETS[name]()
     lines = []
-    for text, policy in (*problems(name), *small_problems(SMALL_ON.get(name, ()), images_last=name == "a3")):
+    for text, policy in (*problems(name), *small_problems(SMALL_ON.get(name, ()), images_last=name in ACCELERATORS)):
         lines.append(f"{text} {policy.precision}")
         found: dict[str, list[str]] = {}
         for kernel, body, tiling in _by_kernel(text, policy, target):
@@ -366,7 +378,10 @@ def _cpu(name: str) -> Any:
 
 
 TEXTS: Mapping[str, Callable[[], str]] = {
-    **{f"kernels-{name}": partial(kernels, name) for name in ("avx512", "tiles", "plain", "neon", "cortex-m55", "a3")},
+    **{
+        f"kernels-{name}": partial(kernels, name)
+        for name in ("avx512", "tiles", "plain", "neon", "cortex-m55", "a3", "scarce")
+    },
     "programs-avx512": partial(host_programs, "avx512", 50, 3),
     "programs-avx2": partial(host_programs, "avx2", 0, 0, "int8"),
     "programs-tiles": partial(host_programs, "tiles", 20, 0, "bf16"),

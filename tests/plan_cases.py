@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from superkernel.compilation.compiled import Job
 from superkernel.compilation.planning import plan_graph
 from superkernel.compilation.stages import Stages
 from superkernel.core.dtypes import DType
+from superkernel.core.errors import UnsupportedError
 from superkernel.core.options import Options
 from superkernel.ir.body import Body
 from superkernel.ir.graph import Graph
@@ -50,7 +52,18 @@ TARGETS: Mapping[str, Callable[[], Target]] = {
     "cortex-m55": lambda: resolved("cortex-m55"),
     "a3": lambda: resolved("a3"),
     "mini": lambda: resolved("mini"),
+    "scarce": lambda: resolved("mini").replaced(SCARCE),
 }
+ACCELERATORS = ("a3", "mini", "scarce")
+SCARCE = {
+    "memory.l1_bytes": 24 << 10,
+    "memory.l0a_bytes": 4 << 10,
+    "memory.l0b_bytes": 6 << 10,
+    "memory.l0c_bytes": 8 << 10,
+    "memory.ub_bytes": 6 << 10,
+    "device.vector_cores_per_group": 1,
+}
+"""An accelerator on which hardly anything fits in one piece."""
 
 PROBLEMS = (
     "matmul({t}[4,12,96,384], const {t}[384,1536])",
@@ -177,6 +190,31 @@ SMALL = (
     "tile_groups(i64[3]; rows=6, tile=2)",
 )
 """Operators with sizes that fit nothing, `{t}` each element type that they take."""
+LIMITED = (
+    "matmul(f32[19,24], const f32[24,35])",
+    "matmul(f16[3,17,33], const f16[3,33,20])",
+    "matmul_integer(i8[9,70], const i8[70,20])",
+    "conv(f32[1,20,13,11], const f32[40,20,3,3], const f32[40]; pads=(1,1,1,1), layout=channels_last)",
+    "conv(f16[3,48,17,17], const f16[100,48,1,1]; strides=(2,2), layout=channels_last)",
+    "conv_integer(i8[1,40,9,9], const i8[24,40,3,3]; pads=(1,1,1,1), layout=channels_last)",
+    "conv(f32[1,40,15,15], const f32[40,1,5,5]; groups=40, strides=(2,2), pads=(2,2,2,2), layout=channels_last)",
+    "max_pool(f32[1,72,30,31]; kernel=(3,3), strides=(2,2), pads=(1,1,1,1), layout=channels_last)",
+    "avg_pool(f32[2,20,9,11]; kernel=(2,5), layout=channels_last)",
+    "global_avg_pool(f16[2,80,7,7]; layout=channels_last)",
+    "softmax(f32[30,129]; axis=-1)",
+    "softmax(f16[6,100,9]; axis=1)",
+    "layer_norm(f32[19,300], f32[300], f32[300]; axis=-1)",
+    "reduce_sum(f32[100,33]; axes=(0,))",
+    "reduce_max(i8[40,650]; axes=(1,))",
+    "cumsum(i32[37,129]; axis=0)",
+    "gelu(f32[3,1001])",
+    "gather(f32[3052,38], i32[128]; axis=0)",
+    "attention(f32[1,1,5,24], f32[1,1,35,24], f32[1,1,35,24])",
+    "attention(f16[1,2,1,32], f16[1,1,70,32], f16[1,1,70,32])",
+    "rope(f32[1,4,33,64], f32[33,32], f32[33,32])",
+    "rope(f32[1,4,33,64], f32[33,32], f32[33,32]; interleaved=true)",
+)
+"""For accelerators with little memory: how much of it they want is told."""
 SMALL_TYPES = (DType.F32, DType.F64, DType.F16, DType.BF16, DType.I8, DType.I32)
 GRAPHS: Mapping[str, Callable[[], Graph]] = {
     "mlp": models.mlp,
@@ -201,6 +239,9 @@ def problems(target: str) -> Iterator[tuple[str, Policy]]:
 
 
 def _problems(target: str) -> Iterator[tuple[str, Policy]]:
+    if target in ("mini", "scarce"):
+        yield from ((text, Policy()) for text in LIMITED)
+        return
     if target == "a3":
         yield from ((text, Policy()) for text in LARGE)
         for text in PROBLEMS:
@@ -229,17 +270,29 @@ def small_problems(types: tuple[DType, ...], *, images_last: bool = False) -> It
                 yield text.format(t=dtype.value), Policy()
 
 
-def tilings(text: str, policy: Policy, target: Any) -> Iterator[tuple[str, Body, Any]]:
-    """Of a problem each kernel that a target could take, with all tilings in the order in which they are tried."""
+def kernels_of(text: str, policy: Policy, target: Any) -> Iterator[tuple[str, Body]]:
+    """The kernels that a target could take for a problem, with its body."""
     table: Any = AICORE_KERNELS if target.core_types else HOST_KERNELS
     need = parse_requirement(text, target, policy)
     body = body_of(need)
     assert body is not None, text
     for candidate in table.registry.select(need).explanation.eligible:
-        kernel = candidate.row.kernel
         if candidate.row.role is not KernelRole.REFERENCE:
-            for tiling in table.family_of(kernel).tilings(kernel, body, target):
-                yield kernel, body, tiling
+            yield candidate.row.kernel, body
+
+
+def tilings_of(kernel: str, body: Body, target: Any) -> Iterable[Any]:
+    """A kernel's tilings in the order in which they are tried."""
+    table: Any = AICORE_KERNELS if target.core_types else HOST_KERNELS
+    return table.family_of(kernel).tilings(kernel, body, target)
+
+
+def tilings(text: str, policy: Policy, target: Any) -> Iterator[tuple[str, Body, Any]]:
+    """Of a problem each kernel that a target could take, with all tilings in the order in which they are tried: none
+    where the target has too little memory for it."""
+    for kernel, body in kernels_of(text, policy, target):
+        with suppress(UnsupportedError):
+            yield from ((kernel, body, tiling) for tiling in tilings_of(kernel, body, target))
 
 
 def without_names(tiling: object) -> str:

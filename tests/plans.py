@@ -13,24 +13,37 @@ from __future__ import annotations
 import hashlib
 import random
 import sys
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import emitted
 from image_nets import NETS
-from plan_cases import GRAPHS, TARGETS, planned_graph, problems, small_problems, tilings, without_names
+from plan_cases import (
+    ACCELERATORS,
+    GRAPHS,
+    TARGETS,
+    kernels_of,
+    planned_graph,
+    problems,
+    small_problems,
+    tilings,
+    tilings_of,
+    without_names,
+)
 from random_graphs import random_graph as small_graph
 from random_models import random_graph
 
 from superkernel.backends.aicore.compiled import AicorePlanned
 from superkernel.core.dtypes import DType
+from superkernel.core.errors import UnsupportedError
 from superkernel.core.options import Options
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 
 FOLDER = Path(__file__).with_name("plans")
-CANDIDATES_ON = ("avx512", "tiles", "plain", "cortex-m55", "a3")
+CANDIDATES_ON = ("avx512", "tiles", "plain", "cortex-m55", "a3", "scarce")
 MODELS_ON = ("avx512", "mini")
 RANDOM_ON = {"avx512": 100, "tiles": 50, "plain": 50, "mini": 100, "a3": 25}
 """On which targets how many random models are planned."""
@@ -39,8 +52,12 @@ SMALL_ON = {
     "avx512": (DType.F32, DType.F16),
     "plain": (DType.F32, DType.I32),
     "a3": (DType.F16, DType.F32),
+    "scarce": (DType.F16,),
 }
 """On which targets problems of small sizes are looked at, in which element types."""
+LOCAL = {"l1_bytes": 32, "l0a_bytes": 512, "l0b_bytes": 512, "l0c_bytes": 1024, "ub_bytes": 32}
+"""Local memories of an accelerator's core, with the bytes that their sizes are multiples of."""
+CHANGES_MAX = 3  # of what is offered, from much memory to less, that are looked for
 
 
 def candidates(name: str) -> str:
@@ -49,7 +66,7 @@ def candidates(name: str) -> str:
     ahead of a wait."""
     target: Any = TARGETS[name]()
     lines = []
-    for text, policy in (*problems(name), *small_problems(SMALL_ON.get(name, ()), images_last=name == "a3")):
+    for text, policy in (*problems(name), *small_problems(SMALL_ON.get(name, ()), images_last=name in ACCELERATORS)):
         lines.append(f"{text} {policy.precision}")
         for kernel, body, tiling in tilings(text, policy, target):
             spans = (0, tiling.units), (0, (tiling.units + 1) // 2), (tiling.units // 3, tiling.units)
@@ -58,6 +75,55 @@ def candidates(name: str) -> str:
                 costs += [tiling.lead_cycles(body, *span, target) for span in spans[:2]]
             lines.append(f"  {' '.join(f'{ns:.4g}' for ns in costs)} {kernel} {without_names(tiling)}")
     return "\n".join(lines) + "\n"
+
+
+def limits(name: str) -> str:
+    """Of each small problem and local memory: with how much of it as many tilings are offered as with all that the
+    target has, with how much something else, and with how much anything at all."""
+    target: Any = TARGETS[name]()
+    lines = []
+    for text, policy in (*problems(name), *small_problems((DType.F16,), images_last=True)):
+        for kernel, body in kernels_of(text, policy, target):
+            for memory, step in LOCAL.items():
+                at = cache(lambda n, kernel=kernel, body=body, path=memory, step=step: _offered(
+                    kernel, body, replace(target, memory=replace(target.memory, **{path: n * step}))
+                ))  # fmt: skip
+                found = list(_changes(at, getattr(target.memory, memory) // step))
+                if found:
+                    told = (f"{n * step} {hashlib.sha256(at(n).encode()).hexdigest()[:8]}" for n in found)
+                    lines.append(f"{text} {kernel} {memory} {', '.join(told)}")
+    return "\n".join(lines) + "\n"
+
+
+def _changes(at: Callable[[int], str], most: int) -> Iterator[int]:
+    """The least numbers that give the same as `most`, then the same as one less than those, and so on; last the least
+    one that gives anything."""
+    for _ in range(CHANGES_MAX):
+        here = at(most)
+        if not here or at(1) == here:
+            return
+        most = _least(most, lambda n, here=here: at(n) == here)
+        yield most
+        most -= 1
+    if at(most) and not at(1):
+        yield _least(most, lambda n: bool(at(n)))
+
+
+def _least(most: int, holds: Callable[[int], bool]) -> int:
+    """The least number that it holds for, by bisection: it does for `most`, and not for 1."""
+    low = 1
+    while most - low > 1:
+        middle = (low + most) // 2
+        low, most = (low, middle) if holds(middle) else (middle, most)
+    return most
+
+
+def _offered(kernel: str, body: Any, target: Any) -> str:
+    """The tilings of a kernel; empty where it refuses."""
+    try:
+        return "\n".join(without_names(tiling) for tiling in tilings_of(kernel, body, target))
+    except UnsupportedError:
+        return ""
 
 
 def planned(name: str) -> str:
@@ -91,6 +157,7 @@ def random_plans(name: str) -> str:
 
 TEXTS: Mapping[str, Callable[[], str]] = {
     **{f"candidates-{name}": partial(candidates, name) for name in CANDIDATES_ON},
+    "limits-mini": partial(limits, "mini"),
     **{f"models-{name}": partial(planned, name) for name in MODELS_ON},
     **{f"random-{name}": partial(random_plans, name) for name in RANDOM_ON},
     **emitted.TEXTS,
