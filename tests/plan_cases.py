@@ -53,8 +53,9 @@ TARGETS: Mapping[str, Callable[[], Target]] = {
     "a3": lambda: resolved("a3"),
     "mini": lambda: resolved("mini"),
     "scarce": lambda: resolved("mini").replaced(SCARCE),
+    "single": lambda: resolved("mini").replaced({"device.groups": 1, "device.vector_cores_per_group": 1}),
 }
-ACCELERATORS = ("a3", "mini", "scarce")
+ACCELERATORS = ("a3", "mini", "scarce", "single")
 SCARCE = {
     "memory.l1_bytes": 24 << 10,
     "memory.l0a_bytes": 4 << 10,
@@ -239,7 +240,7 @@ def problems(target: str) -> Iterator[tuple[str, Policy]]:
 
 
 def _problems(target: str) -> Iterator[tuple[str, Policy]]:
-    if target in ("mini", "scarce"):
+    if target in ("mini", "scarce", "single"):
         yield from ((text, Policy()) for text in LIMITED)
         return
     if target == "a3":

@@ -43,7 +43,7 @@ from superkernel.core.options import Options
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 
 FOLDER = Path(__file__).with_name("plans")
-CANDIDATES_ON = ("avx512", "tiles", "plain", "cortex-m55", "a3", "scarce")
+CANDIDATES_ON = ("avx512", "tiles", "plain", "cortex-m55", "a3", "scarce", "single")
 MODELS_ON = ("avx512", "mini")
 RANDOM_ON = {"avx512": 100, "tiles": 50, "plain": 50, "mini": 100, "a3": 25}
 """On which targets how many random models are planned."""
@@ -53,6 +53,7 @@ SMALL_ON = {
     "plain": (DType.F32, DType.I32),
     "a3": (DType.F16, DType.F32),
     "scarce": (DType.F16,),
+    "single": (DType.F16,),
 }
 """On which targets problems of small sizes are looked at, in which element types."""
 LOCAL = {"l1_bytes": 32, "l0a_bytes": 512, "l0b_bytes": 512, "l0c_bytes": 1024, "ub_bytes": 32}

@@ -350,3 +350,16 @@ def test_a_block_of_outputs_wants_a_row_at_least() -> None:
     assert window(conv, 0, (0, 1)) == (0, 1)  # sees padding alone
     assert window(conv, 0, (13, 15)) == (8, 9)
     assert window(conv, 0, (2, 6)) == (0, 3)
+
+
+@pytest.mark.parametrize(("high", "wide"), [(1, 40), (40, 1), (1, 1), (9, 12)])
+def test_one_line_of_positions_is_evenly_spaced_wherever_lines_lie(high: int, wide: int) -> None:
+    """Lines of the result that lie far apart are cut into rectangles, unless there is one, or one position in each."""
+    body = conv_case((1, 16, high, wide), (16, 16, 1, 1), {}).body
+    (store,) = body.epilogue.outputs
+    batch, channels, rows, columns = store.strides
+    apart = replace(store, strides=(2 * batch, channels, 2 * rows, columns))
+    spread = replace(body, epilogue=replace(body.epilogue, outputs=(apart,)))
+    found = [{t.framed for t in cube_tilings(each, MINI, every=True)} for each in (body, spread)]
+    assert False in found[0]
+    assert (False in found[1]) is (1 in (high, wide))

@@ -192,6 +192,21 @@ def test_elf_read_back() -> None:
             assert header.name == f".text.{symbol.name}"
 
 
+def test_sections_of_objects_lie_as_they_are_aligned() -> None:
+    sections = [ObjectSection(f".text.{n}", bytes([n] * n), "r-x", align) for n, align in ((3, 4), (5, 16), (1, 64))]
+    elf = ELFFile(io.BytesIO(write_object(sections, [], flags=5)))
+    found = [elf.get_section_by_name(s.name) for s in sections]
+    assert [s.data() for s in found] == [s.data for s in sections]
+    assert [(s["sh_offset"], s["sh_addralign"]) for s in found] == [(64, 4), (80, 16), (128, 64)]
+
+
+def test_sections_of_programs_are_aligned_as_far_as_a_page() -> None:
+    elf = ELFFile(io.BytesIO(build(PARTS, copy_of=[0, 1], copies=2).elf()))
+    aligned = {s["sh_addr"]: s["sh_addralign"] for s in elf.iter_sections() if s["sh_addr"]}
+    assert aligned == {at: min(4096, at & -at) for at in aligned}
+    assert 4096 in aligned.values()
+
+
 def test_so_many_functions_that_sections_cannot_be_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     from superkernel.codegen.aicore.linking import image as module
 

@@ -37,6 +37,23 @@ def test_all_undefined_and_duplicate_symbols_are_named() -> None:
     assert "found 'x'" in text
 
 
+def test_an_undefined_symbol_is_told_with_the_first_section_that_names_it() -> None:
+    asks = compile_rv64("declare void @no()\ndefine void @sk_start() {\n call void @no()\n ret void\n}\n")
+    quiet = [compile_rv64(FEW.format(name, 1) + FEW.format(f"{name}2", 1)) for name in "fg"]
+    for objects in ([asks, *quiet], [quiet[0], asks, quiet[1]], [*quiet, asks]):
+        place = f"object 'object {objects.index(asks)}', section '.text.sk_start'"
+        assert violations(LinkError, objects, LinkLayout(code_address=CODE)) == [f"{place}: symbol 'no' is not defined"]
+
+
+def test_of_two_weak_symbols_the_first_is_meant_and_the_layout_yields_to_neither() -> None:
+    both = [compile_rv64(f"define weak i64 @f(i64 %x) {{\n ret i64 {n}\n}}\n") for n in (1, 2)]
+    start = compile_rv64(FEW.format("sk_start", 1))
+    image = link([*both, start], LinkLayout(code_address=CODE))
+    assert image.symbol("f").object == "object 0"
+    fixed = link([*both, start], LinkLayout(code_address=CODE, absolute={"f": 64}))
+    assert fixed.symbol("f").address == 64
+
+
 def test_a_name_like_that_of_a_copy_is_refused() -> None:
     data = compile_rv64(FEW.format("f", 1) + FEW.format("f.copy1", 2))
     assert link([data], LinkLayout(code_address=CODE, entry="f")).symbol("f.copy1").size

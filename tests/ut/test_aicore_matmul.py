@@ -123,6 +123,18 @@ def test_integers(a: tuple[int, ...], b: tuple[int, ...], constants: list[int], 
     assert not best.mix
 
 
+def test_fix_stores_sums_of_integers_and_nothing_made_of_them() -> None:
+    body = anchor_case("matmul_integer", {}, [((9, 40), I8), ((40, 20), I8)]).body
+    assert fix_of(body) is not None
+    (load,), (store,), target = body.epilogue.inputs, body.epilogue.outputs, len(body.operands) - 1
+    for step, out in ((Instruction("relu", (0,), DType.I32), DType.I32), (None, F32), (None, DType.I32)):
+        kinds = (*body.operands[:-1], Operand(Use.OUTPUT, TensorType(out, (9, 20))))
+        cast = Instruction("cast", (0,), out, (("dtype", out),))
+        steps = (step,) if step else (cast,) if out is F32 else ()
+        program = PointwiseProgram((9, 20), (load,), steps, (replace(store, value=len(steps), target=target),))
+        assert (fix_of(replace(body, operands=kinds, epilogue=program)) is None) is bool(steps)
+
+
 def test_extreme_integers() -> None:
     """The largest sums, of both signs."""
     case = anchor_case("matmul_integer", {}, [((33, 600), I8), ((600, 40), I8)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -12,6 +13,9 @@ from aicore_timing import engine_busy, recorded
 from anchor_bodies import anchor_case
 from op_cases import op_body
 
+from superkernel.core.dtypes import DType
+from superkernel.core.tensor import TensorType
+from superkernel.ir.body import Instruction, Operand, PointwiseProgram, Role
 from superkernel.scheduler.families.aicore import family_of
 from superkernel.scheduler.families.aicore.base import AicoreTiling, CoreRole
 from superkernel.target.aicore import load_target
@@ -55,6 +59,21 @@ def test_surroundings() -> None:
         for slots in ([x, *table, np.array([1])], [x, table[0][:5].copy(), table[1][:5].copy(), None]):
             case = anchor_case("rope", {}, slots, **options)
             check_aicore("aicore.rope", case.body, case.arrays, case.expected, tol=4e-3)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize(("dtype", "out"), [("f2", DType.F32), ("f4", DType.F16), ("f4", DType.BF16)], ids=str)
+def test_results_of_another_type(interleaved: bool, dtype: str, out: DType) -> None:
+    inputs = [numbers(2, 3, 5, 64, dtype=dtype), *(numbers(5, 32, dtype=dtype, seed=s) for s in (1, 2)), None]
+    body, arrays, expected = op_body("rope", inputs, {"interleaved": interleaved})
+    ((target, want),) = expected.items()
+    (load,), (store,) = body.epilogue.inputs, body.epilogue.outputs
+    steps = (Instruction("cast", (0,), out, (("dtype", out),)),)
+    program = PointwiseProgram(body.epilogue.shape, (load,), steps, (replace(store, value=1),))
+    operands = [*body.operands]
+    operands[target] = Operand(Role.OUTPUT, TensorType(out, want.shape))
+    body = replace(body, operands=tuple(operands), epilogue=program)
+    check_aicore("aicore.rope", body, arrays, {target: want}, tol=1.6e-2 if out is DType.BF16 else 2e-3)
 
 
 @pytest.mark.parametrize(("interleaved", "slowest"), [(False, Engine.MTE2), (True, Engine.MTE2)])

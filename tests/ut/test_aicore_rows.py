@@ -20,7 +20,7 @@ from superkernel.ir.body import Instruction, PointwiseProgram, ProgramInput, Pro
 from superkernel.scheduler.families.aicore import family_of
 from superkernel.scheduler.families.aicore.base import CoreRole
 from superkernel.scheduler.families.aicore.row_modes import RowMode
-from superkernel.scheduler.families.aicore.rows import TILE_BYTES_MAX, RowsTiling
+from superkernel.scheduler.families.aicore.rows import TILE_BYTES_MAX, AheadOfLast, RowsTiling
 from superkernel.target.aicore import load_target
 from superkernel.target.engines import Engine
 from superkernel.transforms.quantised import softmax_grid
@@ -81,6 +81,13 @@ def test_running_sums_along_lines_and_of_long_columns_are_refused(shape: tuple[i
     body, _, _ = op_body("cumsum", [np.zeros(shape, np.int32)], {"axis": axis})
     with pytest.raises(UnsupportedError, match="running sum"):
         family_of("aicore.scan").tilings("aicore.scan", body, load_target("mini"))
+
+
+@pytest.mark.parametrize(("rank", "axes"), [(1, ()), (2, (0, -2)), (3, (0, 1, -2, -3))])
+def test_an_axis_ahead_of_the_last(rank: int, axes: tuple[int, ...]) -> None:
+    holds = [axis for axis in range(-rank, rank) if AheadOfLast().holds(axis, {"rank": rank})]
+    assert set(holds) == set(axes)
+    assert not AheadOfLast().holds(None, {"rank": rank})
 
 
 @pytest.mark.parametrize("op", ["softmax", "log_softmax"])

@@ -160,7 +160,7 @@ def write_elf(
             if s.address <= section.address and section.address + section.size <= s.address + s.memory_bytes
         )
         kind = _NOBITS if section.zeros else _PROGBITS
-        align = min(_PAGE, section.address & -section.address) or 1
+        align = min(_PAGE, section.address & -section.address)
         flag_bits = _SECTION_FLAGS[section.flags]
         file.header(section.name, kind, flag_bits, section.address, offset, section.size, align=align)
     for name, contents in notes:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -255,13 +256,10 @@ class _Resolver:
         return found.piece, np.uint64(found.value & (1 << 64) - 1).astype(np.int64), copy
 
     def _undefined(self, name: str, symbol: int, objects: Sequence[ObjectFile], joined: Joined) -> None:
-        users = np.unique(joined[0][joined[3] == symbol]).tolist()
-        first = 0
-        for obj in objects:
-            if users and users[0] < first + len(obj.pieces):
-                place = f"object {obj.name!r}, section {self.sections[users[0]]!r}"
-                break
-            first += len(obj.pieces)
+        user = int(joined[0][joined[3] == symbol].min())
+        ends = accumulate(len(obj.pieces) for obj in objects)
+        obj = next(obj for obj, end in zip(objects, ends, strict=True) if user < end)
+        place = f"object {obj.name!r}, section {self.sections[user]!r}"
         suffix = _COPY_SUFFIX.fullmatch(name)
         hint = f"the layout has {self.copies} copies" if suffix and suffix[1] in self.known else ""
         self.violations.append(Violation(f"symbol {name!r} is not defined", place, hint=hint))

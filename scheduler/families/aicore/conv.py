@@ -129,7 +129,7 @@ class _Search:
         """Whether results of any run of output positions are evenly spaced."""
         if self.fix is None:
             return lane_form(self.body, self.conv.epilogue, False) is not None
-        if self.conv.pixels == 1 or 1 in (self.conv.out_height, self.conv.out_width):
+        if 1 in (self.conv.out_height, self.conv.out_width):
             return True
         rows, columns = (self.fix.strides[d] for d in self.conv.spatial)
         return rows == columns * self.conv.out_width
@@ -188,7 +188,7 @@ class _Search:
                 yield _Frame(rows, wide, -(-high // rows), 1, False)
             for columns in {min(ceil_to(wide, STEP), c) for c in (16, 32, 64, 128, 256, ceil_to(wide, STEP))}:
                 blocks = -(-wide // columns)
-                if (self.even and blocks == 1) or (blocks > 1 and self._late(columns, blocks)):
+                if (self.even and blocks == 1) or self._late(columns, blocks):
                     continue
                 rows = max(1, min(high, wanted // columns))
                 rows = -(-high // -(-high // rows))

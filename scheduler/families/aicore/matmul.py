@@ -196,7 +196,7 @@ def _groups(
     memory = target.memory
     left, right = (product.left, tiling.rows, product.rows), (product.right, tiling.columns, product.columns)
     sides = (left, right) if tiling.kept == LEFT else (right, left)
-    layouts = [layout_of(side, extent, depth, item) for side, _, extent in sides]
+    layouts = [layout_of(side, depth, item) for side, *_ in sides]
     if layouts[0] is None or layouts[1] is None:
         return
     weights_wait = layouts[0] is not FactorLayout.PACKED and layouts[1] is FactorLayout.PACKED

@@ -219,8 +219,7 @@ def split_candidates(body: Body, target: AicoreTarget) -> Iterator[SplitTiling]:
         return
     for transposed in (True, False):
         product = turned(found) if transposed else found
-        sides = (product.left, product.rows), (product.right, product.columns)
-        held, moved = (layout_of(side, extent, product.depth, ITEM) for side, extent in sides)
+        held, moved = (layout_of(side, product.depth, ITEM) for side in (product.left, product.right))
         if held is None or moved is None:
             return
         for rows, columns, pieces in combinations(KEPT, STREAMED, PIECES):

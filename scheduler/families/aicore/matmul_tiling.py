@@ -315,7 +315,7 @@ def _reads(found: AccessSet, product: CubeProduct, side: Side, factor: CubeFacto
     found.add(side.operand, False, regions_of_box((*batch, span), strides, 1))
 
 
-def layout_of(side: Side, lines: int, depth: int, item: int) -> FactorLayout | None:
+def layout_of(side: Side, depth: int, item: int) -> FactorLayout | None:
     """How a factor is read; None where the engines cannot read it without a copy."""
     if side.constant:
         return FactorLayout.PACKED
@@ -323,7 +323,7 @@ def layout_of(side: Side, lines: int, depth: int, item: int) -> FactorLayout | N
         return None
     if side.depth == 1 or depth == 1:
         return FactorLayout.LINES if side.line != 1 or depth > 1 else FactorLayout.DEPTHS
-    return FactorLayout.DEPTHS if side.line == 1 or (lines == 1 and side.depth * item <= STRIDE_MAX) else None
+    return FactorLayout.DEPTHS if side.line == 1 else None
 
 
 @lru_cache(maxsize=1024)
@@ -332,7 +332,7 @@ def factors(product: CubeProduct, tiling: MatmulTiling) -> tuple[CubeFactor, Cub
 
     def made(side: Side, is_left: bool) -> CubeFactor:
         lines, tile = (product.rows, tiling.rows) if is_left else (product.columns, tiling.columns)
-        layout = layout_of(side, lines, product.depth, product.dtype.itemsize)
+        layout = layout_of(side, product.depth, product.dtype.itemsize)
         assert layout is not None, "the family refuses such views"
         kept = is_left == (tiling.kept == LEFT)
         return CubeFactor(

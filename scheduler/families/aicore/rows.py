@@ -320,7 +320,8 @@ class AheadOfLast(Test):
 
     def holds(self, value: FactValue, facts: Facts) -> bool:
         rank = facts["rank"]
-        return isinstance(value, int) and isinstance(rank, int) and value % max(1, rank) < rank - 1
+        assert isinstance(rank, int)
+        return isinstance(value, int) and value % rank < rank - 1
 
     def required(self, facts: Facts) -> str:
         return "an axis ahead of the last"
