@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import shutil
+import struct
 import time
 
 import numpy as np
 import pytest
+from plan_cases import planned_graph
 
 import superkernel as sk
-from superkernel.codegen.aicore import memory_map
-from superkernel.codegen.aicore.memory_map import MemoryMap
+from superkernel.codegen.aicore import image, memory_map
+from superkernel.codegen.aicore.code_choice import CodeOptions
+from superkernel.codegen.aicore.image import AicoreImageBuilder
+from superkernel.codegen.aicore.memory_map import PARAMETERS_BYTE, MemoryMap, map_addresses
+from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.firmware.memory import FirmwareMap
 from superkernel.core.errors import UnsupportedError
 from superkernel.ir.graph import Graph
@@ -49,6 +54,30 @@ def test_large_data_lies_behind_the_window() -> None:
     with pytest.raises(UnsupportedError, match=rf"map\.ram_bytes.*at most {memory.far_bytes} bytes") as caught:
         memory.place_data(memory.far_bytes + 1)
     assert "larger map.ram_bytes" in str(caught.value)
+
+
+def test_ranges_fill_private_memory_to_the_last_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three sub-operators have ranges on vector cores, one of them on cube cores, too."""
+    made, target = planned_graph(_graph(), "mini"), load_target("mini")
+    addresses = map_addresses(made.schedule, target, list(made.graph.inputs.values()), [made.graph.types["y"]], [])
+    cache, code = ObjectCache(None), CodeOptions()
+    builder = AicoreImageBuilder(made.schedule, made.plan, target, addresses, cache, code, None, {})
+    calls = tuple(builder._call(i) for i in range(3))
+    memory = MemoryMap.of(target)
+    found = builder._parameters(calls)
+    assert [row.nbytes for row in found] == [8, 8, 24, 24, 24, 24]
+    assert [row.address for row in found] == [memory.private(core) + PARAMETERS_BYTE for core in range(6)]
+    ranges = {t.core: (t.begin, t.end) for t in made.schedule.tasks if t.subop == 2}
+    assert {n: struct.unpack("<II", row.data[16:].tobytes()) for n, row in enumerate(found) if n >= 2} == ranges
+    for short, fits in ((0, True), (1, False)):
+        monkeypatch.setattr(image, "STACK_BYTES", memory.private_bytes - PARAMETERS_BYTE - 24 + short)
+        if fits:
+            assert len(builder._parameters(calls)) == 6
+            continue
+        with pytest.raises(UnsupportedError, match="ranges of 3 sub-operators") as caught:
+            builder._parameters(calls)
+        assert f"at least {memory.private_bytes + 1} bytes; found {memory.private_bytes}" in str(caught.value)
+    assert builder._parameters((None, None, None)) == []
 
 
 def test_private_memories_that_leave_no_room_are_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,8 @@ from superkernel.reference import evaluate
 from superkernel.scheduler.families.aicore import AICORE_KERNELS, family_of
 from superkernel.scheduler.families.aicore.base import AicoreTiling, CoreRole
 from superkernel.scheduler.families.aicore.scalar import ANCHORS as COMPUTED
-from superkernel.scheduler.families.aicore.scalar import ScalarTiling
+from superkernel.scheduler.families.aicore.scalar import ScalarTiling, _divided
+from superkernel.scheduler.families.rowtiling import RowTiling
 from superkernel.scheduler.schedule import Schedule
 from superkernel.sync.aicore.planner import _Planner
 from superkernel.target.aicore import load_target
@@ -333,3 +335,15 @@ def test_units_are_divided_where_that_saves_more_than_flags_take() -> None:
         (tiling,) = check_aicore(CONTROL_UNIT, body, arrays, expected, splits=2)
         found[name] = tiling.units
     assert found == {"long": 32, "short": 1, "in order": 1}
+
+
+@pytest.mark.parametrize("scratch", [0, 64])
+def test_units_that_want_room_of_their_own_are_not_divided(scratch: int) -> None:
+    """A top-k as if it built its rows in scratch."""
+    body, _, _ = op_body("topk", [np.zeros((32, 16), np.float32)], {"k": 2})
+    (tiling,) = family_of(CONTROL_UNIT).tilings(CONTROL_UNIT, body, MINI)
+    assert isinstance(tiling, ScalarTiling)
+    assert tiling.divided
+    assert isinstance(tiling.inner, RowTiling)
+    whole = replace(tiling, divided=False, inner=replace(tiling.inner, scratch=scratch))
+    assert _divided(whole, body, MINI).divided is not bool(scratch)
