@@ -11,6 +11,7 @@ import hashlib
 import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -25,12 +26,15 @@ from plan_cases import (
     GRAPHS,
     SMALL_TYPES,
     TARGETS,
+    kernels_of,
     planned_graph,
     problems,
     small_problems,
     tilings,
+    tilings_of,
     without_names,
 )
+from plan_surroundings import surrounded
 from random_graphs import random_graph as small_graph
 from random_models import random_graph
 
@@ -54,6 +58,7 @@ from superkernel.codegen.microcontroller.image import ProgramBuilder
 from superkernel.codegen.microcontroller.program import TableCall, TableSpec
 from superkernel.codegen.microcontroller.program import emit_program as emit_table
 from superkernel.core.dtypes import DType
+from superkernel.core.errors import UnsupportedError
 from superkernel.core.options import Options
 from superkernel.core.tensor import TensorType
 from superkernel.ir.body import Body, Role
@@ -174,6 +179,23 @@ def kernels(name: str) -> str:
             for row in rows:
                 found.setdefault(f"{row}{constants} {without_names(tiling)}", []).append(kernel)
         lines += [f"  {row} {' '.join(names)}" for row, names in found.items()]
+    return "\n".join(lines) + "\n"
+
+
+def fused(name: str) -> str:
+    """The same of what an accelerator's kernels may have around them, in the tiling that is tried first, with what that
+    is estimated to take."""
+    target: Any = TARGETS[name]()
+    lines = []
+    for text, policy in (*problems(name), *small_problems(SMALL_ON[name], images_last=True)):
+        for kernel, plain in kernels_of(text, policy, target):
+            for how, body in surrounded(kernel, plain, target):
+                with suppress(UnsupportedError):
+                    tiling: Any = next(iter(tilings_of(kernel, body, target)))
+                    cost = f"{tiling.cost_ns(body, 0, tiling.units, target):.4g}"
+                    told = f"{packed(_packs(body, tiling))} {touched(body, tiling, target)} {without_names(tiling)}"
+                    lines.append(f"{text} {kernel}, {how}: {cost} {told}")
+                    lines += [f"  {_of_role(kernel, body, tiling, r, target)} {r.value}" for r in tiling.roles()]
     return "\n".join(lines) + "\n"
 
 
@@ -378,10 +400,8 @@ def _cpu(name: str) -> Any:
 
 
 TEXTS: Mapping[str, Callable[[], str]] = {
-    **{
-        f"kernels-{name}": partial(kernels, name)
-        for name in ("avx512", "tiles", "plain", "neon", "cortex-m55", "a3", "scarce")
-    },
+    **{f"kernels-{name}": partial(kernels, name) for name in KERNELS_ON},
+    "fused-scarce": partial(fused, "scarce"),
     "programs-avx512": partial(host_programs, "avx512", 50, 3),
     "programs-avx2": partial(host_programs, "avx2", 0, 0, "int8"),
     "programs-tiles": partial(host_programs, "tiles", 20, 0, "bf16"),

@@ -29,6 +29,7 @@ from superkernel.registry.records import KernelRole, Policy
 from superkernel.registry.requirement import body_of, parse_requirement
 from superkernel.scheduler.families import HOST_KERNELS
 from superkernel.scheduler.families.aicore import AICORE_KERNELS
+from superkernel.target.aicore import load_target
 from superkernel.target.base import Target
 from superkernel.target.cpu import AVX2, AVX512, EMULATED_TILES, cpu_target
 from superkernel.target.machine import load_profile
@@ -43,6 +44,15 @@ def _host(machine: str, tier: str, *further: str, triple: str = TRIPLE, cores: i
     return replace(cpu_target(triple, tier, (*FEATURES, *further), profile).reading(cores), cores=cores)
 
 
+ACCELERATORS = ("a3", "mini", "scarce", "single")
+SCARCE: Mapping[str, int] = {
+    "memory.l1_bytes": 24 << 10,
+    "memory.l0a_bytes": 4 << 10,
+    "memory.l0b_bytes": 6 << 10,
+    "memory.l0c_bytes": 8 << 10,
+    "memory.ub_bytes": 6 << 10,
+}
+"""An accelerator on which hardly anything fits in one piece."""
 TARGETS: Mapping[str, Callable[[], Target]] = {
     "avx512": lambda: _host("xeon-16-pair", "avx512"),
     "tiles": lambda: _host("two-sockets", "avx512", EMULATED_TILES, cores=24),
@@ -52,19 +62,9 @@ TARGETS: Mapping[str, Callable[[], Target]] = {
     "cortex-m55": lambda: resolved("cortex-m55"),
     "a3": lambda: resolved("a3"),
     "mini": lambda: resolved("mini"),
-    "scarce": lambda: resolved("mini").replaced(SCARCE),
-    "single": lambda: resolved("mini").replaced({"device.groups": 1, "device.vector_cores_per_group": 1}),
+    "scarce": lambda: load_target("mini").replaced(SCARCE),
+    "single": lambda: load_target("mini").replaced({"device.groups": 1, "device.vector_cores_per_group": 1}),
 }
-ACCELERATORS = ("a3", "mini", "scarce", "single")
-SCARCE = {
-    "memory.l1_bytes": 24 << 10,
-    "memory.l0a_bytes": 4 << 10,
-    "memory.l0b_bytes": 6 << 10,
-    "memory.l0c_bytes": 8 << 10,
-    "memory.ub_bytes": 6 << 10,
-    "device.vector_cores_per_group": 1,
-}
-"""An accelerator on which hardly anything fits in one piece."""
 
 PROBLEMS = (
     "matmul({t}[4,12,96,384], const {t}[384,1536])",
@@ -192,8 +192,16 @@ SMALL = (
 )
 """Operators with sizes that fit nothing, `{t}` each element type that they take."""
 LIMITED = (
+    "matmul(f16[20,1], f16[1,30])",
+    "conv(f16[0,16,9,9], const f16[16,16,3,3]; layout=channels_last)",
+    "conv(f16[1,12,9,9], const f16[20,12,1,1]; strides=(2,2), layout=channels_last)",
+    "conv(f16[1,16,9,9], const f16[20,16,1,1]; strides=(2,2), layout=channels_last)",
+    "matmul(f16[0,30], f16[30,20])",
+    "softmax(f16[0,30]; axis=-1)",
+    "max_pool(f16[0,16,9,9]; kernel=(2,2), layout=channels_last)",
+    "attention(f16[1,2,0,16], f16[1,2,9,16], f16[1,2,9,16])",
     "matmul(f32[19,24], const f32[24,35])",
-    "matmul(f16[3,17,33], const f16[3,33,20])",
+    "matmul(f16[3,17,17], const f16[3,17,20])",
     "matmul_integer(i8[9,70], const i8[70,20])",
     "conv(f32[1,20,13,11], const f32[40,20,3,3], const f32[40]; pads=(1,1,1,1), layout=channels_last)",
     "conv(f16[3,48,17,17], const f16[100,48,1,1]; strides=(2,2), layout=channels_last)",
@@ -210,8 +218,8 @@ LIMITED = (
     "cumsum(i32[37,129]; axis=0)",
     "gelu(f32[3,1001])",
     "gather(f32[3052,38], i32[128]; axis=0)",
-    "attention(f32[1,1,5,24], f32[1,1,35,24], f32[1,1,35,24])",
-    "attention(f16[1,2,1,32], f16[1,1,70,32], f16[1,1,70,32])",
+    "attention(f32[1,1,5,24], f32[1,1,19,24], f32[1,1,19,24])",
+    "attention(f16[1,2,1,32], f16[1,1,37,32], f16[1,1,37,32])",
     "rope(f32[1,4,33,64], f32[33,32], f32[33,32])",
     "rope(f32[1,4,33,64], f32[33,32], f32[33,32]; interleaved=true)",
 )

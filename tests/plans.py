@@ -58,7 +58,9 @@ SMALL_ON = {
 """On which targets problems of small sizes are looked at, in which element types."""
 LOCAL = {"l1_bytes": 32, "l0a_bytes": 512, "l0b_bytes": 512, "l0c_bytes": 1024, "ub_bytes": 32}
 """Local memories of an accelerator's core, with the bytes that their sizes are multiples of."""
-CHANGES_MAX = 3  # of what is offered, from much memory to less, that are looked for
+SEARCHED_LONG = ("matmul", "attention")  # those of `problems` are enough
+REFUSED = "refused:"
+CHANGES_MAX = 2  # of what is offered, from much memory to less, that are looked for
 
 
 def candidates(name: str) -> str:
@@ -83,48 +85,49 @@ def limits(name: str) -> str:
     target has, with how much something else, and with how much anything at all."""
     target: Any = TARGETS[name]()
     lines = []
-    for text, policy in (*problems(name), *small_problems((DType.F16,), images_last=True)):
+    small = small_problems((DType.F16,), images_last=True)
+    for text, policy in (*problems(name), *(row for row in small if not row[0].startswith(SEARCHED_LONG))):
         for kernel, body in kernels_of(text, policy, target):
             for memory, step in LOCAL.items():
-                at = cache(lambda n, kernel=kernel, body=body, path=memory, step=step: _offered(
-                    kernel, body, replace(target, memory=replace(target.memory, **{path: n * step}))
-                ))  # fmt: skip
-                found = list(_changes(at, getattr(target.memory, memory) // step))
+                at = cache(partial(_offered, kernel, body, target, memory))
+                found = list(_changes(at, getattr(target.memory, memory), step))
                 if found:
-                    told = (f"{n * step} {hashlib.sha256(at(n).encode()).hexdigest()[:8]}" for n in found)
+                    told = (f"{n} {hashlib.sha256(at(n).encode()).hexdigest()[:8]}" for n in found)
                     lines.append(f"{text} {kernel} {memory} {', '.join(told)}")
     return "\n".join(lines) + "\n"
 
 
-def _changes(at: Callable[[int], str], most: int) -> Iterator[int]:
-    """The least numbers that give the same as `most`, then the same as one less than those, and so on; last the least
-    one that gives anything."""
+def _changes(at: Callable[[int], str], most: int, step: int) -> Iterator[int]:
+    """The least numbers that give the same as `most`, then the same as one step less than those, and so on; last the
+    least one that gives anything, and one less, which says what is wanted. All multiples of the step."""
     for _ in range(CHANGES_MAX):
         here = at(most)
-        if not here or at(1) == here:
+        if at(step) == here:
             return
-        most = _least(most, lambda n, here=here: at(n) == here)
+        most = _least(most, step, lambda n, here=here: at(n) == here)  # type: ignore[misc]
         yield most
-        most -= 1
-    if at(most) and not at(1):
-        yield _least(most, lambda n: bool(at(n)))
+        most -= step
+    if not at(most).startswith(REFUSED) and at(step).startswith(REFUSED):
+        most = _least(most, step, lambda n: not at(n).startswith(REFUSED))
+        yield from (most, most - step)
 
 
-def _least(most: int, holds: Callable[[int], bool]) -> int:
-    """The least number that it holds for, by bisection: it does for `most`, and not for 1."""
-    low = 1
-    while most - low > 1:
-        middle = (low + most) // 2
+def _least(most: int, step: int, holds: Callable[[int], bool]) -> int:
+    """The least multiple of the step that it holds for, by bisection: it does for `most`, and not for the first."""
+    low = step
+    while most - low > step:
+        middle = (low + most) // 2 // step * step
         low, most = (low, middle) if holds(middle) else (middle, most)
     return most
 
 
-def _offered(kernel: str, body: Any, target: Any) -> str:
-    """The tilings of a kernel; empty where it refuses."""
+def _offered(kernel: str, body: Any, target: Any, memory: str, nbytes: int) -> str:
+    """The tilings of a kernel where a local memory has that size, or why there are none."""
     try:
-        return "\n".join(without_names(tiling) for tiling in tilings_of(kernel, body, target))
-    except UnsupportedError:
-        return ""
+        offered = tilings_of(kernel, body, replace(target, memory=replace(target.memory, **{memory: nbytes})))
+        return "\n".join(without_names(tiling) for tiling in offered)
+    except UnsupportedError as error:
+        return f"{REFUSED} {error}"
 
 
 def planned(name: str) -> str:

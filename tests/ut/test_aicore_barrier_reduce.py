@@ -27,7 +27,7 @@ def reduction(op: str = "reduce_sum", shape: tuple[int, int] = SHAPE, dtype: DTy
 
 
 def loaded_by(
-    *steps: Instruction, sources: int = 1, strides: tuple[int, int] = row_major_strides(SHAPE), also: bool = False
+    *steps: Instruction, sources: int = 1, strides: tuple[int, ...] = row_major_strides(SHAPE), also: bool = False
 ) -> Body:
     """The reduction with a program in front; `also`: what it loads is stored besides."""
     body, count = reduction(), len(steps)

@@ -195,7 +195,7 @@ def test_elf_read_back() -> None:
 def test_sections_of_objects_lie_as_they_are_aligned() -> None:
     sections = [ObjectSection(f".text.{n}", bytes([n] * n), "r-x", align) for n, align in ((3, 4), (5, 16), (1, 64))]
     elf = ELFFile(io.BytesIO(write_object(sections, [], flags=5)))
-    found = [elf.get_section_by_name(s.name) for s in sections]
+    found = [s for s in elf.iter_sections() if s.name.startswith(".text")]
     assert [s.data() for s in found] == [s.data for s in sections]
     assert [(s["sh_offset"], s["sh_addralign"]) for s in found] == [(64, 4), (80, 16), (128, 64)]
 
