@@ -72,7 +72,7 @@ class CostBook:
     def counts(self) -> list[int]:
         """Numbers of cores that are looked at beside one: 2, 4, 8, ..., all physical cores and all cores."""
         apart = len(self.apart)
-        return sorted({*(1 << i for i in range(1, apart.bit_length()) if 1 << i < apart), apart, self.cores} - {1})
+        return sorted({*(1 << i for i in range(1, apart.bit_length())), apart, self.cores} - {1})
 
     def tilings(self, sub: SubOperator) -> tuple[CostedTiling[CpuTarget], ...]:
         """Candidate tilings, at least one. Raises CannotCut where none keeps to the limit of working memory."""
@@ -98,7 +98,7 @@ class CostBook:
 
     def widest(self, sub: SubOperator) -> Partition:
         """The best partition on as many cores as have work."""
-        tried = [self.partition(sub, t, min(self.cores, max(1, t.units))) for t in self.tilings(sub)]
+        tried = [self.partition(sub, t, min(self.cores, t.units)) for t in self.tilings(sub)]
         return min(tried, key=lambda p: p.longest_ns)
 
     def _candidates(self, sub: SubOperator) -> list[Partition]:
@@ -106,7 +106,7 @@ class CostBook:
         best = min((self.partition(sub, t, 1) for t in tilings), key=lambda p: p.longest_ns)
         found, shortest = [best], best.longest_ns
         for cores in self.counts:
-            wide = [self.partition(sub, t, min(cores, t.units)) for t in tilings if t.units > 1]
+            wide = [self.partition(sub, t, min(cores, t.units)) for t in tilings]
             wide = [p for p in wide if len(p.ranges) <= len(self.apart) or len(p.ranges) == self.cores]
             gains = sorted((p for p in wide if p.longest_ns < MIN_GAIN * shortest), key=lambda p: p.longest_ns)
             if gains:  # the runners-up may hand over less: rows need no exchange where columns do
@@ -143,14 +143,14 @@ class CostBook:
 
     def _shares_of(self, sub: SubOperator) -> dict[int, float]:
         """Per tiling that was measured, by identity."""
-        if not self.target.timings.ns:
-            return {}
         measured = [
             (tiling.cost_ns(sub.body, 0, tiling.units, self.target), share, id(tiling))
             for tiling in self.tilings(sub)
             if (share := measured_share(sub.kernel, sub.body, tiling, self.target)) is not None
         ]
-        usual_ns, usual, liked = min(measured, default=(0.0, 1.0, 0))
+        if not measured:
+            return {}
+        usual_ns, usual, liked = min(measured)
         found = {at: settled_ns(ns * share, usual_ns * usual) / (ns * usual) for ns, share, at in measured}
         return {**found, liked: 1.0}
 

@@ -306,7 +306,7 @@ class Ahead:
         """What belongs to a step of so many bytes at `here`, of weights that begin at `first`."""
         walked = kb.b.sub(kb.b.ptrtoint(here, I64), kb.b.ptrtoint(first, I64))
         at = kb.offset(self.base, kb.b.lshr(walked, kb.i64(self.parts.bit_length() - 1)))
-        for line in range(0, max(1, step // self.parts), _LINE_BYTES):
+        for line in range(0, -(-step // self.parts), _LINE_BYTES):
             kb.prefetch(kb.b.gep(at, [kb.i64(line)], source_etype=I8), locality=2)
 
 

@@ -44,15 +44,15 @@ SPANNED: Final = 4
 PAGE_BYTES: Final = 4096
 
 
-@dataclass
+@dataclass(repr=False)
 class MemoryWindow:
     """Memory whose use is recorded. `page_touched` says which pages have anything in `shadow`; `outside` counts
     accesses beyond the window or a stack slot, and holds the first one's address and size."""
 
     nbytes: int
-    memory: NDArray[np.uint8] = field(init=False, repr=False)
-    shadow: NDArray[np.uint8] = field(init=False, repr=False)
-    page_touched: NDArray[np.uint8] = field(init=False, repr=False)
+    memory: NDArray[np.uint8] = field(init=False)
+    shadow: NDArray[np.uint8] = field(init=False)
+    page_touched: NDArray[np.uint8] = field(init=False)
     outside: NDArray[np.int64] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -214,7 +214,7 @@ _FORMULAS: dict[str, Callable[[FormulaContext], None]] = {
 
 def emit(kb: KernelBuilder, body: Body, tiling: RowTiling) -> None:
     """Write the kernel. Raises InternalError for an operator without a formula."""
-    formula = _FORMULAS.get(body.op or "")
+    formula = _FORMULAS.get(str(body.op))
     if formula is None:
         raise InternalError("row-wise operator without a formula", location=str(body.op))
     space, dtype = tiling.space(body), compute_dtype(input_type(body).dtype)

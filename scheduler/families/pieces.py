@@ -34,7 +34,7 @@ from superkernel.target.cpu import CpuTarget
 def pieces_of(body: Body) -> tuple[PointwiseProgram, ...]:
     """The copies of a body, canonical, empty ones left out. Raises InternalError for another operator."""
     makers = {"concat": _concat, "pad": _pad, "tile": _tile}
-    maker = makers.get(body.op or "")
+    maker = makers.get(str(body.op))
     if maker is None:
         raise InternalError("not an operator made of copies", location=str(body.op))
     return tuple(canonical(p) for p in maker(body) if 0 not in p.shape)

@@ -131,14 +131,12 @@ class PointwiseTiling(HostTiling):
         return CALL_NS + rows * 1.5 + max(work, memory_ns(traffic * count / max(1, size), traffic, target))
 
     def align(self, body: Body, unit: int) -> int:
-        """Whole cache lines of the first output per core where rows are short."""
+        """Whole cache lines of the first output per core where units are shorter."""
         outputs = [o for o in canonical(body.epilogue).outputs if o.target >= 0]
-        if self.chunks > 1 or self.plane >= 0 or not outputs:
+        if self.plane >= 0 or not outputs:
             return unit
-        row_bytes = self.inner * self.rows_per_unit * body.operands[outputs[0].target].type.dtype.itemsize
-        if row_bytes % LINE_BYTES == 0 or row_bytes >= 16 * LINE_BYTES:
-            return unit
-        per_line = max(1, LINE_BYTES // row_bytes)
+        unit_bytes = self.inner * self.rows_per_unit * body.operands[outputs[0].target].type.dtype.itemsize
+        per_line = max(1, LINE_BYTES // max(1, unit_bytes))
         return min(self.units, round(unit / per_line) * per_line)
 
     def representative(self, body: Body, target: Target) -> Representative | None:

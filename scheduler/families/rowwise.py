@@ -58,7 +58,7 @@ def _tiling(body: Body, space: RowSpace, target: CpuTarget, kept: int) -> RowTil
     block = block_of(space, target, 2)
     scratch = -(-kept * block * row_item(space.data) // 64) * 64 + 64 if kept else 0
     outer = 0 if 0 in space.row else prod(space.outer)
-    return RowTiling(outer, space.inner, block, scratch, _WORK.get(body.op or "", 4.0))
+    return RowTiling(outer, space.inner, block, scratch, _WORK.get(str(body.op), 4.0))
 
 
 class RowwiseFamily(KernelFamily[CpuTarget]):
@@ -77,7 +77,7 @@ class RowwiseFamily(KernelFamily[CpuTarget]):
         keeps = kernel != "host.norm" or keeps_row(body, space)
         beyond = integer(body.attr["size"]) - 1 if kernel == "host.lrn" else 0
         whole = _tiling(body, space, target, space.row_size + beyond if keeps else 0)
-        row_ns = _ROW_NS.get(body.op or "")
+        row_ns = _ROW_NS.get(str(body.op))
         has_inner = len(space.outer) + len(space.row) < len(space.epilogue.shape)
         if row_ns is None or has_inner or not 0 < space.row_size <= _SHORT_ROW_MAX:
             return (whole,)
