@@ -34,6 +34,7 @@ from plan_cases import (
     tilings_of,
     without_names,
 )
+from plan_draws import MACHINES, drawn_problems
 from plan_surroundings import surrounded
 from random_graphs import random_graph as small_graph
 from random_models import random_graph
@@ -73,6 +74,7 @@ from superkernel.scheduler.tiling import Access, Pack, pack_bytes
 from superkernel.sync.aicore.plan import Run
 
 TILINGS_MAX = 3  # of a kernel
+DRAWN = 500  # problems on CPUs with small caches
 PACKED_MAX = 1 << 16  # elements of a constant
 CALLED = re.compile(r"(?:^|= )(?:tail )?call ")
 DIGESTS = re.compile(r"_[0-9a-f]{16,20}\b")
@@ -196,6 +198,23 @@ def fused(name: str) -> str:
                     told = f"{packed(_packs(body, tiling))} {touched(body, tiling, target)} {without_names(tiling)}"
                     lines.append(f"{text} {kernel}, {how}: {cost} {told}")
                     lines += [f"  {_of_role(kernel, body, tiling, r, target)} {r.value}" for r in tiling.roles()]
+    return "\n".join(lines) + "\n"
+
+
+def drawn_kernels() -> str:
+    """Of each problem drawn one kernel in one tiling: what `kernels` says of it."""
+    machines = {name: made() for name, made in MACHINES.items()}
+    lines = []
+    for number, (name, text, policy) in enumerate(drawn_problems(DRAWN)):
+        target = machines[name]
+        found = {(kernel, str(tiling)): (body, tiling) for kernel, body, tiling in tilings(text, policy, target)}
+        if not found:  # the NumPy reference's
+            continue
+        kernel, told = sorted(found)[number * 7 % len(found)]
+        body, tiling = found[kernel, told]
+        constants = f"{packed(_packs(body, tiling))} {touched(body, tiling, target)}"
+        row = code_row(emit_ir(kernel, body, tiling, target))
+        lines.append(f"{name} {text} {policy.precision}\n  {row} {constants} {without_names(tiling)} {kernel}")
     return "\n".join(lines) + "\n"
 
 
@@ -402,6 +421,7 @@ def _cpu(name: str) -> Any:
 TEXTS: Mapping[str, Callable[[], str]] = {
     **{f"kernels-{name}": partial(kernels, name) for name in KERNELS_ON},
     "fused-scarce": partial(fused, "scarce"),
+    "kernels-drawn": drawn_kernels,
     "programs-avx512": partial(host_programs, "avx512", 50, 3),
     "programs-avx2": partial(host_programs, "avx2", 0, 0, "int8"),
     "programs-tiles": partial(host_programs, "tiles", 20, 0, "bf16"),

@@ -33,6 +33,7 @@ from plan_cases import (
     tilings_of,
     without_names,
 )
+from plan_draws import MACHINES, drawn_problems
 from random_graphs import random_graph as small_graph
 from random_models import random_graph
 
@@ -42,6 +43,7 @@ from superkernel.core.errors import UnsupportedError
 from superkernel.core.options import Options
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 
+DRAWN = 1500  # problems on CPUs with small caches
 FOLDER = Path(__file__).with_name("plans")
 CANDIDATES_ON = ("avx512", "tiles", "plain", "cortex-m55", "a3", "scarce", "single")
 MODELS_ON = ("avx512", "mini")
@@ -130,6 +132,26 @@ def _offered(kernel: str, body: Any, target: Any, memory: str, nbytes: int) -> s
         return f"{REFUSED} {error}"
 
 
+def drawn() -> str:
+    """Of each problem drawn the kernels that a CPU with small caches could take, how many tilings each tries, the
+    nanoseconds of the first, and a digest of all of them and of what they take."""
+    machines = {name: made() for name, made in MACHINES.items()}
+    lines = []
+    for name, text, policy in drawn_problems(DRAWN):
+        target, found = machines[name], dict[str, list[tuple[float, str]]]()
+        for kernel, body, tiling in tilings(text, policy, target):
+            middle, least = (tiling.units + 1) // 2, tiling.units // 3
+            spans = (0, tiling.units), (0, middle), (least, tiling.units), (middle, middle)
+            costs = [tiling.cost_ns(body, *span, target) for span in spans]
+            told = f"{' '.join(f'{ns:.4g}' for ns in costs)} {without_names(tiling)} {tiling.scratch_bytes}"
+            found.setdefault(kernel, []).append((costs[0], told))
+        lines.append(f"{name} {text} {policy.precision}")
+        for kernel, tried in found.items():
+            of_all = emitted.digest("\n".join(told for _, told in tried))
+            lines.append(f"  {kernel} {len(tried)} {tried[0][0]:.4g} {of_all}")
+    return "\n".join(lines) + "\n"
+
+
 def planned(name: str) -> str:
     """Of each model what is fused, its tilings and places, and all tasks with what they touch."""
     plans = {model: planned_graph(graph(), name) for model, graph in GRAPHS.items()}
@@ -162,6 +184,7 @@ def random_plans(name: str) -> str:
 TEXTS: Mapping[str, Callable[[], str]] = {
     **{f"candidates-{name}": partial(candidates, name) for name in CANDIDATES_ON},
     "limits-mini": partial(limits, "mini"),
+    "drawn": drawn,
     **{f"models-{name}": partial(planned, name) for name in MODELS_ON},
     **{f"random-{name}": partial(random_plans, name) for name in RANDOM_ON},
     **emitted.TEXTS,
