@@ -25,14 +25,17 @@ from superkernel.core.errors import Violation
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 _NAMES = {
-    0: "NONE", 1: "32", 2: "64", 3: "RELATIVE", 4: "COPY", 5: "JUMP_SLOT", 6: "TLS_DTPMOD32", 7: "TLS_DTPMOD64",
-    8: "TLS_DTPREL32", 9: "TLS_DTPREL64", 10: "TLS_TPREL32", 11: "TLS_TPREL64", 12: "TLSDESC",
-    16: "BRANCH", 17: "JAL", 18: "CALL", 19: "CALL_PLT", 20: "GOT_HI20", 21: "TLS_GOT_HI20", 22: "TLS_GD_HI20",
-    23: "PCREL_HI20", 24: "PCREL_LO12_I", 25: "PCREL_LO12_S", 26: "HI20", 27: "LO12_I", 28: "LO12_S",
-    29: "TPREL_HI20", 30: "TPREL_LO12_I", 31: "TPREL_LO12_S", 32: "TPREL_ADD", 33: "ADD8", 34: "ADD16", 35: "ADD32",
-    36: "ADD64", 37: "SUB8", 38: "SUB16", 39: "SUB32", 40: "SUB64", 41: "GOT32_PCREL", 43: "ALIGN",
-    44: "RVC_BRANCH", 45: "RVC_JUMP", 51: "RELAX", 52: "SUB6", 53: "SET6", 54: "SET8", 55: "SET16", 56: "SET32",
-    57: "32_PCREL", 58: "IRELATIVE", 59: "PLT32", 60: "SET_ULEB128", 61: "SUB_ULEB128",
+    first + n: name
+    for first, names in (
+        (0, "NONE 32 64 RELATIVE COPY JUMP_SLOT TLS_DTPMOD32 TLS_DTPMOD64 TLS_DTPREL32 TLS_DTPREL64 TLS_TPREL32 "
+            "TLS_TPREL64 TLSDESC"),
+        (16, "BRANCH JAL CALL CALL_PLT GOT_HI20 TLS_GOT_HI20 TLS_GD_HI20 PCREL_HI20 PCREL_LO12_I PCREL_LO12_S HI20 "
+             "LO12_I LO12_S TPREL_HI20 TPREL_LO12_I TPREL_LO12_S TPREL_ADD ADD8 ADD16 ADD32 ADD64 SUB8 SUB16 SUB32 "
+             "SUB64 GOT32_PCREL"),
+        (43, "ALIGN RVC_BRANCH RVC_JUMP"),
+        (51, "RELAX SUB6 SET6 SET8 SET16 SET32 32_PCREL IRELATIVE PLT32 SET_ULEB128 SUB_ULEB128"),
+    )
+    for n, name in enumerate(names.split())
 }  # fmt: skip
 NUMBERS: dict[str, int] = {name: number for number, name in _NAMES.items()}
 
@@ -127,7 +130,7 @@ class Relocator:
     def _pairs(self) -> Ints:
         """For each PCREL_LO12 the number of the PCREL_HI20 at the place its symbol names."""
         p = self.program
-        pair = np.full(len(p.relocation_kind), -1, np.int64)
+        pair = np.zeros(len(p.relocation_kind), np.int64)
         high = np.flatnonzero(p.relocation_kind == NUMBERS["PCREL_HI20"])
         keys = p.relocation_piece[high] << 41 | p.relocation_offset[high]
         sort = np.argsort(keys, kind="stable")

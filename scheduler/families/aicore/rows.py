@@ -162,7 +162,7 @@ def _pieces(tiling: RowsTiling, body: Body, elements: float) -> tuple[float, flo
     loads = [i.strides[q_dim] for i in space.data.inputs if i.source >= 0]
     stores = [] if is_reduction(body) else [o.strides[q_dim] for o in space.epilogue.outputs]
     pieces_in = sum(straight if s in (0, 1) else turned for s in loads)
-    return pieces_in, sum(straight if s in (0, 1) else turned for s in stores)
+    return pieces_in, sum(straight if s == 1 else turned for s in stores)
 
 
 class _Search:
