@@ -98,8 +98,6 @@ class _Chain:
             return False
         if step.op in ("add", "mul"):
             return self._combine(step.op, others[0])
-        if step.op == "sub" and step.args[0] == value:
-            return False
         return self._activate(step, value)
 
     def _combine(self, op: str, other: int) -> bool:
