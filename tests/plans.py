@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -34,6 +34,7 @@ from plan_cases import (
     without_names,
 )
 from plan_draws import MACHINES, drawn_problems
+from plan_surroundings import BY_FIX, surrounded
 from random_graphs import random_graph as small_graph
 from random_models import random_graph
 
@@ -90,13 +91,20 @@ def limits(name: str) -> str:
     small = small_problems((DType.F16,), images_last=True)
     for text, policy in (*problems(name), *(row for row in small if not row[0].startswith(SEARCHED_LONG))):
         for kernel, body in kernels_of(text, policy, target):
-            for memory, step in LOCAL.items():
-                at = cache(partial(_offered, kernel, body, target, memory))
-                found = list(_changes(at, getattr(target.memory, memory), step))
-                if found:
-                    told = (f"{n} {hashlib.sha256(at(n).encode()).hexdigest()[:8]}" for n in found)
-                    lines.append(f"{text} {kernel} {memory} {', '.join(told)}")
+            lines += [f"{text} {kernel} {row}" for row in _limits_of(kernel, body, target, LOCAL)]
+            for how, behind in surrounded(kernel, body, target) if kernel.startswith(BY_FIX) else ():
+                rows = _limits_of(kernel, behind, target, ["ub_bytes"])
+                lines += [f"{text} {kernel}, {how} {row}" for row in rows]
     return "\n".join(lines) + "\n"
+
+
+def _limits_of(kernel: str, body: Any, target: Any, memories: Iterable[str]) -> Iterator[str]:
+    for memory in memories:
+        at, step = cache(partial(_offered, kernel, body, target, memory)), LOCAL[memory]
+        found = list(_changes(at, getattr(target.memory, memory), step))
+        if found:
+            told = (f"{n} {hashlib.sha256(at(n).encode()).hexdigest()[:8]}" for n in found)
+            yield f"{memory} {', '.join(told)}"
 
 
 def _changes(at: Callable[[int], str], most: int, step: int) -> Iterator[int]:

@@ -54,6 +54,18 @@ def test_of_two_weak_symbols_the_first_is_meant_and_the_layout_yields_to_neither
     assert fixed.symbol("f").address == 64
 
 
+def test_a_name_that_two_objects_have_for_themselves_is_none_in_the_layout() -> None:
+    def made(name: str, local: str) -> bytes:
+        attributes = "noinline" if local else ""
+        own = f"define internal i64 @{local}(i64 %x) {attributes} {{\n %y = mul i64 %x, %x\n ret i64 %y\n}}\n"
+        return compile_rv64(f"{own}define i64 @{name}(i64 %x) {{\n %y = call i64 @{local}(i64 %x)\n ret i64 %y\n}}\n")
+
+    objects = [made("sk_start", "own"), made("f", "own"), made("g", "other")]
+    assert link(objects, LinkLayout(code_address=CODE, order=("other", "f")))
+    found = violations(LinkError, objects, LinkLayout(code_address=CODE, order=("other", "own")))
+    assert found == ["layout.order: no such function; expected a function of the objects; found 'own'"]
+
+
 def test_a_name_like_that_of_a_copy_is_refused() -> None:
     data = compile_rv64(FEW.format("f", 1) + FEW.format("f.copy1", 2))
     assert link([data], LinkLayout(code_address=CODE, entry="f")).symbol("f.copy1").size
