@@ -1,5 +1,5 @@
-"""What fusion puts around operators, around those of `plan_cases`: a program in front of an input, another behind the
-result, which is stored in another type into a part of a wider tensor."""
+"""What fusion puts around operators, around those of `plan_cases`: a program in front of an input, or part of a wider
+tensor for one; a program behind the result, which is stored in another type into a part of a wider tensor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,17 @@ from typing import Any
 
 from superkernel.core.dtypes import DType
 from superkernel.core.tensor import TensorType, row_major_strides
-from superkernel.ir.body import Body, Instruction, PointwiseProgram, ProgramInput, ProgramOutput, Role, View
+from superkernel.ir.body import (
+    AnchorInput,
+    Body,
+    Instruction,
+    Operand,
+    PointwiseProgram,
+    ProgramInput,
+    ProgramOutput,
+    Role,
+    View,
+)
 from superkernel.scheduler.families.aicore import AICORE_KERNELS
 
 BY_FIX = ("aicore.matmul", "aicore.conv")  # a relu; vector cores do a tanh
@@ -23,12 +33,18 @@ def surrounded(kernel: str, body: Body, target: Any) -> Iterator[tuple[str, Body
         is_float = body.epilogue.dtype_of(body.epilogue.outputs[0].value).is_float
         ops = ("tanh",) * is_float + ("relu",) * (not is_float or kernel.startswith(BY_FIX))
         yield from ((f"{op} behind", _behind(body, op)) for op in ops)
+    parts = body
     for slot, source in enumerate(body.anchor_inputs):
-        if not isinstance(source, View) or not family.accepts_prologue(kernel, body.op or "", slot):
+        if not isinstance(source, View) or body.operands[source.operand].role is not Role.INPUT:
             continue
-        operand = body.operands[source.operand]
-        if operand.role is Role.INPUT and operand.type.dtype.is_float:
+        dtype = body.operands[source.operand].type.dtype
+        if dtype.is_float and family.accepts_prologue(kernel, body.op or "", slot):
             yield f"abs ahead of {slot}", _ahead(body, slot, source)
+        part, operands = _part(parts, source)
+        if source.shape and family.accepts_view(kernel, body.op or "", slot, part, dtype):
+            parts = replace(_with_slot(parts, slot, part), operands=operands)
+    if parts is not body:
+        yield "parts of wider ones", parts
 
 
 def _behind(body: Body, op: str) -> Body:
@@ -36,16 +52,14 @@ def _behind(body: Body, op: str) -> Body:
     program, store = body.epilogue, body.epilogue.outputs[0]
     dtype, kind = program.dtype_of(store.value), body.operands[store.target].type
     out = dtype if not dtype.is_float else DType.F16 if dtype is DType.F32 else DType.F32
-    shape = (*kind.shape[:-1], kind.shape[-1] + WIDER) if kind.rank else (1 + WIDER,)
-    moved = dict(zip(row_major_strides(kind.shape), row_major_strides(shape), strict=False))
-    strides = tuple(moved.get(stride, stride) for stride in store.strides)
+    wide, strides = _widened(kind, store.strides)
     value = len(program.inputs) + len(program.instructions)
     steps = [Instruction(op, (store.value,), dtype)]
     if out is not dtype:
         steps.append(Instruction("cast", (value,), out, (("dtype", out),)))
     first = replace(store, value=value + len(steps) - 1, strides=strides, offset=store.offset + 1)
     operands = [*body.operands]
-    operands[store.target] = replace(operands[store.target], type=TensorType(out, shape))
+    operands[store.target] = replace(operands[store.target], type=TensorType(out, wide))
     behind = replace(program, instructions=(*program.instructions, *steps), outputs=(first, *program.outputs[1:]))
     return replace(body, operands=tuple(operands), epilogue=behind)
 
@@ -55,6 +69,28 @@ def _ahead(body: Body, slot: int, view: View) -> Body:
     dtype = body.operands[view.operand].type.dtype
     load = ProgramInput(view.operand, dtype, view.strides, view.offset)
     program = PointwiseProgram(view.shape, (load,), (Instruction("abs", (0,), dtype),), (ProgramOutput(1, -1),))
+    return _with_slot(body, slot, program)
+
+
+def _part(body: Body, view: View) -> tuple[View, tuple[Operand, ...]]:
+    """The view of a wider tensor, and the operands with that."""
+    operands = [*body.operands]
+    wide, strides = _widened(operands[view.operand].type, view.strides)
+    operands[view.operand] = replace(operands[view.operand], type=TensorType(operands[view.operand].type.dtype, wide))
+    return replace(view, strides=strides, offset=view.offset + 1), tuple(operands)
+
+
+def _with_slot(body: Body, slot: int, source: AnchorInput) -> Body:
     sources = [*body.anchor_inputs]
-    sources[slot] = program
+    sources[slot] = source
     return replace(body, anchor_inputs=tuple(sources))
+
+
+def _widened(kind: TensorType, strides: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shape of a tensor whose lines are longer, and which has more of them; the strides of what was all of it."""
+    if not kind.rank:
+        return (1 + WIDER,), strides
+    longer = (0,) * (kind.rank - 2) + (1, WIDER)[-kind.rank :]
+    shape = tuple(a + b for a, b in zip(kind.shape, longer, strict=True))
+    moved = dict(zip(row_major_strides(kind.shape), row_major_strides(shape), strict=False))
+    return shape, tuple(moved.get(stride, stride) for stride in strides)

@@ -61,7 +61,7 @@ SMALL_ON = {
 """On which targets problems of small sizes are looked at, in which element types."""
 LOCAL = {"l1_bytes": 32, "l0a_bytes": 512, "l0b_bytes": 512, "l0c_bytes": 1024, "ub_bytes": 32}
 """Local memories of an accelerator's core, with the bytes that their sizes are multiples of."""
-SEARCHED_LONG = ("matmul", "attention")  # those of `problems` are enough
+SEARCHED_LONG = ("matmul", "conv", "attention")  # those of `problems` are enough
 REFUSED = "refused:"
 CHANGES_MAX = 2  # of what is offered, from much memory to less, that are looked for
 

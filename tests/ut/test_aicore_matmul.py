@@ -28,7 +28,17 @@ from superkernel.scheduler.families.aicore.base import AicoreKernelType, CoreRol
 from superkernel.scheduler.families.aicore.cube import DepthCut, PackFactor
 from superkernel.scheduler.families.aicore.matmul import _divisions, candidates
 from superkernel.scheduler.families.aicore.matmul_form import product_of
-from superkernel.scheduler.families.aicore.matmul_tiling import LEFT, RIGHT, MatmulTiling, fix_of
+from superkernel.scheduler.families.aicore.matmul_tiling import (
+    LEFT,
+    PIECE_ROWS,
+    RIGHT,
+    MatmulTiling,
+    fix_of,
+    lane_bytes,
+    lane_code,
+    lane_size,
+)
+from superkernel.scheduler.families.aicore.tilecode import TileSize
 from superkernel.target.aicore import AicoreTarget, load_target
 from superkernel.target.engines import Engine
 
@@ -253,6 +263,23 @@ def test_mix_in_pieces() -> None:
         tiling = with_tile(case.body, tiny(), *tile)
         assert tiling.kernel_type is AicoreKernelType.MIX_1_2
         check_aicore(KERNEL, case.body, case.arrays, case.expected, tiling=tiling, target=tiny(), splits=1)
+
+
+def test_pieces_fill_ub_to_the_byte() -> None:
+    """As many rows of the whole width as there is room for, where that is a few; half the width else."""
+    body, target = anchor_case("matmul", {}, [((75, 90), F16), ((90, 150), F16)], epilogue="mixed").body, tiny()
+    tiling, code = with_tile(body, target, 64, 32), lane_code(body)
+    for rows, cols in ((32, 32), (31, 32), (PIECE_ROWS, 32), (PIECE_ROWS, 16), (1, 16)):
+        need = lane_bytes(code, TileSize(rows, cols, 32))
+        exact, short = (target.replaced({"memory.ub_bytes": n}) for n in (need, need - 32))
+        found = lane_size(body, tiling, exact)
+        assert (found.rows, found.cols) == (rows, cols)
+        if (rows, cols) == (1, 16):
+            with pytest.raises(UnsupportedError, match="does not fit into a vector core"):
+                lane_size(body, tiling, short)
+        else:
+            found = lane_size(body, tiling, short)
+            assert lane_bytes(code, found) < need
 
 
 def _body(
