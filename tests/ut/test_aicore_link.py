@@ -9,6 +9,7 @@ import shutil
 import struct
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -190,6 +191,18 @@ def test_elf_read_back() -> None:
         assert header["sh_addr"] <= address <= address + size <= header["sh_addr"] + header["sh_size"]
         if symbol.kind == "function":
             assert header.name == f".text.{symbol.name}"
+
+
+def test_notes_are_in_the_file_and_not_loaded() -> None:
+    image = build(PARTS, copy_of=[0, 1], copies=2)
+    notes = (".note.one", b"12345"), (".note.two", b"678")
+    elf = ELFFile(io.BytesIO(replace(image, notes=notes).elf()))
+    found = [s for s in elf.iter_sections() if s.name.startswith(".note")]
+    assert [(s.name, s.data(), s["sh_addr"], s["sh_flags"], s["sh_offset"] % 4) for s in found] == [
+        (name, contents, 0, 0, 0) for name, contents in notes
+    ]
+    plain = ELFFile(io.BytesIO(image.elf()))
+    assert [s.data() for s in elf.iter_segments()] == [s.data() for s in plain.iter_segments()]
 
 
 def test_sections_of_objects_lie_as_they_are_aligned() -> None:
