@@ -193,21 +193,18 @@ class ClusterSet:
     def has_path_between(self, earlier: Cluster, later: Cluster) -> bool:
         """True where some third cluster must run after `earlier` and before `later`: the two cannot become one."""
         between = later.ancestors & ~earlier.bits & ~earlier.ancestors
-        return any(
-            between & c.bits and c.ancestors & earlier.bits for c in self._all if c is not later and c is not earlier
-        )
+        return any(between & c.bits and c.ancestors & earlier.bits for c in self._all)
 
     def absorb(self, into: Cluster, other: Cluster) -> None:
         """`other` becomes part of `into` (cells and stores are the caller's business). Legal where no path leads
         between them through a third cluster, in either direction."""
         self._merged_into[other.id] = into.id
         into.bits |= other.bits
-        fresh = other.ancestors & ~into.ancestors
         into.ancestors = (into.ancestors | other.ancestors) & ~into.bits
         into.nodes.extend(other.nodes)
         into.has_dependents |= other.has_dependents
         if into.has_dependents:  # whoever waited for either part now waits for the whole
-            whole = into.ancestors | fresh | into.bits
+            whole = into.ancestors | into.bits
             for cluster in self._all:
-                if cluster is not into and cluster.ancestors & into.bits and cluster.id not in self._merged_into:
+                if cluster.ancestors & into.bits:
                     cluster.ancestors |= whole

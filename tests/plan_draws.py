@@ -168,8 +168,8 @@ def _elements(rng: random.Random) -> str:
         shape[shape.index(max(shape))] = rng.choice(SIDES)
     other = [1 if rng.random() < 0.3 else n for n in shape][rng.randrange(len(shape)) :]
     kind = rng.choice((*TYPES, "i8", "i32", "i64"))
-    op = rng.choice(("add", "mul", "maximum"))
-    return _call(op, (kind + _dims(shape), kind + _dims(other)))
+    op = rng.choice(("add", "mul", "maximum", "identity"))
+    return _call(op, (kind + _dims(shape), *([] if op == "identity" else [kind + _dims(other)])))
 
 
 def _moves(rng: random.Random) -> str:
@@ -207,10 +207,92 @@ def _moves(rng: random.Random) -> str:
 MAKERS = (_matmul, _matmul, _matmul, _conv, _conv, _conv, _conv, _bytes, _blocks, _pool, _pool, _rows, _rows, _norm,
           _attention, _attention, _elements, _moves)  # fmt: skip
 
+EDGES = (
+    "attention(f32[1,2,1,64], f32[1,2,70,64], f32[1,2,70,64])",
+    "attention(f32[1,1,1,32], f32[1,1,9,32], f32[1,1,9,32])",
+    "attention(f32[1,2,3,8], f32[1,2,0,8], f32[1,2,0,8])",
+    "attention(f32[2,2,5,16], f32[2,2,40,16], f32[2,2,40,16], f32[2,1,5,40])",
+    "attention(f32[2,2,5,16], f32[2,2,40,16], f32[2,2,40,16], bool[2,2,5,40], i32[2])",
+    "reduce_sum(f32[])",
+    "reduce_mean(f32[1,1]; keepdims=true)",
+    "reduce_max(f32[3,4,5]; axes=(0,2), keepdims=true)",
+    "reduce_prod(f32[5,0]; axes=(1,))",
+    "reduce_log_sum_exp(f32[65,33]; axes=(0,))",
+    "argmin(f32[3,4,5]; axis=0, keepdims=false, select_last_index=true)",
+    "topk(f32[5,40]; k=40)",
+    "topk(f32[40,5]; k=3, axis=0, largest=false)",
+    "cumsum(f32[3,4,5]; axis=1)",
+    "softmax(f32[0,37]; axis=-1)",
+    "softmax(f32[16,64]; axis=-1)",
+    "softmax(f32[15,64]; axis=-1)",
+    "softmax(f32[16,65]; axis=-1)",
+    "softmax_integer(f32[5,33]; axis=-1, grid=8)",
+    "matmul(f32[0,5], const f32[5,37])",
+    "matmul(f32[5,0], const f32[0,37])",
+    "matmul(f32[3,1,5], const f32[5,37])",
+    "matmul(f32[3,4,5], f32[5])",
+    "matmul(f32[5], f32[3,5,4])",
+    "matmul(f32[1,4,5], f32[3,5,4])",
+    "matmul(f32[2,1,4,5], f32[3,5,4])",
+    "matmul_integer(u8[2,20], const i8[20,37], u8[2,1])",
+    "matmul_integer(i8[7,20], i8[20,33], i8[], i8[])",
+    "conv(f32[1,4,2,2], const f32[4,4,3,3]; pads=(3,3,3,3))",
+    "conv(f32[0,4,8,8], const f32[4,4,3,3])",
+    "conv(f32[1,16,12,12], f32[16,16,3,3], f32[16]; pads=(1,1,1,1))",
+    "conv(f32[1,16,12,12], const f32[32,16,1,1]; strides=(2,2), layout=channels_last)",
+    "conv(f32[1,16,12,12], const f32[32,16,1,1]; pads=(1,1,1,1), layout=channels_last)",
+    "conv_integer(u8[1,64,20,20], const i8[48,64,3,3]; layout=channels_last)",
+    "conv_integer(u8[1,66,9,9], const i8[48,66,1,1]; layout=channels_last)",
+    "conv_integer(u8[1,16,20], const i8[48,16,3]; layout=channels_last)",
+    "conv_transpose(f32[1,4,5,6], const f32[4,3,2,3]; strides=(2,1), output_padding=(1,0))",
+    "conv_transpose(f32[2,4,5], const f32[4,1,3]; groups=4, strides=(3,))",
+    "max_pool(f32[1,3,8,8]; kernel=(3,3), strides=(2,2), ceil_mode=true)",
+    "avg_pool(f32[1,3,8,8]; kernel=(3,3), strides=(2,2), pads=(1,1,1,1), ceil_mode=true, count_include_pad=true)",
+    "avg_pool(f32[1,3,8,8]; kernel=(3,3), pads=(1,1,1,1), count_include_pad=true, layout=channels_last)",
+    "lp_pool(f32[1,5,6,7]; kernel=(2,3), p=2)",
+    "gather(f32[9,50,20], i32[7,2]; axis=1)",
+    "gather(f32[70,1], i64[40]; axis=0)",
+    "gather(f32[70,1100], i64[40]; axis=0)",
+    "gather(f32[70,30], i64[]; axis=1)",
+    "scatter_elements(f32[4,5], i64[2,5], f32[2,5]; axis=0, reduction=add)",
+    "scatter_nd(f32[4,5], i64[3,1], f32[3,5]; reduction=max)",
+    "kv_update(f32[2,2,8,4], f32[2,2,1,4], i64[])",
+    "kv_update(f32[2,2,8,4], f32[2,2,3,4], i64[1])",
+    "rope(f32[1,2,300,8], f32[300,4], f32[300,4])",
+    "rope(f32[1,2,3,8], f32[3,4], f32[3,4]; interleaved=true)",
+    "lrn(f32[2,5,7]; size=4)",
+    "grouped_matmul(f32[60,65], const f32[3,65,70], i64[3], i32[32]; cut=(16,1,1))",
+    "grouped_matmul(f32[60,65], const f32[3,65,70], i64[3], i32[136]; cut=(2,2,3))",
+    "tile_groups(i64[3]; rows=60, tile=16)",
+    "tile_lengths(i64[3]; keys=40)",
+    "resize(f32[1,2,4,5]; sizes=(1,2,7,8), mode=nearest)",
+    "one_hot(i64[3], f32[2]; depth=4, axis=0)",
+    "trilu(f32[3,5,6]; k=-1)",
+    "trilu(f32[3,5,6]; upper=false)",
+    "pad(f32[6]; pads=(-1,3))",
+    "concat(f32[2,0], f32[2,5]; axis=1)",
+    "identity(f32[3,300])",
+    "identity(f32[40,70])",
+    "identity(f32[130,5])",
+    "identity(i8[2,70,3])",
+    "identity(f32[2,3,5,130])",
+    "add(f32[1024], f32[1024])",
+    "add(f32[1023], f32[1023])",
+    "add(f32[16,4096], f32[4096])",
+    "add(f32[15,4096], f32[4096])",
+    "add(f32[16,4097], f32[4097])",
+    "add(f32[7,3,1], f32[5])",
+    "add(f32[], f32[])",
+    "mul(f32[0,5], f32[5])",
+)
+"""Without elements or with few, at limits, with attributes that those drawn have not."""
+
 
 def drawn_problems(count: int) -> Iterator[tuple[str, str, Policy]]:
-    """So many: a machine's name, an operator, and what precision it may have."""
+    """All of `EDGES`, so many others: a machine's name, an operator, and what precision it may have."""
     names = [*MACHINES]
+    for text in EDGES:
+        yield from ((name, text, Policy()) for name in names[:3:2])
     for seed in range(count):
         rng = random.Random(seed)
         text = MAKERS[seed % len(MAKERS)](rng)

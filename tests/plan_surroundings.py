@@ -20,6 +20,7 @@ from superkernel.ir.body import (
     Role,
     View,
 )
+from superkernel.scheduler.families import HOST_KERNELS
 from superkernel.scheduler.families.aicore import AICORE_KERNELS
 
 BY_FIX = ("aicore.matmul", "aicore.conv")  # a relu; vector cores do a tanh
@@ -27,8 +28,9 @@ WIDER = 3  # elements of each line of the wider tensor that others have
 
 
 def surrounded(kernel: str, body: Body, target: Any) -> Iterator[tuple[str, Body]]:
-    """The body of a kernel of the accelerator with what it takes around it, and what that is."""
-    family = AICORE_KERNELS.family_of(kernel)
+    """The body of a kernel with what it takes around it, and what that is."""
+    table: Any = AICORE_KERNELS if target.core_types else HOST_KERNELS
+    family = table.family_of(kernel)
     if family.accepts_epilogue(kernel, target):
         is_float = body.epilogue.dtype_of(body.epilogue.outputs[0].value).is_float
         ops = ("tanh",) * is_float + ("relu",) * (not is_float or kernel.startswith(BY_FIX))
@@ -45,6 +47,36 @@ def surrounded(kernel: str, body: Body, target: Any) -> Iterator[tuple[str, Body
             parts = replace(_with_slot(parts, slot, part), operands=operands)
     if parts is not body:
         yield "parts of wider ones", parts
+
+
+def turned(kernel: str, body: Body) -> Iterator[tuple[str, Body]]:
+    """The body of a kernel of the host with one input after the other laid out in another order of its dimensions, as
+    far as it reads that."""
+    family = HOST_KERNELS.family_of(kernel)
+    for slot, view in enumerate(body.anchor_inputs):
+        if not isinstance(view, View) or len(view.shape) < 2 or body.operands[view.operand].role is not Role.INPUT:
+            continue
+        dtype = body.operands[view.operand].type.dtype
+        for order in _orders(len(view.shape)):
+            moved = replace(view, strides=_strides(view.shape, order))
+            if moved != view and family.accepts_view(kernel, body.op or "", slot, moved, dtype):
+                yield f"{slot} as {order}", _with_slot(body, slot, moved)
+    program = body.epilogue
+    if body.op is None and len(program.shape) > 1:
+        for order in _orders(len(program.shape)):
+            first = replace(program.inputs[0], strides=_strides(program.shape, order))
+            if first != program.inputs[0]:
+                yield f"as {order}", replace(body, epilogue=replace(program, inputs=(first, *program.inputs[1:])))
+
+
+def _orders(rank: int) -> tuple[tuple[int, ...], ...]:
+    """Of dimensions in memory: the first two exchanged, and the second one last."""
+    return (1, 0, *range(2, rank)), (0, *range(2, rank), 1)
+
+
+def _strides(shape: tuple[int, ...], order: tuple[int, ...]) -> tuple[int, ...]:
+    dense = row_major_strides(tuple(shape[d] for d in order))
+    return tuple(dense[order.index(d)] for d in range(len(order)))
 
 
 def _behind(body: Body, op: str) -> Body:

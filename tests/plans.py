@@ -44,7 +44,7 @@ from superkernel.core.errors import UnsupportedError
 from superkernel.core.options import Options
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 
-DRAWN = 1500  # problems on CPUs with small caches
+DRAWN = 1300  # problems on CPUs with small caches
 FOLDER = Path(__file__).with_name("plans")
 CANDIDATES_ON = ("avx512", "tiles", "plain", "cortex-m55", "a3", "scarce", "single")
 MODELS_ON = ("avx512", "mini")

@@ -232,7 +232,7 @@ class AttentionTiling(HostTiling):
         for batch, head, block in runs_of_range((self.batch, self.kv_heads, self.blocks), begin, end):
             first, last = block[0] * self.block_rows, min(block[1] * self.block_rows, form.rows)
             for group, query in runs_of_range((form.group, form.queries), first, last):
-                if head[1] - head[0] == 1 or (group[1] - group[0]) == form.group:
+                if group[1] - group[0] == form.group:
                     spans = [(head[0] * form.group + group[0], (head[1] - 1) * form.group + group[1])]
                 else:
                     spans = [(h * form.group + group[0], h * form.group + group[1]) for h in range(*head)]

@@ -112,8 +112,7 @@ def form_of(body: Body) -> MatmulForm:
     merge = column_axis in (-1, output.rank - 1) and _can_merge(left, right, batch_dims, m, row_dims)
     if merge:
         row_dims, m, batch_dims = (*batch_dims, *row_dims), prod(batch_dims) * m, ()
-        line = left.line if not left.batch or row_dims[-1] > 1 else _merged_line(left, row_dims)
-        left, right = replace(left, batch=(), line=line), replace(right, batch=())
+        left, right = replace(left, batch=(), line=_merged_line(left, row_dims)), replace(right, batch=())
     acc = accumulator(left.dtype, output.dtype)
     return MatmulForm(batch_dims, row_dims, m, n, product.k, left, right, acc, column_axis, batch_rank, *zeros)
 
@@ -131,8 +130,7 @@ def _block_form(body: Body) -> MatmulForm:
     batch_rank = len(batch_dims)
     if _can_merge(left, right, batch_dims, rows, row_dims):
         row_dims, rows, batch_dims = (*batch_dims, *row_dims), prod(batch_dims) * rows, ()
-        line = left.line if not left.batch or row_dims[-1] > 1 else _merged_line(left, row_dims)
-        left, right = replace(left, batch=(), line=line), replace(right, batch=())
+        left, right = replace(left, batch=(), line=_merged_line(left, row_dims)), replace(right, batch=())
     return MatmulForm(
         batch_dims, row_dims, rows, columns, x.shape[-1], left, right, DType.F32, len(x.shape) - 1, batch_rank,
         None, None,
@@ -190,9 +188,8 @@ def _can_merge(left: Factor, right: Factor, batch_dims: Sequence[int], rows: int
 
 
 def _merged_line(left: Factor, row_dims: Sequence[int]) -> int:
-    """Stride of merged rows where the innermost row dimension has one element: that of the last dimension with more."""
-    strides = [*left.batch, left.line][-len(row_dims) :] if len(row_dims) == len(left.batch) + 1 else list(left.batch)
-    for extent, stride in zip(reversed(row_dims), reversed(strides), strict=True):
+    """Stride of merged rows: that of the last dimension with more than one element."""
+    for extent, stride in zip(reversed(row_dims), reversed((*left.batch, left.line)), strict=True):
         if extent > 1:
             return stride
     return left.line

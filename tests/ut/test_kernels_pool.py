@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from anchor_bodies import anchor_case
+from plan_cases import TARGETS
 from pool_cases import WINDOWED
 
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
 from superkernel.scheduler.families import family_of
+from superkernel.scheduler.families.pool import APART_NS, _apart_ns, pool_form
 
 F32, F64, F16, I8, U8 = (DType.of(n) for n in ("f32", "f64", "f16", "i8", "u8"))
 KERNEL = "host.pool"
@@ -68,3 +71,18 @@ def test_four_spatial_dimensions_are_refused() -> None:
     body = anchor_case("max_pool", {"kernel": (1, 1, 1, 2)}, [((1, 1, 2, 2, 2, 4), F32)]).body
     with pytest.raises(UnsupportedError, match="too many dimensions"):
         family_of(KERNEL).tilings(KERNEL, body, detect_cpu())
+
+
+@pytest.mark.parametrize(
+    ("stride", "dtype", "line"),
+    [(3, F32, 12), (-3, F32, 12), (16, F32, 64), (17, F32, 64), (3, DType.F16, 6), (8, F64, 64), (7, F64, 56)],
+)
+def test_elements_apart_take_a_load_and_of_images_that_do_not_stay_near_their_line(
+    stride: int, dtype: DType, line: int
+) -> None:
+    machine: Any = TARGETS["avx512"]()
+    cpu = replace(machine, l2_bytes=1 << 20, l3_bytes_per_ns=16.0)
+    form = pool_form(anchor_case("max_pool", {"kernel": (2, 2)}, [((1, 3, 8, 8), dtype)]).body)
+    form = replace(form, strides=(*form.strides[:4], stride))
+    assert _apart_ns(form, 1 << 20, cpu) == APART_NS
+    assert _apart_ns(form, (1 << 20) + 1, cpu) == pytest.approx(APART_NS + line / 16)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,13 +12,15 @@ from grouped_on import host_group
 from kernel_check import check_body, tiers
 
 from superkernel.builder import GraphBuilder
+from superkernel.codegen.host import streaming
 from superkernel.codegen.host.emitters import emit_ir
 from superkernel.codegen.host.features import detect_cpu
+from superkernel.codegen.host.streaming import Panel, prefetch
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body
 from superkernel.machine import machine_profile
 from superkernel.scheduler.families import family_of
-from superkernel.scheduler.families.matmul import tall_shape
+from superkernel.scheduler.families.matmul import _shared_vectors, tall_shape
 from superkernel.scheduler.families.matmul_form import form_of
 from superkernel.scheduler.families.matmul_tiling import COLUMNS, COPY, IN_PLACE, ROWS, MatmulTiling, make_tiling
 from superkernel.scheduler.place import streamed_bytes
@@ -217,3 +220,66 @@ def test_kernels_of_few_rows_and_of_many_share_what_is_packed(dtype: DType) -> N
 
     assert len(packs((1024, 1088))) == 1
     assert len(packs((128, 96))) > 1
+
+
+class Written:
+    """Addresses and sizes as text."""
+
+    def offset(self, base: str, nbytes: int) -> str:
+        return f"{base} + {nbytes}"
+
+    def size(self, name: str, nbytes: int) -> str:
+        return f"{name} {nbytes}"
+
+
+@dataclass
+class Walked:
+    """What `prefetch` asks of a tiling."""
+
+    tile_rows: int = 8
+    vectors: int = 2
+    phases: int = 1
+    streamed: bool = False
+    far: bool = False
+    band_tiles: int = 1
+
+    def part_step_bytes(self, row: int) -> int:
+        return row // 4
+
+    def part_lines(self, row: int) -> int:
+        return row // 256
+
+
+@pytest.mark.parametrize(
+    ("walked", "row", "ahead", "fetched"),
+    [
+        (Walked(), 128, None, None),
+        (Walked(streamed=True), 128, None, ("base + 16384", 128, 2, 2)),  # 128 steps of 16 multiply-adds
+        (Walked(streamed=True), 128, "next", ("base + 16384", 128, 2, 2)),
+        (Walked(streamed=True, tile_rows=6, vectors=3), 96, None, ("base + 10880", 96, 2, 2)),  # 113 of 18, whole lines
+        (Walked(streamed=True, tile_rows=16, vectors=1, phases=2), 64, None, ("base + 8192", 64, 2, 2)),
+        (Walked(streamed=True, phases=3), 65, None, ("base + 8320", 65, 4, 2)),
+        (Walked(far=True), 512, "next", ("next", "part_step 128", 2, 2)),
+        (Walked(far=True), 128, None, ("base + 4096", 128, 2, 3)),
+        (Walked(far=True), 129, None, ("base + 4096", 129, 3, 3)),
+        (Walked(far=True, phases=4), 32, None, ("base + 4096", 32, 2, 3)),
+        (Walked(far=True, band_tiles=2), 128, None, None),
+    ],
+)
+def test_what_each_step_fetches_and_how_far_ahead(
+    walked: Any, row: int, ahead: Any, fetched: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Address, bytes from step to step, lines, cache."""
+    kb: Any = Written()
+    base: Any = "base"
+    monkeypatch.setattr(streaming, "_lines", lambda _, at, step, lines, locality: (at, step, lines, locality))
+    assert prefetch(kb, walked, Panel(base, 1, False, ahead), row) == fetched
+
+
+@pytest.mark.parametrize(
+    ("columns", "vectors"), [(48, 3), (47, 2), (1000, 3), (700, 2), (4705, 3), (4609, 2), (4608, 3)]
+)
+def test_panels_of_many_constants_are_wide_where_that_pads_by_a_hundredth_at_most(columns: int, vectors: int) -> None:
+    form = form_of(product(16, 8, columns))
+    assert _shared_vectors(form, 16, TARGET) == vectors
+    assert _shared_vectors(form, 16, replace(TARGET, tier="avx2")) == 2
