@@ -53,6 +53,13 @@ SCARCE: Mapping[str, int] = {
     "memory.ub_bytes": 6 << 10,
 }
 """An accelerator on which hardly anything fits in one piece."""
+SINGLE: Mapping[str, int] = {
+    "device.groups": 1,
+    "device.vector_cores_per_group": 1,
+    "memory.block_bytes": 64,
+    "memory.fractal_bytes": 1024,
+}
+"""An accelerator of one core of each type, with blocks that are twice as long as elsewhere."""
 TARGETS: Mapping[str, Callable[[], Target]] = {
     "avx512": lambda: _host("xeon-16-pair", "avx512"),
     "tiles": lambda: _host("two-sockets", "avx512", EMULATED_TILES, cores=24),
@@ -63,7 +70,7 @@ TARGETS: Mapping[str, Callable[[], Target]] = {
     "a3": lambda: resolved("a3"),
     "mini": lambda: resolved("mini"),
     "scarce": lambda: load_target("mini").replaced(SCARCE),
-    "single": lambda: load_target("mini").replaced({"device.groups": 1, "device.vector_cores_per_group": 1}),
+    "single": lambda: load_target("mini").replaced(SINGLE),
 }
 
 PROBLEMS = (
@@ -200,7 +207,7 @@ LIMITED = (
     "softmax(f16[0,30]; axis=-1)",
     "max_pool(f16[0,16,9,9]; kernel=(2,2), layout=channels_last)",
     "attention(f16[1,2,0,16], f16[1,2,9,16], f16[1,2,9,16])",
-    "matmul(f32[19,24], const f32[24,35])",
+    "matmul(f32[19,16], const f32[16,20])",
     "matmul(f16[3,17,17], const f16[3,17,20])",
     "matmul_integer(i8[9,70], const i8[70,20])",
     "conv(f32[1,20,7,6], const f32[40,20,3,3], const f32[40]; pads=(1,1,1,1), layout=channels_last)",
@@ -226,6 +233,22 @@ LIMITED = (
     "rope(f32[1,4,33,64], f32[33,32], f32[33,32]; interleaved=true)",
 )
 """For accelerators with little memory: how much of it they want is told."""
+FURTHER = (
+    "attention(f16[1,1,4,16], f16[1,1,700,16], f16[1,1,700,16])",
+    "attention(f16[1,4,2,64], f16[1,2,130,64], f16[1,2,130,64], f16[1,1,2,130])",
+    "attention(f32[1,1,70,24], f32[1,1,33,24], f32[1,1,33,40])",
+    "lp_pool(f16[1,5,6,7]; kernel=(2,3), p=2)",
+    "lp_pool(f16[1,5,6,7]; kernel=(2,3), p=1)",
+    "exp(f16[9,1])",
+    "add(f16[5,7], f16[5,1])",
+    "mul(f32[70,1,9], f32[1,33,9])",
+    "where(bool[40,50], f16[40,1], f16[1,50])",
+    "layer_norm(f16[5,40,3], f16[40,3], f16[40,3]; axis=1)",
+    "reduce_sum(f16[7,5,3]; axes=(1,))",
+    "gather(f32[50,3,20], i64[4,5]; axis=1)",
+    "concat(f16[20,30], f16[20,1], f16[20,64]; axis=1)",
+)
+"""Further ones, for what is tried and emitted there."""
 SMALL_TYPES = (DType.F32, DType.F64, DType.F16, DType.BF16, DType.I8, DType.I32)
 GRAPHS: Mapping[str, Callable[[], Graph]] = {
     "mlp": models.mlp,
@@ -251,7 +274,7 @@ def problems(target: str) -> Iterator[tuple[str, Policy]]:
 
 def _problems(target: str) -> Iterator[tuple[str, Policy]]:
     if target in ("mini", "scarce", "single"):
-        yield from ((text, Policy()) for text in LIMITED)
+        yield from ((text, Policy()) for text in (*LIMITED, *(FURTHER if target != "mini" else ())))
         return
     if target == "a3":
         yield from ((text, Policy()) for text in LARGE)

@@ -1,5 +1,6 @@
 """What fusion puts around operators, around those of `plan_cases`: a program in front of an input, or part of a wider
-tensor for one; a program behind the result, which is stored in another type into a part of a wider tensor."""
+tensor for one; a program behind the result, which is stored in another type into a part of a wider tensor, or the other
+way round."""
 
 from __future__ import annotations
 
@@ -35,6 +36,9 @@ def surrounded(kernel: str, body: Body, target: Any) -> Iterator[tuple[str, Body
         is_float = body.epilogue.dtype_of(body.epilogue.outputs[0].value).is_float
         ops = ("tanh",) * is_float + ("relu",) * (not is_float or kernel.startswith(BY_FIX))
         yield from ((f"{op} behind", _behind(body, op)) for op in ops)
+    around = _turned(body)
+    if family.accepts_store(kernel, body.op or "", *around[1]):
+        yield "turned", around[0]
     parts = body
     for slot, source in enumerate(body.anchor_inputs):
         if not isinstance(source, View) or body.operands[source.operand].role is not Role.INPUT:
@@ -94,6 +98,21 @@ def _behind(body: Body, op: str) -> Body:
     operands[store.target] = replace(operands[store.target], type=TensorType(out, wide))
     behind = replace(program, instructions=(*program.instructions, *steps), outputs=(first, *program.outputs[1:]))
     return replace(body, operands=tuple(operands), epilogue=behind)
+
+
+def _turned(body: Body) -> tuple[Body, tuple[View, DType]]:
+    """The first result is stored with its dimensions the other way round; the view of what it is stored into."""
+    program, store = body.epilogue, body.epilogue.outputs[0]
+    kind = body.operands[store.target].type
+    shape = kind.shape[::-1]
+    first = replace(
+        store, strides=row_major_strides(shape)[::-1] if len(shape) == len(program.shape) else store.strides
+    )
+    operands = [*body.operands]
+    operands[store.target] = replace(operands[store.target], type=TensorType(kind.dtype, shape))
+    turned = replace(program, outputs=(first, *program.outputs[1:]))
+    view = View(store.target, program.shape, first.strides)
+    return replace(body, operands=tuple(operands), epilogue=turned), (view, kind.dtype)
 
 
 def _ahead(body: Body, slot: int, view: View) -> Body:

@@ -247,12 +247,12 @@ class AicoreImageBuilder:
         memory = MemoryMap.of(self.target)
         tables = ranges_of(self.plan, calls)
         room = memory.private_bytes - PARAMETERS_BYTE - STACK_BYTES
-        longest = max(map(len, tables.values()), default=0)
-        if 8 * longest > room:
+        longest = max(tables.values(), key=len)
+        if 8 * len(longest) > room:
             raise UnsupportedError(
-                f"too little private memory for the ranges of {longest} sub-operators",
+                f"too little private memory for the ranges of {len(longest)} sub-operators",
                 location="target field 'control.private_bytes'",
-                expected=f"at least {memory.private_bytes - room + 8 * longest} bytes",
+                expected=f"at least {memory.private_bytes - room + 8 * len(longest)} bytes",
                 found=memory.private_bytes,
                 hint="a target file with more private memory per core",
             )

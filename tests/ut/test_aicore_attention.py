@@ -16,6 +16,8 @@ import superkernel
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import UnsupportedError
 from superkernel.ir.body import View
+from superkernel.registry.records import Policy
+from superkernel.registry.requirement import body_of, parse_requirement
 from superkernel.scheduler.families.aicore import family_of
 from superkernel.scheduler.families.aicore.attention import of_rows
 from superkernel.scheduler.families.aicore.attention_tiling import (
@@ -142,6 +144,20 @@ def test_too_small_memories_are_named() -> None:
         tilings_of(case, small(ub=1))
     with pytest.raises(UnsupportedError, match=r"queue\.flag_ids"):
         tilings_of(case, load_target("mini").replaced({"queue.flag_ids": 4}))
+
+
+@pytest.mark.parametrize(("depth", "fits"), [(0, False), (1, True), (4096, True), (4097, False)])
+def test_heads_are_no_deeper_than_the_cube_takes(depth: int, fits: bool) -> None:
+    target, head = load_target("mini"), f"f16[1,1,2,{depth}]"
+    text = f"attention({head}, {head}, f16[1,1,2,16]; scale=1.0)"
+    body = body_of(parse_requirement(text, target, Policy()))
+    assert body is not None
+    family = family_of("aicore.attention")
+    if fits:
+        assert family.tilings("aicore.attention", body, target)
+        return
+    with pytest.raises(UnsupportedError, match="bad depth of heads"):
+        family.tilings("aicore.attention", body, target)
 
 
 def test_one_vector_core_per_group() -> None:

@@ -335,11 +335,18 @@ def test_what_bounds_image_networks(x: Shape, w: Shape, strides: int, bottleneck
     assert 0.8 * busy[bottleneck] <= estimate <= 2.5 * busy[bottleneck]
 
 
+SMALL = (1, 64, 9, 9), (24, 64, 3, 3)
+
+
 def test_refusals() -> None:
-    fits = conv_case((1, 64, 9, 9), (24, 64, 3, 3), {})
+    fits = conv_case(*SMALL, {})
     tiny = MINI.replaced({"memory.l0a_bytes": 512, "memory.l0b_bytes": 512})
     with pytest.raises(UnsupportedError, match="l0a_bytes"):
         family_of("aicore.conv").tilings("aicore.conv", fits.body, tiny)
+    lonely, swish = MINI.replaced({"device.vector_cores_per_group": 1}), conv_case(*SMALL, {}, epilogue="swish")
+    assert family_of("aicore.conv").tilings("aicore.conv", conv_case(*SMALL, {}).body, lonely)
+    with pytest.raises(UnsupportedError, match="vector cores cannot finish a convolution"):
+        family_of("aicore.conv").tilings("aicore.conv", swish.body, lonely)
     far = conv_case((1, 2, 300, 4), (2, 2, 2, 1), {"dilations": (256, 1)})
     with pytest.raises(UnsupportedError, match="dilations"):
         family_of("aicore.conv").tilings("aicore.conv", far.body, MINI)

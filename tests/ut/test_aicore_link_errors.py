@@ -37,12 +37,22 @@ def test_all_undefined_and_duplicate_symbols_are_named() -> None:
     assert "found 'x'" in text
 
 
-def test_an_undefined_symbol_is_told_with_the_first_section_that_names_it() -> None:
-    asks = compile_rv64("declare void @no()\ndefine void @sk_start() {\n call void @no()\n ret void\n}\n")
-    quiet = [compile_rv64(FEW.format(name, 1) + FEW.format(f"{name}2", 1)) for name in "fg"]
+@pytest.mark.parametrize(
+    ("name", "hint"), [("no", ""), ("no.copy7", ""), ("sk_start.copy7", " (hint: the layout has 2 copies)")]
+)
+def test_an_undefined_symbol_is_told_with_the_first_section_that_names_it(name: str, hint: str) -> None:
+    def made(number: int, *relocations: tuple[int, int, int, int]) -> bytes:
+        own = "sk_start" if relocations else f"f{number}"
+        code = [ObjectSection(f".text.{own}", bytes([0x13, 0, 0, 0] * 4), "r-x", 4, relocations)]
+        code.append(ObjectSection(f".text.g{number}", bytes([0x13, 0, 0, 0] * 4), "r-x", 4, relocations))
+        rows = [OutputSymbol(own, 0, 16, "function", False, 0), OutputSymbol(name, 0, 0, "none", False, -1)]
+        return write_object(code, rows[: 1 + bool(relocations)], flags=5)
+
+    asks, quiet = made(0, (0, NUMBERS["CALL_PLT"], 1, 0)), [made(1), made(2)]
     for objects in ([asks, *quiet], [quiet[0], asks, quiet[1]], [*quiet, asks]):
         place = f"object 'object {objects.index(asks)}', section '.text.sk_start'"
-        assert violations(LinkError, objects, LinkLayout(code_address=CODE)) == [f"{place}: symbol 'no' is not defined"]
+        found = violations(LinkError, objects, LinkLayout(code_address=CODE, copies=2))
+        assert found == [f"{place}: symbol {name!r} is not defined{hint}"]
 
 
 def test_of_two_weak_symbols_the_first_is_meant_and_the_layout_yields_to_neither() -> None:

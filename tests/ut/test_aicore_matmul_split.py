@@ -14,14 +14,17 @@ import superkernel
 from superkernel.backends.aicore.compiled import AicoreCompiled
 from superkernel.builder import GraphBuilder
 from superkernel.core.dtypes import DType
+from superkernel.ir.body import Body
 from superkernel.ir.graph import Graph
 from superkernel.reference import evaluate
+from superkernel.registry.records import Policy
+from superkernel.registry.requirement import body_of, parse_requirement
 from superkernel.scheduler.families.aicore.base import AicoreKernelType
 from superkernel.scheduler.families.aicore.cube import DepthCut
 from superkernel.scheduler.families.aicore.matmul import MatmulFamily
-from superkernel.scheduler.families.aicore.matmul_split import SplitTiling, split_candidates
+from superkernel.scheduler.families.aicore.matmul_split import WORKSPACE_SHARE, SplitTiling, split_candidates
 from superkernel.scheduler.families.aicore.matmul_tiling import LEFT, RIGHT
-from superkernel.target.aicore import load_target
+from superkernel.target.aicore import AicoreTarget, load_target
 
 KERNEL = "aicore.matmul"
 F16, BF16 = DType.of("f16"), DType.of("bf16")
@@ -115,6 +118,31 @@ def test_chosen_where_it_pays(shape: tuple[int, int, int], constant: bool, is_sp
     if isinstance(tiling, SplitTiling):
         assert tiling.kernel_type is AicoreKernelType.MIX_1_2
         assert tiling.scratch_bytes * 24 <= load_target("a3").l2.capacity_bytes // 2
+
+
+def test_cuts_fill_the_memories() -> None:
+    """Each part of what fits is as large as it may be, to the byte; a little less memory leaves out what filled it."""
+    device = load_target("a3")
+    body = anchor_body("matmul(f16[3072,3072], f16[3072,3072])", device)
+    memory, found = device.memory, list(split_candidates(body, device))
+    for t in found:
+        cut, pieces = t.cut, t.cut.group // t.cut.chunk
+        assert 2 * t.rows * t.columns * 4 <= memory.l0c_bytes
+        assert 2 * t.rows * cut.step * 2 <= memory.l0a_bytes
+        assert 2 * t.columns * cut.step * 2 <= memory.l0b_bytes
+        assert (t.rows * (pieces + t.spare) + 4 * t.columns) * cut.chunk * 2 <= memory.l1_bytes
+        assert t.scratch_bytes * device.device.groups * WORKSPACE_SHARE <= device.l2_room_bytes
+    sizes = {(t.rows, t.columns) for t in found}
+    assert max(2 * rows * columns * 4 for rows, columns in sizes) == memory.l0c_bytes
+    less = device.replaced({"memory.l0c_bytes": memory.l0c_bytes - 1024})
+    left = {(t.rows, t.columns) for t in split_candidates(body, less)}
+    assert left == {(rows, columns) for rows, columns in sizes if 8 * rows * columns < memory.l0c_bytes}
+
+
+def anchor_body(text: str, device: AicoreTarget) -> Body:
+    body = body_of(parse_requirement(text, device, Policy()))
+    assert body is not None
+    return body
 
 
 def test_not_chosen_with_an_epilogue() -> None:
