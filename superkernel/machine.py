@@ -5,14 +5,14 @@ Model: a machine is what the system says of its CPU (model, instruction sets, ca
 hypervisor and of its kernel: nothing that changes with a restart, or that names somebody. Where SK_MACHINE names a file
 that profile is taken, with "default" what is believed of any machine.
 
-The first compilation measures, or `superkernel machine` ahead of it. Figures of a busy machine make worse plans than
-the defaults do: where something else runs meanwhile they are not kept, the compilation goes by the defaults, and one
-that comes `RETRY_S` later tries again. What it finds out all the same, in some 20 ms, is how many dot products of
-reduced precision, and products of tiles, a core does per f32 multiply-add, to the nearest power of two: CPUs differ
-fourfold there.
+The first compilation measures, or `superkernel machine` ahead of it. Where something else runs meanwhile, as beside
+other guests of one host it always may, figures are no more than what the machine can do at least: so much of them is
+kept, the defaults where these promise more, and a compilation that comes `RETRY_S` later measures again. Where nothing
+is kept at all the defaults hold, and how many dot products of reduced precision, and products of tiles, a core does per
+f32 multiply-add, to the nearest power of two, which some 20 ms tell: CPUs differ fourfold there.
 
-Invariants: one process measures at a time; others that compile wait for what it finds. What was measured stays until
-`measured_again`.
+Invariants: one process measures at a time; others that compile wait for what it finds. What was measured undisturbed
+stays until `measured_again`.
 
 Beside the profile stand the times of kernels that `superkernel tune` measured. They are of this machine: where
 SK_MACHINE names the file of a profile, none is known.
@@ -43,7 +43,7 @@ from superkernel.core.limits import usable_memory_bytes
 from superkernel.core.version import sources_digest
 from superkernel.core.warn import warn
 from superkernel.target.cpu import THREADS_MAX
-from superkernel.target.machine import DEFAULT, SCHEMA, MachineProfile, load_profile, rounded
+from superkernel.target.machine import DEFAULT, SCHEMA, MachineProfile, load_profile, raised_by, rounded
 from superkernel.target.timings import NO_TIMINGS, Timings, load_timings, timings_text
 
 GROWTH_MIN = 1.3  # of the rate of more readers together, below which it is measured again...
@@ -52,10 +52,10 @@ BUDGET_S = 1.5  # of measuring; what is left then is measured with fewer numbers
 ONE_BYTES_MAX = 256 << 20  # that one core reads to find the end of the caches
 ALL_BYTES_MAX = 1 << 30  # that all cores read
 MEMORY_SHARE = 8  # and at most one part in so many of the memory
-DISTURBED_MAX = 0.05  # share of the trials, above which a profile is neither kept nor believed
+DISTURBED_MAX = 0.05  # share of the trials, above which figures say what the machine can do at least
 LOCKED_S_MAX = 5.0
-TRIALS_MIN = 60  # below so many their share says little
-RETRY_S = 3600  # behind a first measurement that others disturbed
+RETRY_S = 3600  # behind a measurement that others disturbed
+NEAR_SHARE = 0.4  # of the median hand-over, below which two CPUs are of one core
 KNEE_MIN = 1.3  # how much faster a cache must be than what is behind it, to show
 
 _RATES = {
@@ -89,7 +89,8 @@ def machine_profile() -> MachineProfile:
     if path is None:
         return _unmeasured()
     try:
-        return _raised(load_profile(path)) if exists(path) else _measured_first(path)
+        kept = _kept(path)
+        return kept if kept is not None and not _is_disturbed(kept) else _measured_now(path)
     except FileFormatError as error:
         warn(
             f"the machine's profile is not used: {error}; `superkernel machine --again` makes a new one", MachineWarning
@@ -97,33 +98,47 @@ def machine_profile() -> MachineProfile:
         return _unmeasured()
 
 
-def _measured_first(path: Path) -> MachineProfile:
-    """Measured now and kept, or the defaults where that cannot be had. Raises FileFormatError where another process
-    keeps what is none."""
+def _kept(path: Path) -> MachineProfile | None:
+    """What stands in a file. Raises FileFormatError where that is no profile."""
+    return _raised(load_profile(path)) if exists(path) else None
+
+
+def _is_disturbed(found: MachineProfile) -> bool:
+    return found.disturbed > DISTURBED_MAX
+
+
+def _measured_now(path: Path) -> MachineProfile:
+    """Measured and kept, unless that was tried a moment ago. Raises FileFormatError where another process keeps what is
+    no profile."""
+    known = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path.with_suffix(".tried"), "a+", encoding="utf-8") as tried:
-            if not _locked(tried):
-                return _unmeasured()
-            if exists(path):
-                return _raised(load_profile(path))
+            locked = _locked(tried)
+            known = _kept(path)
+            if not locked or (known is not None and not _is_disturbed(known)):
+                return known or _unmeasured()
             tried.seek(0)
             if _is_recent(tried.read()):
-                return _unmeasured()
+                return known or _unmeasured()
             tried.truncate(0)
             tried.write(str(time.time()))  # ahead of it: what ends this process ends no other one
             tried.flush()
             try:
-                found = measure(patient=False)
+                known = _at_least(measure(), known)
             except KeyboardInterrupt:
                 tried.truncate(0)
                 raise
-            if found.disturbed <= DISTURBED_MAX:
-                _keep(found, path)
-                return found
+            _keep(known, path)
+            return known
     except (OSError, MachineError):  # no place of the user's own, no threads, no memory
         pass
-    return _unmeasured()
+    return known or _unmeasured()
+
+
+def _at_least(found: MachineProfile, known: MachineProfile | None) -> MachineProfile:
+    """What was measured undisturbed; else that and what was believed before, whichever is faster."""
+    return raised_by(known or _unmeasured(), found) if _is_disturbed(found) else found
 
 
 def _locked(file: TextIO) -> bool:
@@ -202,17 +217,25 @@ def has_profile() -> bool:
 
 
 def measured_again() -> MachineProfile:
-    """A new profile in the place of the one that was kept; where others kept the machine busy meanwhile nothing is
-    kept, for what it seems to be able to do then leads to worse choices than knowing nothing."""
+    """A new profile in the place of the one that was kept. Where others kept the machine busy meanwhile, one that was
+    measured undisturbed stays; else what the machine can do at least is kept."""
     found, path = measure(), profile_path()
-    if found.disturbed > DISTURBED_MAX:
-        text = f"{found.disturbed:.0%} of the trials that measure this machine were disturbed"
-        warn(f"{text}: not kept; run `superkernel machine --again` when it is idle", MachineWarning)
-    elif path is not None:
+    if path is not None:
         try:
-            _keep(found, path)
+            kept = _kept(path)
+        except FileFormatError:
+            kept = None
+        stays = _is_disturbed(found) and kept is not None and not _is_disturbed(kept)
+        try:
+            if not stays:
+                _keep(_at_least(found, kept), path)
+                path.with_suffix(".tried").write_text(str(time.time()), encoding="utf-8")
         except OSError as error:
             warn(f"the machine's profile is not kept: {error}", MachineWarning)
+        if _is_disturbed(found):
+            text = f"{found.disturbed:.0%} of the trials that measure this machine were disturbed"
+            what = "the profile from before is kept" if stays else "what it can do at least is kept"
+            warn(f"{text}: {what}; run `superkernel machine --again` when it is idle", MachineWarning)
     machine_profile.cache_clear()
     return found
 
@@ -331,6 +354,14 @@ def joined(groups: Sequence[int], near: Sequence[Sequence[bool]]) -> tuple[int, 
     return _numbered(map(str, found))
 
 
+def paired(cores: Sequence[int], near: Sequence[Sequence[bool]]) -> tuple[int, ...]:
+    """Cores, where two CPUs that are near to one another are of one. A core has two such at most: where one CPU is near
+    to several, the host moves its guest's CPUs from core to core meanwhile, and what was seen holds no longer."""
+    found = joined(cores, near)
+    most = max((found.count(core) for core in found), default=0)
+    return found if most <= max(2, *map(cores.count, cores)) else _numbered(map(str, cores))
+
+
 def near_pairs(handover_ns: Sequence[Sequence[float]], share: float) -> list[list[bool]]:
     """Which pairs hand over in less than a share of the median pair's time."""
     pairs = sorted(ns for i, row in enumerate(handover_ns) for ns in row[:i])
@@ -374,17 +405,11 @@ def _raised(made: MachineProfile) -> MachineProfile:
     return replace(made, l3_own=(*own,), l3_same=(*same,), memory_own=(*far,), memory_same=(*far_same,))
 
 
-def measure(*, patient: bool = True) -> MachineProfile:
-    """The machine at hand, now; about a second. Raises MachineError where the system refuses threads or memory, and
-    unless `patient` as soon as it shows that others disturb."""
+def measure() -> MachineProfile:
+    """The machine at hand, now; about a second. Raises MachineError where the system refuses threads or memory."""
     start = time.monotonic()
     cpus = _core.allowed_cpus()[:THREADS_MAX]
     probe, count = _core.Probe(cpus), len(cpus)
-
-    def goes_on() -> None:
-        if not patient and probe.disturbed > DISTURBED_MAX * max(probe.trials, TRIALS_MIN):
-            raise MachineError("others keep the machine busy")
-
     caches = _caches(cpus[0])
     l1, l2, l3 = (
         caches.get(level, (default, ""))[0] for level, default in ((1, DEFAULT.l1_bytes), (2, DEFAULT.l2_bytes), (3, 0))
@@ -392,7 +417,6 @@ def measure(*, patient: bool = True) -> MachineProfile:
     l3 = l3 or l2
     all_max = min(ALL_BYTES_MAX, usable_memory_bytes() // MEMORY_SHARE)
     rates: dict[str, Any] = {field: rounded(probe.rate(kind)) or None for field, kind in _RATES.items()}
-    goes_on()
     l1_rate, l2_rate = probe.read(l1 // 2), probe.read(l2 // 2)
     handover = [[0.0] * count for _ in cpus]
     for i in range(count):
@@ -404,7 +428,6 @@ def measure(*, patient: bool = True) -> MachineProfile:
         if time.monotonic() - start > BUDGET_S / 2:
             break
         alone.insert(0, probe.read(size))
-        goes_on()
     sizes = sizes[len(sizes) - len(alone) :]
     shown = min(knee(sizes, alone, l3), 2 * l3)
     near_bytes = max(2 * l2, min(shown // 2, 4 * l2))
@@ -413,7 +436,6 @@ def measure(*, patient: bool = True) -> MachineProfile:
     for cores in _counts(count):
         if readers and cores < count and time.monotonic() - start > BUDGET_S:
             continue
-        goes_on()
         readers.append(cores)
         part = max(l2 + l2 // 2, min(near_bytes, shown // cores))
         far_part = min(max(2 * shown // cores, 4 * l2), all_max // cores)
@@ -429,14 +451,14 @@ def measure(*, patient: bool = True) -> MachineProfile:
     wakes = [probe.wake_ns(n) if count > 1 else DEFAULT.waking_ns(n) for n in woken]
     code = [probe.code_line_ns(size) for size in (16 << 10, l2 // 2, 4 * l2)]
     siblings, clusters, nodes = zip(*map(_shares, cpus), strict=True)
-    by_time = near_pairs(handover, 0.4)
+    by_time = near_pairs(handover, NEAR_SHARE)
     found = MachineProfile(
         cpu=f"{_cpu_name()}, {count} CPUs",
         identity=identity(),
         l1_bytes=l1,
         l2_bytes=l2,
         l3_bytes=shown,
-        core_of=joined(_numbered(siblings), by_time),
+        core_of=paired(_numbered(siblings), by_time),
         cluster_of=joined(_numbered(clusters), by_time),
         node_of=tuple(int("".join(filter(str.isdigit, name)) or 0) for name in nodes),
         **rates,

@@ -16,7 +16,7 @@ import json
 import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -28,6 +28,9 @@ KIND = "machine"
 STEP = 1.1
 OPTIONAL = ("core", "tcm_bytes", "flash_bytes")
 """Fields that a file may leave out: of machines with the CPU at hand, whose memories are what a system gives."""
+_MAY_LACK = ("f32_avx512", "f32_avx2", "bf16_dot", "int8_dot", "bf16_tiles", "int8_tiles")
+_RATES = (*_MAY_LACK, "f32_plain", "l1_bytes_per_ns", "l2_bytes_per_ns")
+_READS = ("l3_own", "l3_same", "memory_own", "memory_same")
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,30 @@ def between(counts: Sequence[int], values: Sequence[float], count: int) -> float
     return values[at - 1] + (values[at] - values[at - 1]) * (count - low) / (high - low)
 
 
+def raised_by(believed: MachineProfile, seen: MachineProfile) -> MachineProfile:
+    """A belief, corrected by what was measured while others disturbed: who disturbs makes a machine slower, never
+    faster, so it can do what was seen. What it has, and sizes and sharing, are what was seen."""
+    faster: dict[str, Any] = {
+        name: rate and max(rate, getattr(believed, name) or 0.0) for name in _RATES for rate in [getattr(seen, name)]
+    }
+    readers = tuple(sorted({*believed.readers, *seen.readers}))
+    for name in _READS:
+        tables = [(profile.readers, getattr(profile, name)) for profile in (believed, seen)]
+        faster[name] = tuple(max(between(*table, n) for table in tables) for n in readers)
+    typical = believed.typical_handover_ns()
+    handover = believed.handover_ns or ((typical,) * len(seen.handover_ns),) * len(seen.handover_ns)
+    woken = tuple(sorted({*believed.woken, *seen.woken}))
+    return replace(
+        seen,
+        **faster,
+        readers=readers,
+        handover_ns=tuple(tuple(map(min, *rows)) for rows in zip(handover, seen.handover_ns, strict=True)),
+        line_ns=min(believed.line_ns, seen.line_ns),
+        woken=woken,
+        wake_ns=tuple(min(believed.waking_ns(n), seen.waking_ns(n)) for n in woken),
+    )
+
+
 def load_profile(path: str | Path) -> MachineProfile:
     """The profile in a file. Raises FileFormatError with everything that is wrong with it."""
     where = f"file {str(path)!r}"
@@ -183,7 +210,7 @@ def _relations(made: MachineProfile) -> list[str]:
         wrong.append("core_of, cluster_of, node_of: not one number per CPU each")
     if any(len(row) != len(made.handover_ns) for row in made.handover_ns) or len(made.handover_ns) not in (0, cores):
         wrong.append("handover_ns: not one row and one column per CPU")
-    for counts, names in (("readers", ("l3_own", "l3_same", "memory_own", "memory_same")), ("woken", ("wake_ns",))):
+    for counts, names in (("readers", _READS), ("woken", ("wake_ns",))):
         numbers = getattr(made, counts)
         if not numbers or sorted({*numbers}) != [*numbers] or numbers[0] < 1:
             wrong.append(f"{counts}: not ascending numbers from 1 on")
@@ -194,8 +221,6 @@ def _relations(made: MachineProfile) -> list[str]:
         ]
     positive = ("f32_plain", "l1_bytes_per_ns", "l2_bytes_per_ns", "l1_bytes", "l2_bytes", "l3_bytes")
     wrong += [f"{name}: not above 0" for name in positive if not getattr(made, name)]
-    rates = ("f32_avx512", "f32_avx2", "bf16_dot", "int8_dot", "bf16_tiles", "int8_tiles")
-    wrong += [f"{name}: 0, where null says that the CPU has none" for name in rates if getattr(made, name) == 0]
-    reads = ("l3_own", "l3_same", "memory_own", "memory_same")
-    wrong += [f"{name}: not above 0" for name in reads if not all(getattr(made, name))]
+    wrong += [f"{name}: 0, where null says that the CPU has none" for name in _MAY_LACK if getattr(made, name) == 0]
+    wrong += [f"{name}: not above 0" for name in _READS if not all(getattr(made, name))]
     return wrong
