@@ -18,7 +18,6 @@ constexpr std::uint32_t kSpinLimit = 4000;              // of pause: a few cache
 constexpr std::uint32_t kSpinLimitOversubscribed = 32;  // who waits holds the CPU that the awaited one needs
 constexpr std::int64_t kPollPeriodNs = 50'000'000;
 constexpr int kProducerBits = 8;
-constexpr int kTries = 4;
 constexpr std::size_t kPlain = 0, kProfiled = 1, kSingle = 2, kStampedSingle = 3;
 static_assert(kStampedSingle + 1 == kLaunchKinds);
 static_assert(kMaxCores <= 1 << kProducerBits);
@@ -364,23 +363,18 @@ std::vector<BlockedWait> Kernel::last_waits() {
 
 bool Kernel::running_here() const noexcept { return owner_.load(std::memory_order_relaxed) == this_thread(); }
 
-// Fused, or by steps where others take CPUs in the middle of launches and steps are not slower by much: a few launches
-// of either kind tell, by the one that was disturbed least.
+// Fused, or where others take CPUs in the middle of launches, by steps if these take less time then.
 AbortReason Kernel::launch_either(bool check) {
   const Stepwise option = pool_options().stepwise.load(std::memory_order_relaxed);
   const bool may = config_.stepwise && config_.cores > 1 && !apart_ && config_.subops != 0 && config_.single != nullptr;
   if (!may || option == Stepwise::kNever || (option != Stepwise::kAlways && !Pool::instance().disturbed())) [[likely]]
     return launch_fused(config_.entry, check);
-  auto& [fused, steps] = tried_;
-  const bool by_steps = option == Stepwise::kAlways || steps.launches < kTries ||
-                        (fused.launches >= kTries && steps.least_ns <= fused.least_ns + fused.least_ns / 4);
-  Tried& tried = by_steps ? steps : fused;
+  const std::size_t way = option == Stepwise::kAlways ? 1 : ways_.next();
   const std::int64_t start_ns = now_ns();
   const Job job{.single = config_.single, .ctx = &frame_->ctx, .steps = config_.subops};
-  const AbortReason reason = by_steps ? launch(job) : launch_fused(config_.entry, check);
-  const std::int64_t took_ns = now_ns() - start_ns;
-  tried.least_ns = tried.launches == 0 ? took_ns : std::min(tried.least_ns, took_ns);
-  tried.launches = std::min(tried.launches + 1, kTries);
+  const AbortReason reason = way == 1 ? launch(job) : launch_fused(config_.entry, check);
+  ways_.took(way, now_ns() - start_ns);
+  Pool::instance().rest_disturbed();
   return reason;
 }
 

@@ -23,6 +23,7 @@
 #include "runtime/hardware_counters.h"
 #include "runtime/memory.h"
 #include "runtime/pool.h"
+#include "runtime/ways.h"
 
 namespace sk {
 
@@ -171,12 +172,6 @@ class Kernel {
     Atomic<std::uint64_t> awaits{0};  // the same for others: threshold << 8 | producer; 0: none
   };
 
-  // Launches of a kind beside others who want the CPUs.
-  struct Tried {
-    int launches = 0;
-    std::int64_t least_ns = 0;
-  };
-
   struct alignas(kApartBytes) CoreConditions {
     Plain<std::int64_t> preemptions = 0;  // of its thread so far
     Plain<std::int64_t> chain_ticks = 0;  // now
@@ -225,8 +220,8 @@ class Kernel {
   RunOptions options_;
   Plain<std::uint64_t> launch_ = 0;  // number of the latest
   Plain<std::int64_t> started_ns_ = 0;
-  std::int64_t part_ns_ = 0;    // see Job
-  std::array<Tried, 2> tried_;  // of fused launches, of launches of steps
+  std::int64_t part_ns_ = 0;  // see Job
+  Ways ways_;                 // beside others who want the CPUs: fused, by steps
   std::int64_t next_poll_ns_ = 0;
   Plain<AbortInfo> abort_;
   Atomic<bool> abort_taken_{false};

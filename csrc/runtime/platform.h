@@ -85,6 +85,7 @@ class Spinning {
 // last wakes the most, so that one late worker does not let the others fall asleep before the launch is over), and
 // twice the gap since the last launch where that was short enough to spin through; where it was not, half of the
 // present time. Of the pool's workers together; they write over one another, which costs no more than a guess.
+// And what waking costs the caller: about the least of the last calls, for one may meet a disturbance.
 class Patience {
  public:
   std::int64_t limit_ns(std::int64_t least, std::int64_t most) const noexcept {
@@ -94,17 +95,21 @@ class Patience {
 
   // By the caller, of a launch whose parts it can do itself, each in `part_ns` (0: not known), while the workers of
   // `asleep` of them sleep: whether to wake these. Not before launches less than `most` apart have lost by their sleep
-  // what waking takes, so that at no rate of calls more than twice the least is lost.
+  // what the call that wakes them takes, so that at no rate of calls more than twice the least is lost.
   bool worth_waking(std::int64_t part_ns, int asleep, std::int64_t most) noexcept {
     const std::int64_t now = now_ns(), last = std::exchange(alone_ns_, now);
     lost_ns_ = (now - last < most ? lost_ns_ : 0) + part_ns * asleep;
-    if (part_ns != 0 && lost_ns_ < wake_ns_.load(kAny)) return false;
+    if (part_ns != 0 && lost_ns_ < call_ns_) return false;
     lost_ns_ = 0;
     return true;
   }
 
-  // By the caller, before it wakes somebody.
+  // By the caller, before and behind the call that wakes somebody.
   void calling() noexcept { called_ns_.store(now_ns(), kAny); }
+  void called() noexcept {
+    const std::int64_t took = now_ns() - called_ns_.load(kAny);
+    call_ns_ = std::min(took, call_ns_ == 0 ? took : call_ns_ + call_ns_ / 8);
+  }
 
   // By a worker that has spun for `spun_ns` and goes to sleep: since when it has been idle.
   static std::int64_t idle_since(std::int64_t spun_ns) noexcept { return now_ns() - spun_ns; }
@@ -125,6 +130,7 @@ class Patience {
   std::atomic<std::int64_t> gap_ns_{0};
   std::int64_t alone_ns_ = 0;  // the last launch that was asked for in `worth_waking`, and what was lost until then
   std::int64_t lost_ns_ = 0;
+  std::int64_t call_ns_ = 0;  // what waking takes the caller
 };
 
 // How a thread shares its CPU with others who want it: it gives it to them where nobody waits for what it does, before
@@ -165,16 +171,29 @@ class Courtesy {
 
 // Whether others take CPUs of the pool's threads in the middle of launches: learned where somebody is waited for
 // unusually long and a thread finds that it was preempted meanwhile. Once may be anything; twice within a short time is
-// somebody who stays, until nobody has been seen for a while. A guess, as Patience's.
+// somebody who stays, until nobody has been seen for a while. Time in which nobody launches shows nobody: it does not
+// count, up to where all is forgotten. A guess, as Patience's.
 class Neighbours {
  public:
+  // Ahead of a launch.
   bool disturb() noexcept {
-    const std::int64_t until = until_ns_.load(kAny);
+    std::int64_t until = until_ns_.load(kAny);
     if (until == 0) [[likely]]
       return false;
-    if (now_ns() < until) return true;
+    const std::int64_t now = now_ns(), since = idle_since_ns_.exchange(0, kAny);
+    if (since != 0 && now - since < kForgetNs) until_ns_.store(until += now - since, kAny);
+    if (now < until) return true;
     until_ns_.store(0, kAny);
     return false;
+  }
+
+  // Behind a launch beside them.
+  void rest() noexcept { idle_since_ns_.store(now_ns(), kAny); }
+
+  // Whether the next launch will expect them.
+  bool stay() const noexcept {
+    const std::int64_t until = until_ns_.load(kAny), since = idle_since_ns_.load(kAny), now = now_ns();
+    return until != 0 && (since == 0 || now - since >= kForgetNs ? now : since) < until;
   }
 
   // By who waits long in a launch.
@@ -195,10 +214,11 @@ class Neighbours {
 
  private:
   static constexpr std::memory_order kAny = std::memory_order_relaxed;
-  static constexpr std::int64_t kStaysNs = 100'000'000;
-  std::atomic<std::uint64_t> late_{0};     // ticket of the last launch in which somebody waited long
-  std::atomic<std::int64_t> last_ns_{0};   // when a thread was last seen to have lost its CPU
-  std::atomic<std::int64_t> until_ns_{0};  // 0: nobody disturbs
+  static constexpr std::int64_t kStaysNs = 100'000'000, kForgetNs = 10'000'000'000;
+  std::atomic<std::uint64_t> late_{0};          // ticket of the last launch in which somebody waited long
+  std::atomic<std::int64_t> last_ns_{0};        // when a thread was last seen to have lost its CPU
+  std::atomic<std::int64_t> until_ns_{0};       // 0: nobody disturbs
+  std::atomic<std::int64_t> idle_since_ns_{0};  // the end of the last launch beside them, 0 within one
 };
 
 using ThreadHandle = pthread_t;

@@ -131,6 +131,7 @@ int Pool::publish(const Job& job, int cores) noexcept {
   patience_.calling();
   wake_count_.fetch_add(1, std::memory_order_release);
   futex_wake(wake_count_, parked);
+  patience_.called();
   return asleep;
 }
 
@@ -388,7 +389,7 @@ PoolInfo Pool::info() {
   info.moves = moves_;
   info.taken = taken_;
   info.stepwise = stepwise_;
-  info.disturbed = neighbours_.disturb();
+  info.disturbed = neighbours_.stay();
   info.spin_ns = pool_options().spin_ns.load(std::memory_order_relaxed);
   info.spin_ns_max = pool_options().spin_ns_max.load(std::memory_order_relaxed);
   info.spin_ns_now = patience_.limit_ns(info.spin_ns, info.spin_ns_max);

@@ -120,7 +120,9 @@ class Pool {
   // `patient`: waits while another thread launches.
   LaunchStatus launch(const Job& job, int cores, const WaitHook& hook = {}, bool patient = true);
 
+  // Ahead of a launch: whether others take the workers' CPUs. Behind one for which they do, `rest_disturbed`.
   bool disturbed() noexcept { return neighbours_.disturb(); }
+  void rest_disturbed() noexcept { neighbours_.rest(); }
 
   // By any thread inside a launch that has waited for another for `kLateNs`.
   void note_late() noexcept { neighbours_.note_late(mailbox_.ticket.load(std::memory_order_relaxed)); }

@@ -178,6 +178,7 @@ class Patience {
   std::int64_t limit_ns(std::int64_t, std::int64_t) const noexcept { return 0; }
   bool worth_waking(std::int64_t, int, std::int64_t) const { return model::choose(2) == 1; }
   void calling() noexcept {}
+  void called() noexcept {}
   static std::int64_t idle_since(std::int64_t) noexcept { return 0; }
   void woken(std::int64_t, std::int64_t) noexcept {}
 };
@@ -211,6 +212,8 @@ class Courtesy {
 class Neighbours {
  public:
   bool disturb() const noexcept { return false; }
+  bool stay() const noexcept { return false; }
+  void rest() noexcept {}
   void note_late(std::uint64_t) noexcept {}
   void look_round(std::uint64_t, Courtesy&) noexcept {}
   void took_cpu() noexcept {}
