@@ -162,10 +162,7 @@ class Coords:
 
 def permutation(attrs: Mapping[str, AttrValue], rank: int) -> Shape:
     """The `perm` of a transpose, canonical (default: reversed dimensions)."""
-    perm = attrs.get("perm")
-    if not isinstance(perm, tuple) or (not perm and rank):
-        return tuple(reversed(range(rank)))
-    return tuple(int(p) % rank for p in perm)
+    return tuple(p % rank for p in _ints(attrs.get("perm"))) or tuple(reversed(range(rank)))
 
 
 def view_refs(op: str, attrs: Mapping[str, AttrValue], source: Ref, outputs: Sequence[Shape]) -> list[Ref] | None:
@@ -200,7 +197,6 @@ def _slice(attrs: Mapping[str, AttrValue], source: Ref, shape: Shape) -> Ref:
     if 0 in shape:
         return Ref(source.buffer, shape, tuple(strides), offset)
     for start, axis, step in zip(starts, axes, steps, strict=True):
-        axis %= len(source.shape)
         extent = source.shape[axis]
         first = start + extent if start < 0 else start
         first = min(max(first, 0), extent) if step > 0 else min(max(first, -1), extent - 1)

@@ -34,7 +34,7 @@ from plan_cases import (
     tilings_of,
     without_names,
 )
-from plan_draws import MACHINES, drawn_problems
+from plan_draws import EDGES, MACHINES, drawn_problems
 from plan_surroundings import surrounded, turned
 from random_graphs import random_graph as small_graph
 from random_models import random_graph
@@ -74,7 +74,7 @@ from superkernel.scheduler.tiling import Access, Pack, pack_bytes
 from superkernel.sync.aicore.plan import Run
 
 TILINGS_MAX = 3  # of a kernel
-DRAWN = 400  # problems on CPUs with small caches
+DRAWN = 280  # problems on CPUs with small caches
 PACKED_MAX = 1 << 16  # elements of a constant
 CALLED = re.compile(r"(?:^|= )(?:tail )?call ")
 DIGESTS = re.compile(r"_[0-9a-f]{16,20}\b")
@@ -204,7 +204,7 @@ def fused(name: str) -> str:
 
 def drawn_kernels() -> str:
     """Of each problem drawn one kernel in one tiling: what `kernels` says of it. Of every other one with something
-    around it, where it takes that, or with an input in another layout."""
+    around it, where it takes that, or with an input in another layout; of `EDGES` with all of these."""
     machines = {name: made() for name, made in MACHINES.items()}
     lines = []
     for number, (name, text, policy) in enumerate(drawn_problems(DRAWN)):
@@ -215,14 +215,16 @@ def drawn_kernels() -> str:
         kernel, told = sorted(found)[number * 7 % len(found)]
         body, tiling = found[kernel, told]
         others = [*surrounded(kernel, body, target), *turned(kernel, body)] if number % 2 else []
-        how = ""
-        if others:
-            how, body = others[number // 2 % len(others)]
-            tiling = next(iter(tilings_of(kernel, body, target)))
-            how = f", {how}: {tiling.cost_ns(body, 0, tiling.units, target):.4g}"
-        constants = f"{packed(_packs(body, tiling))} {touched(body, tiling, target)}"
-        row = code_row(emit_ir(kernel, body, tiling, target))
-        lines.append(f"{name} {text} {policy.precision}{how}\n  {row} {constants} {without_names(tiling)} {kernel}")
+        if number >= 2 * len(EDGES):
+            others = others[number // 2 % len(others) :][:1] if others else []
+        lines.append(f"{name} {text} {policy.precision}")
+        for how, around in others or [("", body)]:
+            if how:
+                tiling = next(iter(tilings_of(kernel, around, target)))
+                lines.append(f" {how}: {tiling.cost_ns(around, 0, tiling.units, target):.4g}")
+            constants = f"{packed(_packs(around, tiling))} {touched(around, tiling, target)}"
+            row = code_row(emit_ir(kernel, around, tiling, target))
+            lines.append(f"  {row} {constants} {without_names(tiling)} {kernel}")
     return "\n".join(lines) + "\n"
 
 

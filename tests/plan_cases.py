@@ -337,6 +337,11 @@ def without_names(tiling: object) -> str:
 def planned_graph(graph: Graph, name: str, options: Options | None = None) -> Any:
     """What planning makes of a model on a target."""
     target: Any = TARGETS[name]()
+    return planned_on(graph, target, options or Options(), None if target.core_types else THREADS)
+
+
+def planned_on(graph: Graph, target: Any, options: Options, threads: int | None) -> Any:
+    """The same with so many threads."""
     backend: Any = backend_of(target)
-    job = Job(graph, target, backend.cores(target, None if target.core_types else THREADS), options or Options())
+    job = Job(graph, target, backend.cores(target, threads), options)
     return plan_graph(Stages(frozenset(), None), job, backend.planner(job))

@@ -60,20 +60,22 @@ def _matmul(rng: random.Random) -> str:
 
 
 def _bytes(rng: random.Random) -> str:
-    kind, m, k, n = rng.choice(("u8", "i8")), rng.choice(SIZES), rng.choice(SIZES), rng.choice(SIZES)
-    return _call("matmul_integer", (f"{kind}[{m},{k}]", f"const i8[{k},{n}]", f"{kind}[]"))
+    kind, k, n = rng.choice(("u8", "i8")), rng.choice(SIZES), rng.choice(SIZES)
+    return _call("matmul_integer", (kind + _dims((*_rows_of(rng), k)), f"const i8[{k},{n}]", f"{kind}[]"))
+
+
+def _rows_of(rng: random.Random) -> tuple[int, ...]:
+    """Of a left factor, in batches now and then."""
+    return (rng.choice(FEW),) * (rng.random() < 0.3) + (rng.choice(SIZES),)
 
 
 def _blocks(rng: random.Random) -> str:
     bits, block = rng.choice((4, 8)), rng.choice((16, 32, 64))
-    m, k, n = rng.choice(SIZES), block * rng.choice(FEW), rng.choice(SIZES)
+    k, n = block * rng.choice(FEW), rng.choice(SIZES)
     kind, zero = rng.choice(("f32", "f16")), f"zero={rng.choice((7, 8))}" if bits == 4 else ""
-    codes = f"const u8[{n},{k * bits // 8}]"
-    x_bits = rng.choice(("", "x_bits=8"))
-    return _call(
-        "block_matmul", (f"f32[{m},{k}]", codes, f"const {kind}[{n},{k // block}]"), f"bits={bits}", f"block={block}",
-        zero, x_bits,
-    )  # fmt: skip
+    x, codes = "f32" + _dims((*_rows_of(rng), k)), f"const u8[{n},{k * bits // 8}]"
+    x_bits, scales = rng.choice(("", "x_bits=8")), f"const {kind}[{n},{k // block}]"
+    return _call("block_matmul", (x, codes, scales), f"bits={bits}", f"block={block}", zero, x_bits)
 
 
 def _windows(rng: random.Random, kernel: Sequence[int]) -> list[str]:
@@ -230,6 +232,9 @@ EDGES = (
     "matmul(f32[0,5], const f32[5,37])",
     "matmul(f32[5,0], const f32[0,37])",
     "matmul(f32[3,1,5], const f32[5,37])",
+    "matmul(f32[16,96], f32[96,130])",
+    "matmul(f64[9,17], f64[20,17]; trans_b=true)",
+    "matmul(i64[9,17], i64[20,17]; trans_b=true)",
     "matmul(f32[3,4,5], f32[5])",
     "matmul(f32[5], f32[3,5,4])",
     "matmul(f32[1,4,5], f32[3,5,4])",
@@ -271,6 +276,32 @@ EDGES = (
     "trilu(f32[3,5,6]; upper=false)",
     "pad(f32[6]; pads=(-1,3))",
     "concat(f32[2,0], f32[2,5]; axis=1)",
+    "floor(f32[3,35])",
+    "ceil(f64[3,35])",
+    "trunc(f32[3,35])",
+    "round(f32[3,35])",
+    "exp(f64[3,35])",
+    "log(f32[3,35])",
+    "sin(f32[3,35])",
+    "erf(f32[3,35])",
+    "cast(f32[3,35]; dtype=bf16)",
+    "cast(bf16[3,35]; dtype=f32)",
+    "cast(f64[3,35]; dtype=u8)",
+    "cast(i64[3,35]; dtype=f64)",
+    "cast(u8[3,35]; dtype=f16)",
+    "cast(f32[3,35]; dtype=bool)",
+    "div(i32[3,35], i32[35])",
+    "mod(f32[3,35], f32[35]; fmod=true)",
+    "pow(f32[3,35], f32[35])",
+    "atan2(f32[3,35], f32[35])",
+    "avg_pool(f32[1,20,3,40]; kernel=(1,14), pads=(0,7,0,6), strides=(1,2), layout=channels_last)",
+    "max_pool(f32[1,40,9,40]; kernel=(2,13), dilations=(3,2), layout=channels_last)",
+    "max_pool(u8[1,70,9,40]; kernel=(3,13), pads=(1,6,1,6), layout=channels_last)",
+    "conv(f32[1,20,3,40], const f32[20,1,2,14]; groups=20, pads=(0,7,1,6), strides=(1,2), layout=channels_last)",
+    "conv(f32[1,40,9,40], const f32[40,1,2,13]; groups=40, dilations=(3,2), layout=channels_last)",
+    "conv(f32[1,20,4,5,30], const f32[20,1,2,2,13]; groups=20, layout=channels_last)",
+    "global_avg_pool(f32[2,20,5,7]; layout=channels_last)",
+    "global_max_pool(f32[2,40,3,5,7]; layout=channels_last)",
     "identity(f32[3,300])",
     "identity(f32[40,70])",
     "identity(f32[130,5])",
@@ -299,3 +330,18 @@ def drawn_problems(count: int) -> Iterator[tuple[str, str, Policy]]:
         reduced = text.startswith(("matmul(f32", "conv(f32", "attention(f32")) and rng.random() < 0.4
         precision: Any = rng.choice(("bf16", "int8", "tf32-like"))
         yield rng.choice(names), text, Policy(precision=precision) if reduced else Policy()
+
+
+def drawn_settings(seed: int) -> tuple[str, int, dict[str, Any]]:
+    """A machine's name, threads, and options that are not as usual."""
+    rng = random.Random(seed)
+    values: dict[str, tuple[Any, ...]] = {
+        "fuse": (False,),
+        "simplify": (False,),
+        "cost_placement": (False,),
+        "precision": ("bf16", "int8", "tf32-like"),
+        "objective": ("size", "memory"),
+        "determinism": ("bitwise", "run-to-run"),
+    }
+    options = {name: rng.choice(kinds) for name, kinds in values.items() if rng.random() < 0.2}
+    return rng.choice([*MACHINES]), rng.choice((1, 2, 3, 4, 6)), options

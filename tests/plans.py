@@ -27,13 +27,14 @@ from plan_cases import (
     TARGETS,
     kernels_of,
     planned_graph,
+    planned_on,
     problems,
     small_problems,
     tilings,
     tilings_of,
     without_names,
 )
-from plan_draws import MACHINES, drawn_problems
+from plan_draws import MACHINES, drawn_problems, drawn_settings
 from plan_surroundings import BY_FIX, surrounded
 from random_graphs import random_graph as small_graph
 from random_models import random_graph
@@ -44,7 +45,7 @@ from superkernel.core.errors import UnsupportedError
 from superkernel.core.options import Options
 from superkernel.scheduler.families.aicore.base import AicoreTiling
 
-DRAWN = 1300  # problems on CPUs with small caches
+DRAWN, DRAWN_GRAPHS = 1300, 160  # problems and models on CPUs with small caches
 FOLDER = Path(__file__).with_name("plans")
 CANDIDATES_ON = ("avx512", "tiles", "plain", "cortex-m55", "a3", "scarce", "single")
 MODELS_ON = ("avx512", "mini")
@@ -160,6 +161,19 @@ def drawn() -> str:
     return "\n".join(lines) + "\n"
 
 
+def drawn_plans() -> str:
+    """The same as `random_plans`, with options and numbers of threads that are drawn too."""
+    machines = {name: made() for name, made in MACHINES.items()}
+    lines = []
+    for seed in range(DRAWN_GRAPHS):
+        graph = random_graph(random.Random(seed)) if seed % 4 else small_graph(seed)
+        name, threads, options = drawn_settings(seed)
+        chosen = " ".join(f"{key}={value}" for key, value in options.items())
+        told = f"{seed} {name} {threads} {chosen}".rstrip()
+        lines += _told(told, planned_on(graph, machines[name], Options(**options), threads))
+    return "\n".join(lines) + "\n"
+
+
 def planned(name: str) -> str:
     """Of each model what is fused, its tilings and places, and all tasks with what they touch."""
     plans = {model: planned_graph(graph(), name) for model, graph in GRAPHS.items()}
@@ -180,19 +194,22 @@ def random_plans(name: str) -> str:
     graphs += [(f"small {seed}", small_graph(seed), seed % 4 != 3) for seed in range(RANDOM_SMALL)]
     graphs += [(f"network {net}", make(), True) for net, make in NETS.items()]
     for model, graph, fused in graphs:
-        made = planned_graph(graph, name, Options(fuse=fused))
-        subops, tasks = [], []
-        for line in str(made.schedule).splitlines():
-            (subops if line.startswith("# subop") else tasks).append(without_names(line))
-        digests = (hashlib.sha256(text.encode()).hexdigest()[:12] for text in ("\n".join(tasks), str(made.plan)))
-        lines += [f"{model} {' '.join(digests)}", *subops]
+        lines += _told(model, planned_graph(graph, name, Options(fuse=fused)))
     return "\n".join(lines) + "\n"
+
+
+def _told(model: str, made: Any) -> list[str]:
+    subops, tasks = [], []
+    for line in str(made.schedule).splitlines():
+        (subops if line.startswith("# subop") else tasks).append(without_names(line))
+    return [f"{model} {emitted.digest(chr(10).join(tasks))} {emitted.digest(str(made.plan))}", *subops]
 
 
 TEXTS: Mapping[str, Callable[[], str]] = {
     **{f"candidates-{name}": partial(candidates, name) for name in CANDIDATES_ON},
     "limits-mini": partial(limits, "mini"),
     "drawn": drawn,
+    "drawn-plans": drawn_plans,
     **{f"models-{name}": partial(planned, name) for name in MODELS_ON},
     **{f"random-{name}": partial(random_plans, name) for name in RANDOM_ON},
     **emitted.TEXTS,

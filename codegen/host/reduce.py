@@ -88,7 +88,7 @@ def _log_sum_exp(kb: KernelBuilder, dtype: DType, walk: RowWalk) -> Expr:
 
 def emit(kb: KernelBuilder, body: Body, tiling: RowTiling) -> None:
     """Write the kernel."""
-    op, space, dtype = body.op or "", tiling.space(body), compute_dtype(input_type(body).dtype)
+    op, space, dtype = str(body.op), tiling.space(body), compute_dtype(input_type(body).dtype)
     if op in ("argmax", "argmin"):
         last = bool(body.attr["select_last_index"])
         each_unit(kb, space, tiling, lambda walk: scan.arg_reduce(kb, walk, dtype, op == "argmax", last))

@@ -64,7 +64,7 @@ class IndexFamily(KernelFamily[CpuTarget]):
     any_view = True
 
     def tilings(self, kernel: str, body: Body, target: CpuTarget) -> Sequence[HostTiling]:
-        op, out = body.op or "", body.anchor_outputs[0]
+        op, out = str(body.op), body.anchor_outputs[0]
         if op in ("gather_elements", "gather_nd"):
             return (LookupTiling(tile_lookup(body, target)),)
         if op in ("scatter_elements", "scatter_nd"):

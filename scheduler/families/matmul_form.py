@@ -214,17 +214,19 @@ def pixel_stride(view: View) -> int | None:
 
 def is_pointwise(body: Body) -> bool:
     """True of a convolution of f32 images that is one matrix product."""
+    if body.op != "conv":
+        return False
     x, w = body.anchor_input_types[0], body.anchor_input_types[1]
-    sources = body.anchor_inputs
-    if body.op != "conv" or x is None or w is None or x.rank < 3 or x.dtype is not DType.F32:
+    assert x is not None
+    assert w is not None
+    source, *others = body.anchor_inputs
+    if x.dtype is not DType.F32 or not isinstance(source, View):
         return False
-    if not all(isinstance(s, View) for s in sources[:2]) or not isinstance(sources[0], View):
-        return False
-    if len(sources) > 2 and sources[2] is not None and not isinstance(sources[2], View):
+    if not all(other is None or isinstance(other, View) for other in others):
         return False
     plain = all(v.kernel == v.stride == 1 and v.begin == v.end == 0 for v in conv_windows(x, w, body.attr))
     one = plain and get(body.attr, "groups", int) == 1
-    return one and sources[0].strides[1] == 1 and pixel_stride(sources[0]) is not None
+    return one and source.strides[1] == 1 and pixel_stride(source) is not None
 
 
 def pointwise_form(body: Body) -> MatmulForm:

@@ -34,9 +34,8 @@ def real(value: AttrValue) -> float:
 def space_of(body: Body) -> RowSpace:
     """The row space of a body whose anchor is a row-wise operator, a reduction or a scan. Raises InternalError for
     others."""
-    op, kind = body.op or "", body.anchor_input_types[0]
-    if kind is None:
-        raise InternalError("row-wise operator without data", location=op)
+    op, kind = str(body.op), body.anchor_input_types[0]
+    assert kind is not None
     shape = kind.shape
     slots = [slot_program(body, k) for k in range(len(body.anchor_inputs))]
     if op in ALONG_AXIS:

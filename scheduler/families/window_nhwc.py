@@ -143,7 +143,7 @@ class WindowTiling(HostTiling):
         form = window_form(body)
         if body.op == "conv":
             return "dwconv", {"primary": form.taps, "channel": self.lanes}
-        return _NAMES[body.op or ""], {"primary": form.taps}
+        return _NAMES[str(body.op)], {"primary": form.taps}
 
     @property
     def blocks(self) -> int:

@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from emitted import contents
 from plan_cases import TARGETS, problems, small_problems, tilings
+from plan_draws import MACHINES, drawn_problems
 
 from superkernel.core.dtypes import DType
-from superkernel.ir.body import Body
+from superkernel.ir.body import Body, Role
+from superkernel.scheduler.tiling import pack_bytes
 
 PER_KERNEL = 3  # tilings of a kernel and problem
 
@@ -47,3 +50,17 @@ def test_all_units_cost_no_less_than_some_and_something(name: str) -> None:
         assert 0 < part <= whole * (1 + 1e-9), where
         assert tiling.scratch_bytes >= 0, where
         assert all(0 <= tiling.align(body, at) <= tiling.units for at in {0, tiling.units // 3, tiling.units}), where
+
+
+def test_packed_constants_have_the_bytes_that_memory_keeps_for_them() -> None:
+    """Without a look at their numbers."""
+    machines, kinds = {name: made() for name, made in MACHINES.items()}, set()
+    for name, text, policy in drawn_problems(120):
+        for kernel, body, tiling in tilings(text, policy, machines[name]):
+            for operand, pack in tiling.packs(body).items():
+                kind = body.operands[operand].type
+                if body.operands[operand].role is Role.CONSTANT and kind.size < 4000 and (pack, kind) not in kinds:
+                    kinds.add((pack, kind))
+                    packed = pack_bytes(pack, contents(kind))
+                    assert pack.packed_bytes(kind) == packed.nbytes, f"{text}: {kernel} {pack}"
+    assert len(kinds) > 60
