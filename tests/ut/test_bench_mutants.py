@@ -406,6 +406,13 @@ def test_what_is_alive_or_listed_wrongly_is_an_error(capsys: pytest.CaptureFixtu
     assert "listed as equivalent, but killed by test_few" in capsys.readouterr().out
 
 
+def test_what_is_listed_are_mutants() -> None:
+    """Code that has changed leaves nothing behind in the list."""
+    listed = set(mutants.equivalent())
+    made = {mutant.key for file in {key[0] for key in listed} for mutant in mutants.mutants(mutants.ROOT, file)}
+    assert listed <= made
+
+
 def test_an_interrupt_leaves_the_score_of_the_first_mutants(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Those that are killed are known sooner than others, so that all that is known has a score too good."""
     (tmp_path / "checker.py").write_text(CHECKER)
