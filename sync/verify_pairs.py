@@ -316,8 +316,7 @@ class _Memory:
             earlier = self.writers.users_of(low, high)
             if bundle.write:
                 earlier += self.readers.users_of(low, high)
-            if earlier:
-                links.add(earlier, bundle.users)
+            links.add(earlier, bundle.users)
             if not bundle.write and not self.written.cover(low, high):
                 for user, region in zip(bundle.users, bundle.regions, strict=True):
                     runs = self._regions.runs(region)

@@ -153,6 +153,9 @@ def test_stretches_and_runs_do_not_grow_in_number() -> None:
             stretches.add(_Bundle(8 * n, 8 * n + 8, write=False, users=[n], latest={n: n}, regions=[]))
         assert stretches.starts == [empty[0], 0, 8, 16, 24, empty[1]]
         assert [stretches.users_of(8 * n, 8 * n + 8) for n in range(-1, 4)] == [[], [0], [1], [2], []]
+        stretches.add(_Bundle(0, 16, write=False, users=[3], latest={3: 3}, regions=[]))
+        assert stretches.starts == [empty[0], 0, 8, 16, 24, empty[1]], "one that ends where one does cuts none"
+        assert sorted(stretches.users_of(4, 12)) == [0, 1, 3]
         for n in order:
             stretches.clear(8 * n, 8 * n + 8)
         assert stretches.starts == empty
