@@ -220,24 +220,26 @@ def measured_again() -> MachineProfile:
     """A new profile in the place of the one that was kept. Where others kept the machine busy meanwhile, one that was
     measured undisturbed stays; else what the machine can do at least is kept."""
     found, path = measure(), profile_path()
+    kept = None
     if path is not None:
-        try:
+        with suppress(FileFormatError):
             kept = _kept(path)
-        except FileFormatError:
-            kept = None
-        stays = _is_disturbed(found) and kept is not None and not _is_disturbed(kept)
+    if kept is None or _is_disturbed(kept) or not _is_disturbed(found):
+        made = _at_least(found, kept)
+    else:
+        made = kept
+    if _is_disturbed(found):
+        text = f"{found.disturbed:.0%} of the trials that measure this machine were disturbed"
+        what = "the profile from before is kept" if made is kept else "what it can do at least is kept"
+        warn(f"{text}: {what}; run `superkernel machine --again` when it is idle", MachineWarning)
+    if path is not None and made is not kept:
         try:
-            if not stays:
-                _keep(_at_least(found, kept), path)
-                path.with_suffix(".tried").write_text(str(time.time()), encoding="utf-8")
+            _keep(made, path)
+            path.with_suffix(".tried").write_text(str(time.time()), encoding="utf-8")
         except OSError as error:
             warn(f"the machine's profile is not kept: {error}", MachineWarning)
-        if _is_disturbed(found):
-            text = f"{found.disturbed:.0%} of the trials that measure this machine were disturbed"
-            what = "the profile from before is kept" if stays else "what it can do at least is kept"
-            warn(f"{text}: {what}; run `superkernel machine --again` when it is idle", MachineWarning)
     machine_profile.cache_clear()
-    return found
+    return made
 
 
 def profile_path() -> Path | None:

@@ -172,7 +172,11 @@ def test_reach_of_relative_relocations(kind: str, low: int, high: int) -> None:
 
 def test_reach_of_absolute_relocations() -> None:
     data = synthetic([(8, NUMBERS["64"], 1, 0)], {"t": (0, -1)})
-    link([data], LinkLayout(code_address=CODE, entry="f", absolute={"t": (1 << 63) - 1}))
+    image = link([data], LinkLayout(code_address=CODE, entry="f", absolute={"t": (1 << 63) - 1}))
+    place = image.symbol("f").address + 8
+    (segment,) = (s for s in image.segments if s.address <= place < s.address + len(s.data))
+    begin = place - segment.address
+    assert int.from_bytes(segment.data[begin : begin + 8], "little") == (1 << 63) - 1
 
 
 def test_bad_relocations_are_named_once_each() -> None:
