@@ -30,6 +30,7 @@ from superkernel.core.errors import InputError, InternalError, SuperKernelError,
 from superkernel.core.option import did_you_mean
 from superkernel.core.options import OPTIONS, Options
 from superkernel.frontends import load_graph
+from superkernel.frontends.torch.capture import tracing
 from superkernel.runtime.kernel import Kernel
 
 KERNELS_MAX = 16
@@ -112,8 +113,7 @@ class _Variant:
         self._handed_on = owner.handed_on
         self._computed: list[int] = []
         module = _Frozen(owner.graph, constants, numbers, self._given, self._sorted)
-        with torch.inference_mode(False), torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of torch.export, about attributes of graphs
+        with tracing(UserWarning), torch.inference_mode(False), torch.no_grad():  # about attributes of graphs
             graph = load_graph(module, example_inputs=tuple(arguments[i] for i in self._given))
         names = {module.name_of(i): i for i in constants}
         self._written = {name: arguments[names[name]] for name in graph.states}

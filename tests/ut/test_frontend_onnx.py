@@ -620,6 +620,10 @@ ILL_FORMED = {
         lambda m: m.graph.node[1].attribute[0].CopyFrom(helper.make_attribute("axis", 1.0)),
         r"\(Flatten\), attribute 'axis': an attribute of another type; expected INT; found FLOAT",
     ),
+    "an axis behind the last": (
+        lambda m: setattr(_attribute(m, 1, "axis"), "i", 5),
+        r"\(Flatten\): axis out of range; expected -4..4; found 5",
+    ),
     "missing": (lambda m: m.graph.node[3].attribute.pop(), r"attribute '(then|else)_branch' is missing"),
     "too many inputs": (lambda m: m.graph.node[1].input.append("u"), r"another number of inputs"),
     "too few inputs": (lambda m: m.graph.node[0].input.pop(), r"another number of inputs; expected 2 to 3; found 1"),

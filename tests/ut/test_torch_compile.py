@@ -244,6 +244,22 @@ def test_several_threads() -> None:
             same(found, right)
 
 
+def test_first_calls_in_several_threads() -> None:
+    """Each compiles, while others compile and TorchDynamo looks at functions."""
+    nets, untouched = [Net() for _ in range(4)], nn.Module.__call__
+    made = [compiled(net, fallback="forbid") for net in nets]
+
+    def call(at: int) -> list[torch.Tensor]:
+        with torch.no_grad():
+            return [made[at](torch.ones(rows, 8)) for rows in (2, 3, 5)]
+
+    with ThreadPoolExecutor(4) as pool:
+        for net, found in zip(nets, pool.map(call, range(4)), strict=True):
+            for rows, result in zip((2, 3, 5), found, strict=True):
+                same(result, net(torch.ones(rows, 8)))
+    assert nn.Module.__call__ is untouched
+
+
 def test_gradients_are_left_to_eager_mode() -> None:
     net, x = Net(), torch.randn(2, 8)
     fast = compiled(net)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -573,3 +574,14 @@ def test_examples_of_a_module_that_does_not_run_are_left_as_they_were() -> None:
     with pytest.raises(InputError, match="behind the write"):
         sk.compile(_WritesAndFails(), example_inputs=(x,))
     assert torch.equal(x, torch.zeros(3))
+
+
+def test_modules_are_compiled_in_several_threads() -> None:
+    """torch replaces methods of all modules while it traces one."""
+    x, untouched = torch.ones(2, 8), nn.Module.__call__
+    nets = [nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4)) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        kernels = list(pool.map(lambda net: sk.compile(net, example_inputs=(x,), threads=1), nets))
+    for net, kernel in zip(nets, kernels, strict=True):
+        np.testing.assert_allclose(kernel(x), net(x).detach().numpy(), rtol=1e-5, atol=1e-6)
+    assert nn.Module.__call__ is untouched

@@ -94,6 +94,8 @@ def pointwise() -> dict[str, Case]:
         for kind, pair in (("integers", (whole, small)), ("truth", (whole > 0, small > 2)))
     }
     inf, nan = float("inf"), float("nan")
+    ends = torch.tensor([-128, -127, -7, -3, -1, 1, 3, 7, 100, 127], dtype=torch.int8)  # their differences overflow
+    divisors = ends[ends != -1]
     odd = torch.tensor([0.0, -0.0, 1.5, -1.5, 1.1, -1.2, 3e38, -3e38, 1e-40, inf, -inf, nan])
     return cases | {
         "abs_integers": (torch.abs, (whole,)),
@@ -116,6 +118,8 @@ def pointwise() -> dict[str, Case]:
         "div_floor": (lambda a, b: torch.div(a, b, rounding_mode="floor"), (x, y)),
         "div_trunc": (lambda a, b: torch.div(a, b, rounding_mode="trunc"), (x, y)),
         "div_floor_integers": (lambda a, b: torch.div(a, b, rounding_mode="floor"), (whole, small)),
+        "div_floor_ends": (torch.floor_divide, (ends.reshape(-1, 1), divisors)),
+        "div_floor_bytes": (torch.floor_divide, (ends.to(torch.uint8).reshape(-1, 1), divisors.to(torch.uint8))),
         "div_trunc_integers": (lambda a, b: torch.div(a, b, rounding_mode="trunc"), (whole, small)),
         "pow_numbers": (lambda a: (a**2, a**3, a**0.5, a**-0.5, a**-1, 2**a), (p,)),
         "pow_integers": (lambda a: (a**2, a**3), (whole,)),

@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from torch._dynamo.convert_frame import compile_lock
 from torch.utils import _pytree as pytree
 
 from superkernel.core.errors import (
@@ -49,7 +50,7 @@ def captured(
     args, kwargs = _examples(module, example_inputs)
     infers = _inferring(module)
     try:
-        with torch.no_grad(), _quiet():
+        with tracing(), torch.no_grad():
             apart = pytree.tree_map_only(torch.Tensor, _alone, (args, kwargs))
             program = torch.export.export(infers, *apart, dynamic_shapes=dynamic_shapes, strict=False)
     except Exception as error:
@@ -63,7 +64,7 @@ def read(path: Path) -> Program:
     """The program of a .pt2 file. Raises InputError, FileFormatError, MachineError."""
     where = f"file {str(path)!r}"
     try:
-        with _quiet():
+        with tracing():
             return torch.export.load(str(path))
     except FileNotFoundError as error:
         raise InputError("no such file", location=where) from error
@@ -85,7 +86,7 @@ def lowerable(program: Program) -> Program:
         if is_lowered(str(operator)):
             del table[operator]
     try:
-        with _quiet(), torch.no_grad():
+        with tracing(), torch.no_grad():
             program = program.run_decompositions(table)
             return _further(program)
     except torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode as error:
@@ -278,9 +279,12 @@ def _first_line(error: Exception) -> str:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """torch warns of its own deprecations while it exports; nobody who compiles can fix them."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        warnings.simplefilter("ignore", DeprecationWarning)
+def tracing(*ignored: type[Warning]) -> Iterator[None]:
+    """One thread at a time, and never beside TorchDynamo, whose lock this is: torch replaces methods of all modules
+    while it traces, and threads that cross leave them replaced. Silent about torch's deprecations, which nobody who
+    compiles can act on, and the warnings `ignored`."""
+    with compile_lock, warnings.catch_warnings():
+        categories: tuple[type[Warning], ...] = (FutureWarning, DeprecationWarning, *ignored)
+        for category in categories:
+            warnings.simplefilter("ignore", category)
         yield

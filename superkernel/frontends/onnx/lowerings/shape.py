@@ -46,6 +46,8 @@ def reshape(call: OnnxCall) -> Tensor:
 def flatten(call: OnnxCall) -> Tensor:
     x = call.input(0)
     axis = call.attr("axis", 1)
+    if not -x.rank <= axis <= x.rank:
+        raise FileFormatError("axis out of range", location=call.where, expected=f"{-x.rank}..{x.rank}", found=axis)
     axis = axis + x.rank if axis < 0 else axis
     return call.emit("reshape", x, shape=(prod(x.shape[:axis]), prod(x.shape[axis:])))
 

@@ -246,19 +246,22 @@ def divided(call: TorchCall, a: Tensor, b: Tensor, rounding: str | None) -> Tens
         return call.emit("div", a, b)
     if a.dtype.is_float and rounding == "trunc":
         return call.emit("trunc", call.emit("div", a, b))
-    if a.dtype.is_float:
-        return _floor_division(call, a, b)
-    return call.emit("div", call.emit("sub", a, call.emit("mod", a, b)), b)
+    return _floor_division(call, a, b)
 
 
 def _floor_division(call: TorchCall, a: Tensor, b: Tensor) -> Tensor:
-    """As Python's: (a - rest) / b is a whole number up to one rounding, where a / b may round up to the next one."""
-    zero = call.like(0.0, a)
+    """As Python's. With the rest that has the sign of `a`, a - rest is no further from 0 than `a`, so integers do not
+    overflow; of floats (a - rest) / b is a whole number up to one rounding, where a / b may round up to the next."""
+    zero = call.like(0, a)
     rest = call.emit("mod", a, b, fmod=True)
-    whole = call.emit("round", call.emit("div", call.emit("sub", a, rest), b))
+    whole = call.emit("div", call.emit("sub", a, rest), b)
+    if a.dtype.is_float:
+        whole = call.emit("round", whole)
     apart = call.emit("not_equal", call.emit("less", b, zero), call.emit("less", rest, zero))
     below = call.emit("logical_and", call.emit("not_equal", rest, zero), apart)
-    whole = call.emit("where", below, call.emit("sub", whole, call.like(1.0, a)), whole)
+    whole = call.emit("where", below, call.emit("sub", whole, call.like(1, a)), whole)
+    if not a.dtype.is_float:
+        return whole
     return call.emit("where", call.emit("equal", b, zero), call.emit("div", a, b), whole)
 
 
