@@ -140,6 +140,12 @@ def test_parameters_that_are_written_to_or_replaced_are_seen() -> None:
     same(fast(x), net(x))
     net.load_state_dict(Net().state_dict())
     same(fast(x), net(x))
+    net.first.weight.data = torch.full_like(net.first.weight, 0.25)
+    same(fast(x), net(x))
+    net.half()
+    fast(x.half())
+    net.float()
+    same(fast(x), net(x))
 
 
 class Counting(nn.Module):
