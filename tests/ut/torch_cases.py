@@ -87,6 +87,15 @@ def _shapes() -> dict[str, Case]:
             ),
             (x,),
         ),
+        "pad_cut": (
+            lambda a: (
+                F.pad(a, (-2, 3), mode="reflect"),
+                F.pad(a, (-4, 2), mode="replicate"),
+                F.pad(a, (-2, 1), mode="circular"),
+                F.pad(a, (-1, -1), mode="replicate"),
+            ),
+            (x,),
+        ),
         "pad_image": (
             lambda a: (F.pad(a, (1, 2, 3, 0), mode="reflect"), F.pad(a, (1, 0, 0, 2), mode="replicate")),
             (image,),
@@ -255,6 +264,10 @@ def _indexing() -> dict[str, Case]:
         "index_select": (lambda x, i: (x.index_select(0, i), x.index_select(2, i)), (x, i)),
         "gather": (lambda x, i: (x.gather(1, i), x.gather(0, i[:2] % 4)), (x, i64(0, 5, 3, 2, 4))),
         "take_along_dim": (lambda x: torch.take_along_dim(x, x.argsort(1), 1), (x,)),
+        "take_along_dim_broadcast": (
+            lambda x, i, j: (torch.take_along_dim(x, i, 1), torch.take_along_dim(x[:1], j, 2)),
+            (x, i64(0, 5, 1, 2, 6), i64(0, 6, 4, 1, 3)),
+        ),
         "take": (lambda x, i: x.take(i), (x, i64(0, 120, 2, 3))),
         "index": (
             lambda x, i, j: (x[i], x[:, j], x[i, j], x[:, i, j], x[i, :, j], x[i[:, None], j], x[..., i]),
@@ -331,6 +344,34 @@ def _attention() -> dict[str, Case]:
     }
 
 
+def _scalars() -> dict[str, Case]:
+    """Tensors without axes, where torch takes them for rows of one element."""
+    x, row, at = f32(4)[0], f32(4), torch.tensor(2)
+    return {
+        "sort_scalar": (lambda a: (*torch.sort(a), torch.argsort(a, descending=True)), (x,)),
+        "topk_scalar": (lambda a: torch.topk(a, 1), (x,)),
+        "kthvalue_scalar": (lambda a: torch.kthvalue(a, 1), (x,)),
+        "gather_scalar": (
+            lambda a, b, i: (b.gather(0, i), a.gather(0, i * 0), a.gather(0, torch.tensor([0, 0]))),
+            (x, row, at),
+        ),
+        "scatter_scalar": (
+            lambda a, b, i: (b.scatter(0, i, a), b.scatter_add(0, i, b), b.scatter(0, i, 7.0), a.scatter(0, i * 0, a)),
+            (x, row, at),
+        ),
+        "index_scalar": (
+            lambda a, i: (a.index_add(0, i * 0, a), a.index_copy(0, i * 0, a), a.index_fill(0, i * 0, 3.0)),
+            (x, at),
+        ),
+        "linspace_tensors": (
+            lambda a, b: tuple(torch.linspace(a, b, n) for n in (0, 1, 2, 7)),
+            (x, torch.tensor(9.0)),
+        ),
+        "linspace_one_tensor": (lambda a: (torch.linspace(a, 2, 4), torch.linspace(-3.5, a, 5)), (x,)),
+        "logspace_tensors": (lambda a: (torch.logspace(a, 2.0, 4), torch.logspace(a, a + 1, 5, base=2)), (x,)),
+    }
+
+
 CASES: dict[str, Case] = {
     **pointwise(),
     **_reductions(),
@@ -339,6 +380,7 @@ CASES: dict[str, Case] = {
     **_images(),
     **_indexing(),
     **_attention(),
+    **_scalars(),
     **searches(),
     **complexes(),
 }

@@ -178,6 +178,10 @@ def _scatters() -> dict[str, Case]:
     return cases | {
         "put": (lambda a: (a.put(flat, _THREE), a.put(flat, _THREE, accumulate=True)), (x,)),
         "masked_scatter": (lambda a, m, b: a.masked_scatter(m, b), (x, truth(4, 5), new)),
+        "masked_scatter_broadcast": (
+            lambda a, m, b: (a[0].masked_scatter(m, b), a.masked_scatter(m[0], b)),
+            (x, truth(4, 5), new),
+        ),
         "as_strided": (lambda a: torch.as_strided(a, (2, 3), (7, 2), 1), (x,)),
         "fill_diagonal": (lambda a: a.clone().fill_diagonal_(2.0), (x,)),
         "diagonal_scatter": (lambda a: (a.diagonal_scatter(_THREE, 2), a.diagonal_scatter(_THREE, -1)), (x,)),

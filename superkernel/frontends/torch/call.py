@@ -89,6 +89,11 @@ class TorchCall(Emitter):
             raise self.unsupported(f"{name} must be known at compile time", expected="a constant", hint=hint)
         return data
 
+    def lifted(self, name: str) -> Tensor:
+        """An argument that is a tensor, a scalar as a row of one element."""
+        x = self.tensor(name)
+        return x if x.rank else self.reshape(x, (1,))
+
     # -- types
 
     @property

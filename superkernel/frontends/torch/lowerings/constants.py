@@ -13,6 +13,8 @@ from superkernel.frontends.torch.call import TorchCall
 from superkernel.frontends.torch.registry import lowers
 from superkernel.frontends.torch.types import tensor_array
 
+_ENDS = ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
+
 
 @lowers(
     "arange", "eye", "fft_fftfreq", "fft_rfftfreq", "linspace", "logspace", "scalar_tensor", "tril_indices",
@@ -22,6 +24,22 @@ from superkernel.frontends.torch.types import tensor_array
 def computed(call: TorchCall) -> Tensor:
     made = call.node.target(*call.node.args, **{**call.node.kwargs, "device": "cpu"})
     return call.constant(tensor_array(made, call.where))
+
+
+@lowers(*(f"{op}.{kinds}" for op in ("linspace", "logspace") for kinds in _ENDS))
+def spaced(call: TorchCall) -> Tensor:
+    """Between tensors of one element: from the nearer end, as torch counts."""
+    if not call.dtype.is_float:
+        raise call.unsupported("integers between ends that are tensors are not supported", found=call.dtype)
+    start, end = (call.reshape(call.operand(name), ()) for name in ("start", "end"))
+    (steps,) = call.shape
+    step = call.emit("div", call.emit("sub", end, start), call.like(max(steps - 1, 1), start))
+    place = np.arange(steps)
+    up, down = (call.constant(n.astype(call.dtype.numpy)) for n in (place, place[::-1]))
+    first = call.emit("add", start, call.emit("mul", up, step))
+    last = call.emit("sub", end, call.emit("mul", down, step))
+    y = call.emit("where", call.constant(place < max(steps // 2, 1)), first, last)
+    return y if call.op == "linspace" else call.emit("pow", call.like(float(call.get("base", 10.0)), y), y)
 
 
 @lowers(

@@ -37,17 +37,19 @@ def index_select(call: TorchCall) -> Tensor:
 
 @lowers("gather", "take_along_dim")
 def gather(call: TorchCall) -> Tensor:
-    """The other axes of x may be longer than the index's."""
-    x, index = call.tensor("self"), as_index(call, call.tensor("index" if call.op == "gather" else "indices"))
-    if x.rank == 0 or index.rank == 0:
-        return call.reshape(x, call.shape)
+    """The other axes of x may be longer than the index's in a gather; those of the two are broadcast in the other."""
+    x, index = call.lifted("self"), as_index(call, call.lifted("index" if call.op == "gather" else "indices"))
     if call.args.get("dim") is None:
         x, index = call.reshape(x, (x.type.size,)), call.reshape(index, (index.type.size,))
     axis = call.axis("dim", x.rank)
-    for other in range(x.rank):
-        if other != axis:
-            x = call.slice(x, other, 0, index.shape[other])
-    return call.emit("gather_elements", x, index, axis=axis)
+    if call.op == "gather":
+        for other in range(x.rank):
+            if other != axis:
+                x = call.slice(x, other, 0, index.shape[other])
+    else:
+        shape = list(np.broadcast_shapes(*((*t.shape[:axis], 1, *t.shape[axis + 1 :]) for t in (x, index))))
+        x, index = (call.expand(t, [*shape[:axis], t.shape[axis], *shape[axis + 1 :]]) for t in (x, index))
+    return call.reshape(call.emit("gather_elements", x, index, axis=axis), call.shape)
 
 
 @lowers("index.Tensor", "_unsafe_index.Tensor")

@@ -141,16 +141,18 @@ def cumsum(call: TorchCall) -> Tensor:
 
 @lowers("topk")
 def topk(call: TorchCall) -> list[Tensor | None]:
-    x = call.tensor("self")
+    x = call.lifted("self")
     order = {"largest": bool(call.args["largest"]), "sorted": bool(call.args["sorted"])}
-    return list(call.emit_all("topk", x, k=int(call.args["k"]), axis=call.axis("dim", x.rank), **order))
+    found = call.emit_all("topk", x, k=int(call.args["k"]), axis=call.axis("dim", x.rank), **order)
+    return [call.reshape(y, call.shape) for y in found]
 
 
 @lowers("sort", "argsort")
 def sort(call: TorchCall) -> list[Tensor | None]:
     """All elements of the axis as its top k, which keeps equal ones in order."""
-    x = call.tensor("self")
+    x = call.lifted("self")
     axis = call.axis("dim", x.rank, -1)
     options = {"largest": bool(call.get("descending", False)), "sorted": True}
-    values, places = call.emit_all("topk", x, k=x.shape[axis], axis=axis, **options)
+    found = call.emit_all("topk", x, k=x.shape[axis], axis=axis, **options)
+    values, places = (call.reshape(y, call.shape) for y in found)
     return [places] if call.op == "argsort" else [values, places]

@@ -66,9 +66,7 @@ def _bisected(call: TorchCall, bounds: Tensor, values: Tensor, order: str) -> Te
 
 @lowers("kthvalue")
 def kth_value(call: TorchCall) -> list[Tensor | None]:
-    x = call.tensor("self")
-    if x.rank == 0:
-        return [x, call.constant(np.int64(0))]
+    x = call.lifted("self")
     axis = call.axis("dim", x.rank)
     return [call.reshape(y, call.shape) for y in _of_rank(call, x, axis, int(call.args["k"]))]
 

@@ -202,7 +202,8 @@ _PAD_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge",
     "_pad_circular",
 )  # fmt: skip
 def pad(call: TorchCall) -> Tensor:
-    """Pads come innermost axis first, (begin, end) by axis."""
+    """Pads come innermost axis first, (begin, end) by axis. Edges and reflections are those of what
+    negative ones do not cut off yet; what wraps round is what they leave."""
     x = call.tensor("self")
     kinds = {"reflection": "reflect", "replication": "edge", "_pad_circular": "wrap"}
     named = next((mode for word, mode in kinds.items() if call.op.startswith(word)), None)
@@ -211,9 +212,12 @@ def pad(call: TorchCall) -> Tensor:
     begins, ends = [0] * x.rank, [0] * x.rank
     for place, (begin, end) in enumerate(zip(given[::2], given[1::2], strict=True)):
         begins[x.rank - 1 - place], ends[x.rank - 1 - place] = begin, end
-    if not any(given):
+    pads = [*begins, *ends]
+    if mode in ("edge", "reflect") and min(given) < 0 < max(given):
+        x, pads = call.emit("pad", x, pads=[max(n, 0) for n in pads], mode=mode), [min(n, 0) for n in pads]
+    if not any(pads):
         return x
-    return call.emit("pad", x, pads=[*begins, *ends], mode=mode, value=float(call.get("value", 0)))
+    return call.emit("pad", x, pads=pads, mode=mode, value=float(call.get("value", 0)))
 
 
 @lowers("pixel_shuffle", "pixel_unshuffle")

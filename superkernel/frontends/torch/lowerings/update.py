@@ -50,12 +50,10 @@ def window(call: TorchCall) -> Tensor:
 
 @lowers("index_copy", "index_add", "index_fill")
 def index_copy(call: TorchCall) -> Tensor:
-    x = call.tensor("self")
+    x = call.lifted("self")
     axis = call.axis("dim", x.rank)
     places = call.reshape(as_index(call, call.tensor("index")), (call.tensor("index").type.size,))
     shape = (*x.shape[:axis], places.shape[0], *x.shape[axis + 1 :])
-    if x.rank == 0:
-        x, shape = call.reshape(x, (1,)), (1,)
     if call.op == "index_fill":
         value = call.typed(call.args["value"], x.dtype)
         return call.reshape(_put(call, x, axis, places, call.expand(value, shape)), call.shape)
@@ -119,25 +117,22 @@ def _put_where(call: TorchCall, x: Tensor, values: Tensor, indices: list[Tensor 
 
 @lowers("scatter", "scatter_add", "scatter_reduce.two")
 def scatter(call: TorchCall) -> Tensor:
-    x, places = call.tensor("self"), as_index(call, call.tensor("index"))
+    x, places = call.lifted("self"), as_index(call, call.lifted("index"))
     word = "add" if call.op == "scatter_add" else call.get("reduce")
-    if x.rank == 0:
-        x, places = call.reshape(x, (1,)), call.reshape(places, (1,))
     new: Any = call.args.get("src", call.args.get("value"))
     if isinstance(new, Tensor) and new.rank:
         for d in range(new.rank):
             new = call.slice(new, d, 0, places.shape[d])
     new = call.expand(call.typed(new, x.dtype), places.shape)
-    return call.reshape(_scattered(call, x, call.axis("dim", call.tensor("self").rank), places, new, word), call.shape)
+    return call.reshape(_scattered(call, x, call.axis("dim", x.rank), places, new, word), call.shape)
 
 
 @lowers("index_reduce")
 def index_reduce(call: TorchCall) -> Tensor:
     """Whole slices, joined element by element."""
-    x, places = call.tensor("self"), as_index(call, call.tensor("index"))
+    x, places = call.lifted("self"), as_index(call, call.tensor("index"))
     axis = call.axis("dim", x.rank)
-    shape = (*x.shape[:axis], places.type.size, *x.shape[axis + 1 :]) if x.rank else (places.type.size,)
-    x = x if x.rank else call.reshape(x, (1,))
+    shape = (*x.shape[:axis], places.type.size, *x.shape[axis + 1 :])
     lifted = call.reshape(places, [-1 if d == axis else 1 for d in range(x.rank)] if places.type.size else shape)
     new = call.reshape(call.tensor("source"), shape)
     y = _scattered(call, x, axis, call.expand(lifted, shape), new, call.args["reduce"])
@@ -198,8 +193,8 @@ def put(call: TorchCall) -> Tensor:
 @lowers("masked_scatter")
 def masked_scatter(call: TorchCall) -> Tensor:
     """The n-th place where the mask is true takes the n-th element of the source."""
-    x, source = call.tensor("self"), call.tensor("source")
-    mask = call.expand(call.tensor("mask"), x.shape)
+    x, mask = (call.expand(call.tensor(name), call.shape) for name in ("self", "mask"))
+    source = call.tensor("source")
     flat = call.cast(call.reshape(mask, (x.type.size,)), DType.I64)
     if not x.type.size or not source.type.size:
         return x
