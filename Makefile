@@ -103,7 +103,7 @@ browser: $(VENV)/.browser-tools
 # Tests of the torch frontend need torch, which elsewhere than in CI is only installed when asked for: it is large, and
 # on PyPI brings gigabytes for GPUs unless TORCH_PIP_FLAGS give an index that has its CPU build.
 $(VENV)/.torch-tools: $(VENV)/.test-tools
-	$(PIP) install $(TORCH_PIP_FLAGS) $(TORCH) '$(TRANSFORMERS)'
+	$(PIP) install $(TORCH_PIP_FLAGS) $(TORCH) '$(TRANSFORMERS)' expecttest
 	@touch $@
 
 test-torch: $(VENV)/.torch-tools $(VENV)/.built

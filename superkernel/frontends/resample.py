@@ -48,9 +48,14 @@ def _cubic(d: Weights, a: float) -> Weights:
     return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
 
 
+def picks(weights: Weights) -> bool:
+    """Whether each output is one element of the input."""
+    return bool(((weights == 0) | (weights == 1)).all() and (weights.sum(axis=1) == 1).all())
+
+
 def along(call: Emitter, x: Tensor, weights: Weights, axis: int) -> Tensor:
     """`weights` applied along one axis: a gather where it only picks, else a product."""
-    if ((weights == 0) | (weights == 1)).all() and (weights.sum(axis=1) == 1).all():
+    if picks(weights):
         index = call.constant(weights.argmax(axis=1).astype(np.int64))
         return call.emit("gather", x, index, axis=axis)
     last = x.rank - 1

@@ -48,6 +48,7 @@ def _reductions() -> dict[str, Case]:
         "topk": (lambda a: torch.topk(a, 2, dim=2), (x,)),
         "topk_least": (lambda a: torch.topk(a, 2, dim=1, largest=False), (x,)),
         "sort": (lambda a: (*torch.sort(a, dim=1, descending=True), torch.argsort(a, -1)), (x,)),
+        "sort_truth": (lambda a: torch.sort(a > 0, dim=1, stable=True), (x,)),
         "sort_stable": (lambda a: torch.sort(a, stable=True, dim=0), (i64(0, 3, 7),)),
         "median_like": (lambda a: a.sort(-1).values[..., 1], (x,)),
         "cdist": (lambda a, b: torch.cdist(a, b), (f32(3, 4), f32(5, 4))),
@@ -246,6 +247,18 @@ def _images() -> dict[str, Case]:
             lambda a: F.interpolate(a, scale_factor=(0.45, 1.7), mode="bicubic", antialias=True),
             (x,),
         ),
+        **{
+            f"bytes {m}": (
+                lambda a, m=m: tuple(
+                    F.interpolate(a, size=s, mode=m, align_corners=c, antialias=w)
+                    for s in ((7, 10), (3, 6), (1, 4))
+                    for c in (False, True)
+                    for w in (False, True)
+                ),
+                (i64(0, 256, 2, 3, 9, 6).to(torch.uint8),),
+            )
+            for m in ("bilinear", "bicubic")
+        },
         "interpolate_others": (
             lambda a: (
                 F.interpolate(a[0], size=5, mode="linear"),
@@ -348,6 +361,14 @@ def _scalars() -> dict[str, Case]:
     """Tensors without axes, where torch takes them for rows of one element."""
     x, row, at = f32(4)[0], f32(4), torch.tensor(2)
     return {
+        "einsum_bytes": (
+            lambda a, b: (
+                torch.einsum("ij->j", a),
+                torch.einsum("ij,kj->ik", a, b),
+                F.bilinear(a, b[:3], b.reshape(2, 4, 4)),
+            ),
+            (i64(0, 256, 3, 4).to(torch.uint8), i64(0, 256, 8, 4).to(torch.uint8)),
+        ),
         "sort_scalar": (lambda a: (*torch.sort(a), torch.argsort(a, descending=True)), (x,)),
         "topk_scalar": (lambda a: torch.topk(a, 1), (x,)),
         "kthvalue_scalar": (lambda a: torch.kthvalue(a, 1), (x,)),

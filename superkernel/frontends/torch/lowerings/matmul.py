@@ -68,11 +68,18 @@ def addmm(call: TorchCall) -> Tensor:
 
 @lowers("bilinear")
 def bilinear(call: TorchCall) -> Tensor:
-    y = einsum(call, "...i,oij,...j->...o", [call.tensor(n) for n in ("input1", "weight", "input2")])
+    y = _summed(call, "...i,oij,...j->...o", [call.tensor(n) for n in ("input1", "weight", "input2")])
     bias = call.optional("bias")
     return y if bias is None else call.emit("add", y, bias)
 
 
 @lowers("einsum")
 def lower_einsum(call: TorchCall) -> Tensor:
-    return einsum(call, str(call.args["equation"]), call.args["tensors"])
+    return _summed(call, str(call.args["equation"]), call.args["tensors"])
+
+
+def _summed(call: TorchCall, equation: str, operands: list[Tensor]) -> Tensor:
+    """An Einstein sum in the type that torch gives it; what of a sum of short integers does not fit is left out at the
+    end."""
+    dtype = DType.I64 if call.dtype.is_integer else call.dtype
+    return call.cast(einsum(call, equation, [call.cast(x, dtype) for x in operands]), call.dtype)

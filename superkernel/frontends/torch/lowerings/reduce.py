@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -142,17 +143,21 @@ def cumsum(call: TorchCall) -> Tensor:
 @lowers("topk")
 def topk(call: TorchCall) -> list[Tensor | None]:
     x = call.lifted("self")
-    order = {"largest": bool(call.args["largest"]), "sorted": bool(call.args["sorted"])}
-    found = call.emit_all("topk", x, k=int(call.args["k"]), axis=call.axis("dim", x.rank), **order)
-    return [call.reshape(y, call.shape) for y in found]
+    axis, order = call.axis("dim", x.rank), {"largest": bool(call.args["largest"]), "sorted": bool(call.args["sorted"])}
+    return _ranked(call, x, k=int(call.args["k"]), axis=axis, **order)
 
 
 @lowers("sort", "argsort")
 def sort(call: TorchCall) -> list[Tensor | None]:
     """All elements of the axis as its top k, which keeps equal ones in order."""
     x = call.lifted("self")
-    axis = call.axis("dim", x.rank, -1)
-    options = {"largest": bool(call.get("descending", False)), "sorted": True}
-    found = call.emit_all("topk", x, k=x.shape[axis], axis=axis, **options)
-    values, places = (call.reshape(y, call.shape) for y in found)
-    return [places] if call.op == "argsort" else [values, places]
+    axis, descending = call.axis("dim", x.rank, -1), bool(call.get("descending", False))
+    found = _ranked(call, x, k=x.shape[axis], axis=axis, largest=descending, sorted=True)
+    return found[1:] if call.op == "argsort" else found
+
+
+def _ranked(call: TorchCall, x: Tensor, **options: Any) -> list[Tensor | None]:
+    """The values and places of a top k; those of truth values are compared as numbers."""
+    numbers = call.cast(x, DType.U8) if x.dtype is DType.BOOL else x
+    values, places = call.emit_all("topk", numbers, **options)
+    return [call.reshape(y, call.shape) for y in (call.cast(values, x.dtype), places)]

@@ -2,7 +2,7 @@
 
 The table's `resize` takes nearest and linear. Cubic is a product with a constant matrix per axis. torch finds nearest
 neighbours in single precision; where that picks another element than the table does, the picks become a
-gather.
+gather. Images of bytes are resampled axis by axis in whole numbers, as torch and PIL do, to the same bits.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.builder.tensor import Tensor
-from superkernel.frontends.resample import Weights, along, interpolating
+from superkernel.core.dtypes import DType
+from superkernel.frontends.resample import Weights, along, interpolating, picks
 from superkernel.frontends.torch.call import TorchCall
 from superkernel.frontends.torch.registry import lowers
 from superkernel.ops.resizing import axis_plan
 
+_WHOLE_BITS_MAX = 22
 _NAMES = {1: "linear1d", 2: "bilinear2d", 3: "trilinear3d"}
 
 
@@ -65,6 +67,8 @@ def _picked(extent: int, size: int, step: np.float32, exact: bool) -> NDArray[np
 @lowers(*(f"upsample_{name}" for name in _NAMES.values()))
 def linear(call: TorchCall) -> Tensor:
     x = _image(call)
+    if x.dtype is DType.U8 and call.op == "upsample_bilinear2d":
+        return _interpolated(call, x, None)
     rule = "align_corners" if call.args["align_corners"] else "half_pixel"
     full = [1.0, 1.0, *_scales(call, x)]
     if rule == "align_corners":  # corners are those of the sizes, whatever factor they came from
@@ -74,12 +78,16 @@ def linear(call: TorchCall) -> Tensor:
 
 @lowers("upsample_bicubic2d")
 def bicubic(call: TorchCall) -> Tensor:
-    x = _image(call)
+    return _interpolated(call, _image(call), -0.75)
+
+
+def _interpolated(call: TorchCall, x: Tensor, cubic: float | None) -> Tensor:
     corners = bool(call.args["align_corners"])
+    found = []
     for axis, scale in enumerate(_scales(call, x), 2):
         places = _places(x.shape[axis], call.shape[axis], scale, corners)
-        x = along(call, x, interpolating(places, x.shape[axis], cubic=-0.75), axis)
-    return x
+        found.append(interpolating(places, x.shape[axis], cubic=cubic))
+    return _resampled(call, x, found)
 
 
 @lowers("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")
@@ -88,15 +96,42 @@ def antialiased(call: TorchCall) -> Tensor:
     x = _image(call)
     cubic = -0.5 if "cubic" in call.op else None
     corners = bool(call.args["align_corners"])
+    found = []
     for axis, scale in enumerate(_scales(call, x), 2):
         extent, size = x.shape[axis], call.shape[axis]
-        step = (extent - 1) / max(1, size - 1) if corners else 1 / scale
+        step = (extent - 1) / (size - 1) if corners and size > 1 else 0.0 if corners else 1 / scale
         places = (
             np.arange(size, dtype=np.float64) + 0.5
         ) * step - 0.5  # with aligned corners, too: these change the step alone
-        weights = interpolating(places, extent, cubic=cubic, stretch=max(1.0, step), exclude_outside=True)
-        x = along(call, x, weights, axis)
-    return x
+        found.append(interpolating(places, extent, cubic=cubic, stretch=max(1.0, step), exclude_outside=True))
+    return _resampled(call, x, found)
+
+
+def _resampled(call: TorchCall, x: Tensor, weights: list[Weights]) -> Tensor:
+    """`weights` along the spatial axes. Bytes start with the last axis and are bytes again behind each one."""
+    if x.dtype is not DType.U8:
+        for axis, of_axis in enumerate(weights, 2):
+            x = along(call, x, of_axis, axis)
+        return x
+    y = call.cast(x, DType.F32)
+    for axis in reversed(range(2, x.rank)):
+        if picks(weights[axis - 2]):
+            y = along(call, y, weights[axis - 2], axis)
+            continue
+        whole, unit = _whole(weights[axis - 2])
+        total = call.emit("mul", along(call, y, whole, axis), call.like(1 / unit, y))
+        nearest = call.emit("floor", call.emit("add", total, call.like(0.5, y)))
+        y = call.emit("clip", nearest, call.like(0.0, y), call.like(255.0, y))
+    return call.cast(y, DType.U8)
+
+
+def _whole(weights: Weights) -> tuple[Weights, float]:
+    """Weights as whole numbers below 2**15, and what is one in them: the largest power of two that allows it. Their
+    sums of bytes are below 2**24, so that f32 holds them."""
+    bits = 0
+    while bits < _WHOLE_BITS_MAX and np.floor(0.5 + weights.max() * 2 ** (bits + 1)) < 1 << 15:
+        bits += 1
+    return np.trunc(weights * 2**bits + np.copysign(0.5, weights)), float(2**bits)
 
 
 def _places(extent: int, size: int, scale: float, corners: bool) -> Weights:
