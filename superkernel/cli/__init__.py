@@ -11,6 +11,7 @@ infinity) are null.
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import math
 import os
@@ -46,6 +47,8 @@ from superkernel.display.tracing import save_page
 
 EXIT_CODES = {"user": 2, "unsupported": 3, "environment": 4, "internal": 1}
 INTERRUPTED = 130
+UNWRITTEN = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What writing to stdout fails with, by no fault of ours."""
 STAGES = ("summary", "graph", "simplified", "subops", "schedule", "plan", "certificate", "map")
 
 
@@ -63,11 +66,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         warnings.showwarning = _show_warning
         try:
             status = _guarded(words)
-            sys.stdout.flush()  # here, where a reader that is gone can still be told from a fault
+            if sys.stdout is not None:  # as it is where the shell closed it
+                sys.stdout.flush()  # here, where a reader that is gone can still be told from a fault
             return status
         except BrokenPipeError:
             _close_stdout()
             return 0
+        except OSError as error:
+            _close_stdout()
+            return _failed(MachineError("the results cannot be written", found=str(error)), ())
         except KeyboardInterrupt:
             print("superkernel: interrupted", file=sys.stderr)
             return INTERRUPTED
@@ -88,9 +95,9 @@ def _guarded(words: Sequence[str]) -> int:
         return _failed(error, words)
     except MemoryError as error:
         return _failed(MachineError("not enough memory", found=str(error)), words)
-    except BrokenPipeError:
-        raise
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in UNWRITTEN:
+            raise
         traceback.print_exc()
         found = f"{type(error).__name__}: {error}"
         return _failed(InternalError("an unexpected error", found=found, hint="please report it with the text"), words)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import warnings
@@ -383,6 +384,22 @@ def test_broken_pipe_is_silent(folder: Path) -> None:
     command = [sys.executable, "-m", "superkernel", "kernels", "list", "--json"]
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, cwd=folder, timeout=120, check=False)
     os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("words", [["kernels", "list"], ["kernels", "list", "--json"], ["run", "none.onnx", "--json"]])
+def test_a_full_disk_behind_stdout_is_the_machines_fault(words: list[str], folder: Path) -> None:
+    command = [sys.executable, "-m", "superkernel", *words]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, cwd=folder, timeout=120, check=False)
+    assert done.returncode == 4
+    assert done.stderr.startswith(b"superkernel: environment error: the results cannot be written; found")
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_a_closed_stdout_ends_no_command(folder: Path) -> None:
+    line = f"exec {shlex.quote(sys.executable)} -m superkernel kernels list >&-"
+    done = subprocess.run(["sh", "-c", line], stderr=subprocess.PIPE, cwd=folder, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
 
 
