@@ -121,9 +121,10 @@ test: check emulator browser $(if $(filter 1,$(SK_REQUIRE_TORCH)),$(VENV)/.torch
 
 # What `make test` checks of a sample only: each kernel under test as LLVM optimises it, each of its accesses against what
 # its tiling declares, runs of models that are watched for races, ten thousand compilations and a million launches in one
-# process, the extension compiled from the sdist, verdicts of the verifiers on random plans, the largest models. And
-# whether tests notice mutants of the checkers and of the rest: a sample, drawn each time. Each part is a target of its
-# own, as `make soak/tests/ut/test_rates.py` or `make soak/mutants`; `make -k soak` goes on behind one that fails.
+# process, the extension compiled from the sdist, verdicts of the verifiers on random plans, torch's own samples of its
+# operators, the largest models. And whether tests notice mutants of the checkers and of the rest: a sample, drawn each
+# time. Each part is a target of its own, as `make soak/tests/ut/test_rates.py` or `make soak/mutants`; `make -k soak`
+# goes on behind one that fails.
 SOAK := $(wildcard tests/ut/test_kernels_*.py) $(shell grep -lE '^import soak|mostly_translated' tests/*/test_*.py)
 soak: $(SOAK:%=soak/%) soak/mutants soak/mutants-rest
 
