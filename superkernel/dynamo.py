@@ -121,6 +121,7 @@ class _Variant:
         self._read = [t for t in self._kept if not any(t is w for w in self._written.values())]
         self._versions = [_version(t) for t in self._read]
         self._memory = [t.detach() for t in self._read]  # held, so that no other tensor gets its address
+        self._addresses = [t.data_ptr() for t in self._memory]
         self._kernel: Kernel = compile_graph(graph, threads=owner.threads, options=owner.options)
         self._turn = Lock()
 
@@ -136,8 +137,8 @@ class _Variant:
         """Whether parameters and buffers are those that were compiled, and those that are only read as they were."""
         if not all(a is b for a, b in zip(kept, self._kept, strict=True)):
             return False
-        moved = any(a.data_ptr() != b.data_ptr() for a, b in zip(self._read, self._memory, strict=True))
-        return not moved and self._versions == [_version(t) for t in self._read]
+        there = self._addresses == [t.data_ptr() for t in self._read]
+        return there and self._versions == [_version(t) for t in self._read]
 
     def __call__(self, arguments: Arguments) -> list[Any]:
         given = [arguments[i].detach() for i in self._given]
