@@ -100,7 +100,7 @@ def test_a_difference_is_found_cut_down_and_shown_again(
 
 
 @pytest.mark.parametrize("target", ["host", "mini"])
-@pytest.mark.parametrize("seed", seeds(1))
+@pytest.mark.parametrize("seed", seeds(1, past=(2025960835,)))
 def test_right_programs_mind_no_seed(target: str, seed: int) -> None:
     first, graphs, count = 1 + seed % 1_000_000_007, [chain()], 3
     if soak.enabled:

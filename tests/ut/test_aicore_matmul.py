@@ -530,6 +530,17 @@ def test_simulated_integers() -> None:
     np.testing.assert_array_equal(kernel(x=x), evaluate(graph, {"x": x})["y"])
 
 
+def test_an_outer_product_on_the_device() -> None:
+    """Of two rows, the first one transposed: its only depth has no stride."""
+    b = GraphBuilder("outer")
+    b.output(b.input("x", (1, 17), "f16").transpose(1, 0) @ b.input("y", (1, 33), "f16"), name="z")
+    graph = b.graph()
+    kernel = superkernel.compile(graph, target="mini", options={"fallback": "forbid"})
+    rng = np.random.default_rng(6)
+    given = {name: rng.standard_normal((1, width)).astype(np.float16) for name, width in (("x", 17), ("y", 33))}
+    np.testing.assert_array_equal(kernel(**given), evaluate(graph, given)["z"])
+
+
 @pytest.mark.slow
 def test_large_product_on_the_device() -> None:
     """With everything in L2, as in a sequence of layers: the cube is busy 70 % of the time."""

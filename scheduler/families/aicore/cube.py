@@ -182,7 +182,8 @@ class CubeFactor:
         if self.layout is not FactorLayout.DEPTHS or self.tile >= self.lines:
             return rows * row_bytes, 1.0
         if self.cut.groups == 1:
-            lines = rows * min(self.depth_stride * self.item, ceil_to(row_bytes, line_bytes))
+            whole = ceil_to(row_bytes, line_bytes)
+            lines = rows * min(self.depth_stride * self.item or whole, whole)  # one depth alone has no stride
             return lines, min(lines / (rows * row_bytes), -(-self.lines // self.tile))
         pieces = 1 + (row_bytes - gcd(self.tile * self.item, line_bytes)) / line_bytes
         return rows * max(row_bytes, int(pieces * min(line_bytes, max(line_bytes / self.cut.groups, row_bytes)))), 1.0
