@@ -446,7 +446,7 @@ def test_machine_limits_are_plausible() -> None:
     if probe.cores > 1:
         assert 1 < probe.read(16 << 10, 2, same=True) < 10000
         assert 5 < probe.handover_ns() < 5000
-        assert 0.5 < probe.line_ns() < 5000
+        assert 0.1 < probe.line_ns() < 5000  # where both are threads of one core, a line comes from its L1
         assert 100 < probe.wake_ns(1) < 50e6
 
 
