@@ -7,9 +7,9 @@ is a kernel for each combination that was met, made at the first call with it. E
 has been replaced or written to since, and compiles anew where one has.
 
 What cannot be compiled runs in eager mode, said once per graph with the reason (`EagerWarning`; an error with the
-option `fallback="forbid"`): graphs that record gradients, tensors outside of the CPU's memory, operators without a
-lowering. Buffers that a graph writes to are copied into the kernel and back. Outputs are tensors of their own, also
-where eager mode gives views of inputs; one that is an input is that very tensor.
+option `fallback="forbid"`): graphs that record gradients, torch.autocast, tensors outside of the CPU's memory,
+operators without a lowering. Buffers that a graph writes to are copied into the kernel and back. Outputs are tensors of
+their own, also where eager mode gives views of inputs; one that is an input is that very tensor.
 """
 
 from __future__ import annotations
@@ -211,6 +211,9 @@ def _refuse(arguments: Arguments) -> None:
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         hint = "call the model under torch.no_grad() or torch.inference_mode()"
         raise UnsupportedError("gradients are recorded", hint=hint)
+    if torch.is_autocast_enabled("cpu"):
+        hint = "call it outside of torch.autocast, with a model in bf16 or with the option precision"
+        raise UnsupportedError("torch.autocast chooses types inside of the graph", hint=hint)
     places = sorted({str(t.device) for t in tensors if t.device.type != "cpu"})
     if places:
         raise UnsupportedError("tensors outside of the CPU's memory", found=", ".join(places))

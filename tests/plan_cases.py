@@ -135,7 +135,7 @@ QUANTISED = (
     "matmul_integer(i8[2,3,20], u8[2,20,37], i8[], u8[2,1,37])",
     "matmul_integer(u8[7,36], const u8[36,21], u8[], u8[21])",
 )
-"""Some on every target."""
+"""Of models in bytes or fewer bits, on every target."""
 LARGE = ("matmul(f16[3072,3072], const f16[3072,3072])", "matmul(f16[4608,3072], f16[3072,4608])")
 """On an accelerator only, whose sums are cut there."""
 SMALL = (

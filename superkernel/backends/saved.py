@@ -50,7 +50,7 @@ from superkernel.compilation.stages import Stages
 from superkernel.core import settings
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import FileFormatError, InputError
-from superkernel.core.files import file_name, is_elf, mapped, replacing
+from superkernel.core.files import exists, file_name, is_elf, is_file, mapped, replacing
 from superkernel.core.options import Options
 from superkernel.core.typed_form import ALIGNMENT, decode, encode
 from superkernel.core.version import sources_digest
@@ -103,6 +103,8 @@ ELF_HINT = "superkernel sim run PROGRAM runs it; results come from the kernel th
 def is_saved_kernel(path: str | PathLike[str]) -> bool:
     """True where the file looks like one that `save` wrote (a zip archive with the header member), or the beginning of
     one: `load` says what it lacks."""
+    if not is_file(path):
+        return False
     try:
         with zipfile.ZipFile(path) as archive:
             return _HEADER in archive.namelist()
@@ -353,6 +355,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, memoryview], Callable[[
     """Header, verified members, and what waits until the large ones are verified, too, while others work. All raise
     FileFormatError where something is damaged."""
     where = f"file {str(path)!r}"
+    if exists(path) and not is_file(path):  # of a device or a pipe there may be no end
+        raise InputError("the file cannot be read", location=where, expected="a regular file")
     if is_elf(path):
         raise FileFormatError("an accelerator's program, not a saved kernel", location=where, hint=ELF_HINT)
 

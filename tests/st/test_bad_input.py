@@ -269,6 +269,11 @@ def test_directory_instead_of_a_file(tmp_path: Path, name: str) -> None:
         sk.load(tmp_path / name)
 
 
+def test_a_device_instead_of_a_saved_kernel() -> None:
+    with pytest.raises(sk.InputError, match="expected a regular file"):
+        sk.load("/dev/zero")
+
+
 @pytest.mark.parametrize("name", ["", "a\0b.json"])
 def test_what_is_no_file_name(name: str) -> None:
     for read in (sk.compile, sk.load):

@@ -277,6 +277,47 @@ def test_gradients_are_left_to_eager_mode() -> None:
     same(fast(x), net(x))  # a graph of its own, and compiled
 
 
+def test_autocast_is_left_to_eager_mode() -> None:
+    net, x = Net(), torch.randn(2, 8)
+    fast = compiled(net)
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.warns(dynamo.EagerWarning, match="autocast"):
+        assert torch.equal(fast(x), net(x))
+    same(fast(x), net(x))  # a graph of its own, and compiled
+
+
+MASKS = {
+    "none": {},
+    "queries": {"attn_mask": torch.ones(7, 7, dtype=torch.bool).triu(1)},
+    "heads": {"attn_mask": torch.arange(8 * 49).reshape(8, 7, 7) % 3 == 1},
+    "floats": {"attn_mask": torch.full((7, 7), -float("inf")).triu(1)},
+    "keys": {"key_padding_mask": torch.arange(7) >= torch.tensor([[7], [4]])},
+    "both": {
+        "attn_mask": torch.ones(7, 7, dtype=torch.bool).triu(1),
+        "key_padding_mask": torch.arange(7) >= torch.tensor([[7], [4]]),
+    },
+}
+
+
+@pytest.mark.parametrize("masks", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("averaged", [True, False, None])  # None: no weights
+def test_attention_modules(averaged: bool | None, masks: dict[str, torch.Tensor]) -> None:
+    net, x = nn.MultiheadAttention(32, 4, batch_first=True).eval(), torch.randn(2, 7, 32)
+    options = {**masks, "need_weights": averaged is not None, "average_attn_weights": averaged is True}
+    found, wanted = compiled(net)(x, x, x, **options), net(x, x, x, **options)
+    same(found[0], wanted[0])
+    if averaged is not None:
+        same(found[1], wanted[1])
+
+
+@pytest.mark.parametrize(("activation", "first"), [("relu", False), ("gelu", True)])
+def test_encoder_layers(activation: str, first: bool) -> None:
+    net = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, activation=activation, norm_first=first).eval()
+    fast, x = compiled(net), torch.randn(2, 7, 32)
+    for masks in (MASKS["none"], MASKS["keys"], MASKS["both"]):
+        given = {f"src_{name.removeprefix('attn_')}": mask for name, mask in masks.items()}
+        same(fast(x, **given), net(x, **given))
+
+
 def determined(x: torch.Tensor) -> torch.Tensor:
     return torch.linalg.det(x) + 1
 

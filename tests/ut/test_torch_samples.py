@@ -74,7 +74,7 @@ class Applied(torch.nn.Module):
         return self.function(first, *args, **kwargs)
 
 
-def _refused(module: Applied) -> str | None:
+def _problem(module: Applied) -> str | None:
     """What is wrong with the compiled sample; None where nothing is, or it is refused as unsupported."""
     try:
         want = module(*module.inputs())
@@ -115,7 +115,7 @@ def test_samples_of_torch(part: int) -> None:
             if not module.places:
                 continue
             tried += 1
-            if problem := _refused(module):
+            if problem := _problem(module):
                 shapes = [list(t.shape) for t in module.inputs()]
                 wrong.append(f"{name} of {dtype}{shapes}, {sample.args}, {sample.kwargs}: {problem}")
     assert tried, part

@@ -99,10 +99,10 @@ def antialiased(call: TorchCall) -> Tensor:
     found = []
     for axis, scale in enumerate(_scales(call, x), 2):
         extent, size = x.shape[axis], call.shape[axis]
-        step = (extent - 1) / (size - 1) if corners and size > 1 else 0.0 if corners else 1 / scale
-        places = (
-            np.arange(size, dtype=np.float64) + 0.5
-        ) * step - 0.5  # with aligned corners, too: these change the step alone
+        step = 1 / scale
+        if corners:  # they change the step alone
+            step = (extent - 1) / (size - 1) if size > 1 else 0.0
+        places = (np.arange(size, dtype=np.float64) + 0.5) * step - 0.5
         found.append(interpolating(places, extent, cubic=cubic, stretch=max(1.0, step), exclude_outside=True))
     return _resampled(call, x, found)
 
