@@ -1,12 +1,13 @@
 """Whether the images of a graph lie channels last on the host.
 
 Model: kernels that work on vectors of channels need no copies inside a network and lose nothing at narrow images, but
-every value that somebody else reads or hands in costs a conversion. So a graph's images lie channels last where most of
-its convolutions have such a kernel (they are asked as they would be there), and what these compute for one another is
-more than what crosses a *border*: inputs and outputs of the graph, and operators that are neither image kernels nor
-pointwise. A convolution that reads any order is no border, nor is a shuffle of channels (split, transposed and joined
-again): it copies the image once, whatever the layout. `deny` and `pin` of kernel ids work as everywhere: a denied
-channels-last kernel, or a pinned row-major one, leaves the graph row-major.
+every value that somebody else reads or hands in costs a conversion. So a graph's images lie channels last where most
+of its convolutions have such a kernel (they are asked as they would be there), and what these compute for one another
+is more than what crosses a *border*: inputs and outputs of the graph, and operators that are neither image kernels nor
+pointwise; or where most of their work would be left to a generic kernel else, as in three dimensions. A convolution
+that reads any order is no border, nor is a shuffle of channels (split, transposed and joined again): it copies the
+image once, whatever the layout. `deny` and `pin` of kernel ids work as everywhere: a denied channels-last kernel, or a
+pinned row-major one, leaves the graph row-major.
 """
 
 from __future__ import annotations
@@ -47,14 +48,15 @@ def storage_policy(graph: Graph, choose: Callable[[Body], str], target: Target, 
         return StoragePolicy(target.image_layouts[0])
     pinned = any(fnmatch.filter(_row_kernels(), pattern) for pattern in options.pin)
     convolutions = [node for node in graph.nodes if node.op in CONVOLUTIONS]
-    if pinned or len(convolutions) < _FEWEST:
+    if pinned or not convolutions:
         return StoragePolicy.ROW_MAJOR
     storage = StoragePolicy.CHANNELS_LAST.of(graph, target.image_ranks)
     context = GroupContext[Any](graph, choose, options, family_of, storage, target)
     images = [node for node in graph.nodes if node.op in IMAGE_OPS]
     kernels = {node.name: choose(plain_body(context, node, graph.constants.__contains__)) for node in images}
-    served = [node for node in convolutions if wants_channels_last(kernels[node.name])]
-    if len(served) < _FEWEST or 2 * sum(map(graph_flops(graph), served)) < sum(map(graph_flops(graph), convolutions)):
+    served, flops = [node for node in convolutions if wants_channels_last(kernels[node.name])], graph_flops(graph)
+    most = sum(map(flops, convolutions)) / 2
+    if not served or sum(map(flops, served)) < most:
         return StoragePolicy.ROW_MAJOR
     outputs = {node.outputs[0] for node in served}
     inside = sum(graph.types[v].size for v in outputs if _moves(graph, storage, v))
@@ -64,7 +66,17 @@ def storage_policy(graph: Graph, choose: Callable[[Body], str], target: Target, 
         for v in storage.images
         if _moves(graph, storage, v)
     )
-    return StoragePolicy.CHANNELS_LAST if inside > _BORDER_FACTOR * border else StoragePolicy.ROW_MAJOR
+    if len(served) >= _FEWEST and inside > _BORDER_FACTOR * border:
+        return StoragePolicy.CHANNELS_LAST
+    rows = GroupContext[Any](graph, choose, options, family_of, Storage(), target)
+
+    def is_left(node: Node) -> bool:
+        kernel = choose(plain_body(rows, node, graph.constants.__contains__))
+        same = family_of(kernel) is family_of(kernels[node.name])  # in any layout
+        return not same and HOST_KERNELS[kernel].role is not KernelRole.TUNED
+
+    left = sum(map(flops, filter(is_left, served)))
+    return StoragePolicy.CHANNELS_LAST if left > most else StoragePolicy.ROW_MAJOR
 
 
 def wants_channels_last(kernel: str) -> bool:

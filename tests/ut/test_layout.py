@@ -71,6 +71,19 @@ def test_a_network_lies_channels_last_without_copies() -> None:
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_a_single_convolution_in_three_dimensions_is_not_left_to_the_generic_kernel(dtype: type) -> None:
+    n = Net()
+    weights = n.b.constant(n.rng.standard_normal((8, 5, 2, 3, 3)).astype(dtype))
+    x = n.b.input("x", (2, 5, 4, 9, 9), "f32" if dtype is np.float32 else "f16")
+    n.b.output(n.b.conv(x, weights, strides=(2, 1, 1)), name="y")
+    kernel = superkernel.compile(n.b.graph(), threads=2)
+    assert "host.conv.nhwc" in kernels_of(kernel)
+    given = {"x": n.rng.standard_normal((2, 5, 4, 9, 9)).astype(dtype)}
+    got = kernel.run(given).outputs["y"].astype(np.float64)
+    np.testing.assert_allclose(got, evaluate(n.b.graph(), given)["y"].astype(np.float64), rtol=2e-3, atol=2e-2)
+
+
 def test_results_do_not_depend_on_threads_or_synchronisation() -> None:
     graph = network()
     _, one = run(graph)
