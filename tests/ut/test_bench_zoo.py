@@ -52,6 +52,8 @@ def test_a_verdict_names_what_is_wrong_before_what_falls_back() -> None:
     assert zoo.verdict(1e-6, ()) == zoo.PASSED
     assert zoo.verdict(math.nan, ["sort"]).startswith("wrong")
     assert zoo.verdict(2e-4, ()) == "wrong: difference 2.0e-04"
+    assert zoo.verdict(2e-4, (), (1.9e-4, 1e-4)) == "rounded: 1.9e-04 from float64, torch itself 1.0e-04"
+    assert zoo.verdict(2e-4, (), (2.1e-4, 1e-4)) == "wrong: difference 2.0e-04"
     assert zoo.verdict(0.0, ["sort", "sort"]) == "fallback: sort"
 
 
@@ -94,7 +96,7 @@ def test_the_summary_counts_what_failed() -> None:
     timed = {**good, "ms": {"superkernel": 1.0, "torch": 4.0}, "peak_mb": 300.0}
     rows = {"a": good, "b": timed, "c": {"status": "wrong: difference 1e-1", "whole_s": 1.0}}
     text = zoo.summary(rows, ["torch"])
-    assert "2 of 3 pass, 1 wrong" in text
+    assert "2 of 3 pass, 0 rounded otherwise, 1 wrong" in text
     assert "held 300 MB" in text
     assert "torch takes 4.00 times as long over 1, and is faster on 0" in text
     assert zoo.summary({"c": rows["c"]}, []).startswith("0 of 1 pass")
