@@ -1,7 +1,8 @@
 """Code for attention: blocks of queries against blocks of keys, with an online softmax.
 
 Model, per block of stacked query rows: copy the scaled queries to scratch; per block of keys: transpose the keys into
-a panel, then per register tile of rows: scores = queries x panel, the row-wise online softmax (running maximum `top`,
+a panel, then per register tile of rows: scores = queries x panel (few rows: dot products with the keys as they lie,
+`lanes` keys at a time, whose sums over lanes are taken together), the row-wise online softmax (running maximum `top`,
 running sum `weight`), and total = total * correction + probabilities x values with the values read in place; at the
 end each row's total / weight goes through the epilogue. Keys at or beyond a row's limit, or masked, get the score -inf
 and so the probability 0; values of keys beyond the block's limit are never multiplied, so that whatever a cache holds
@@ -18,13 +19,13 @@ from llvmlite import ir
 
 from superkernel.codegen.host import vecmath
 from superkernel.codegen.host.arithmetic import arithmetic_of, multiply
-from superkernel.codegen.host.builder import I8, I32, I64, Index, KernelBuilder, storage_type
+from superkernel.codegen.host.builder import I1, I8, I32, I64, Index, KernelBuilder, storage_type
 from superkernel.codegen.host.convert import convert
 from superkernel.codegen.host.gemm_core import Tile, Values, accumulate, fold, store_tile
 from superkernel.codegen.host.loops import strips
 from superkernel.codegen.host.panels import copy_transposed
 from superkernel.codegen.host.program import ProgramEmitter
-from superkernel.codegen.host.shuffle import lane_mask, larger, resize
+from superkernel.codegen.host.shuffle import lane_mask, lane_sums, larger, resize
 from superkernel.codegen.host.word_panels import copy_row_pairs, copy_words_transposed
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body
@@ -176,14 +177,18 @@ class AttentionEmitter:
     def _keys(self, batch: Index, head: Index, first: Index, key: Index, limit: Index, valid: Index) -> None:
         """One block of keys against all rows of the block."""
         kb, t, form = self.kb, self.t, self.form
-        self._copy_keys(self._base(1, batch, head), key, limit)
-        count = kb.minimum(kb.sub(limit, key), t.keys)
+        keys, count = self._base(1, batch, head), kb.minimum(kb.sub(limit, key), t.keys)
+        if not t.dots:
+            self._copy_keys(keys, key, limit)
         values = kb.at(
             self._base(2, batch, head), kb.mul(key, form.v.strides[2]), self.body.operands[form.v.operand].type.dtype
         )
         values = self._copy_values(values, count)
         with kb.loop(0, self.padded_rows, t.tile_rows, name="tile") as tile_row:
-            self._scores(tile_row)
+            if t.dots:
+                self._dots(keys, key, count)
+            else:
+                self._scores(tile_row)
             with kb.loop(0, t.tile_rows, name="row") as row:
                 at = kb.add(tile_row, row)
                 stacked = kb.minimum(kb.add(first, at), kb.sub(self.rows, 1))
@@ -243,6 +248,43 @@ class AttentionEmitter:
                 self.at["panel"], kb.add(kb.add(kb.mul(k, t.keys), column), v * t.lanes), _F32, t.lanes
             ),
         )
+
+    def _dots(self, keys: ir.Value, key: Index, count: Index) -> None:
+        """Scores of all rows with `count` keys from `key` on; behind the last one it is taken again."""
+        kb, t, form = self.kb, self.t, self.form
+        line, dtype = form.k.strides[2], self.body.operands[form.k.operand].type.dtype
+        queries = [
+            [
+                self._part(self.at["query"], row * t.query_pitch, column, _F32)
+                for column in range(0, form.depth, t.lanes)
+            ]
+            for row in range(t.tile_rows)
+        ]
+        with kb.loop(0, count, t.lanes, name="columns") as first:
+
+            def products(index: int) -> Values:
+                self._fetch_row(keys, kb.add(kb.add(key, first), index + _COLUMNS_AHEAD), line, form.depth, dtype)
+                at = kb.mul(kb.add(key, kb.minimum(kb.add(first, index), kb.sub(count, 1))), line)
+                sums: list[ir.Value | None] = [None] * t.tile_rows
+                for part, column in enumerate(range(0, form.depth, t.lanes)):
+                    value = self._part(keys, at, column, dtype)
+                    for row, own in enumerate(queries):
+                        before = sums[row]
+                        sums[row] = kb.b.fmul(own[part], value) if before is None else kb.fma(own[part], value, before)
+                return [kb.const(0.0, _F32, t.lanes) if total is None else total for total in sums]
+
+            for row, scores in enumerate(lane_sums(kb, t.lanes, products)):
+                kb.store(scores, self.at["scores"], kb.add(first, row * t.keys), _F32)
+
+    def _part(self, source: ir.Value, at: Index, column: int, dtype: DType) -> ir.Value:
+        """A vector of elements of a row of the depth that begins at `at`, zeros behind its end."""
+        kb, t = self.kb, self.t
+        lanes = min(t.lanes, self.form.depth - column)
+        value = convert(kb, kb.load(source, kb.add(at, column), dtype, lanes), dtype, _F32)
+        if lanes == t.lanes:
+            return value
+        kept = ir.Constant(ir.VectorType(I1, t.lanes), [lane < lanes for lane in range(t.lanes)])
+        return kb.b.select(kept, resize(kb, value, t.lanes), kb.const(0.0, _F32, t.lanes))
 
     def _softmax_row(
         self, batch: Index, head: Index, stacked: Index, row: Index, at: Index, key: Index, count: Index, valid: Index
@@ -376,12 +418,9 @@ class AttentionEmitter:
         if t.format.is_reduced:
             return self._mix_words(tile, count, values, column)
         dtype = self.body.operands[form.v.operand].type.dtype
-        row_bytes = form.value_depth * dtype.itemsize
 
         def fetch(k: Index) -> None:
-            here = kb.at(values, kb.mul(kb.add(k, _VALUES_AHEAD), form.v.strides[2]), dtype)
-            for line in range(0, row_bytes, 64):
-                kb.prefetch(kb.b.gep(here, [kb.i64(line)], source_etype=I8))
+            self._fetch_row(values, kb.add(k, _VALUES_AHEAD), form.v.strides[2], form.value_depth, dtype)
 
         def right(k: Index, v: int) -> ir.Value:
             lanes = last if v == tile.vectors - 1 else t.lanes
@@ -397,6 +436,13 @@ class AttentionEmitter:
             right,
             fetch if self._streams() else None,
         )
+
+    def _fetch_row(self, source: ir.Value, row: Index, line: Index, depth: int, dtype: DType) -> None:
+        """Asks for a row of keys or values."""
+        kb = self.kb
+        here = kb.at(source, kb.mul(row, line), dtype)
+        for at in range(0, depth * dtype.itemsize, 64):
+            kb.prefetch(kb.b.gep(here, [kb.i64(at)], source_etype=I8))
 
     def _mix_words(self, tile: Tile, count: Index, values: ir.Value, column: Index) -> list[Values]:
         """As `_mix_tile` where values are copied as words. Probabilities took the place of their scores: as bf16 they

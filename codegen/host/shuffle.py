@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from llvmlite import ir
 
 from superkernel.codegen.host.builder import I32, I64, Index, KernelBuilder
+
+T = TypeVar("T")
+Join = Callable[[T, T, list[int], list[int]], T]
 
 
 def permute(kb: KernelBuilder, a: ir.Value, b: ir.Value, lanes: Sequence[int]) -> ir.Value:
@@ -45,6 +49,36 @@ def transpose(kb: KernelBuilder, rows: Sequence[ir.Value]) -> list[ir.Value]:
                 following[i], following[i + width] = permute(kb, a, b, low), permute(kb, a, b, high)
         values, width = following, width * 2
     return values
+
+
+def lane_sums(kb: KernelBuilder, lanes: int, rows: Callable[[int], Sequence[ir.Value]]) -> list[ir.Value]:
+    """The sums over the lanes of `lanes` vectors, that of number i in lane i; of several sets of vectors at a time:
+    `rows(i)` gives number i of each. Two vectors become one, of the halves of both added up, until one is left."""
+
+    def combined(first: int, count: int, leaf: Callable[[int], list[T]], join: Join[T]) -> list[T]:
+        if count == 1:
+            return leaf(first)
+        left, right = (combined(at, count // 2, leaf, join) for at in (first, first + count // 2))
+        low = _first_halves(lanes, 2 * lanes // count)
+        high = [i + lanes // count for i in low]
+        return [join(a, b, low, high) for a, b in zip(left, right, strict=True)]
+
+    # Where each vector's sum would come to lie, were they taken in order.
+    (order,) = combined(0, lanes, lambda i: [[i] * lanes], lambda a, b, low, _: [[*a, *b][i] for i in low])
+    number = {vector: lane for lane, vector in enumerate(order)}
+
+    def add(a: ir.Value, b: ir.Value, low: list[int], high: list[int]) -> ir.Value:
+        return kb.b.fadd(permute(kb, a, b, low), permute(kb, a, b, high))
+
+    return combined(0, lanes, lambda i: list(rows(number[i])), add)
+
+
+def _first_halves(lanes: int, span: int) -> list[int]:
+    """Lanes of two vectors that are first in spans of so many; by quarters of vectors where these hold whole spans, as
+    shuffles that cross them take longer."""
+    unit = min(4, lanes) if span <= 4 else lanes
+    starts = (begin + own for at in range(0, lanes, unit) for begin in (at, lanes + at) for own in range(0, unit, span))
+    return [start + i for start in starts for i in range(span // 2)]
 
 
 def larger(kb: KernelBuilder, a: ir.Value, b: ir.Value) -> ir.Value:

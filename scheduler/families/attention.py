@@ -5,6 +5,10 @@ its group at position r % Sq; so a decoding step with grouped queries streams ke
 Keys are walked in blocks with an online softmax, so no score matrix ever reaches memory. The reduction over keys is
 never split.
 
+So few rows as a decoding step has for a head of keys get their scores by dot products along the depth (`dots`), whose
+lanes are added up for a vector of keys at a time: keys are read as they lie. For more rows they are transposed, once,
+into a panel.
+
 In bf16 both products go over words of two values. Scaled queries are rounded when they are copied, keys when they are
 transposed into the panel: [pairs of depth][keys] words. Probabilities are rounded where they are computed, and their
 sum is of the rounded ones, so that what a row weighs its values with adds up to 1. Values are copied per block as
@@ -50,6 +54,7 @@ _ROWS_PER_BLOCK = 56
 _KEYS_PER_BLOCK = {"avx512": 128, "avx2": 64, "plain": 32, "small": 32}
 STREAMED_ROWS = 8  # with so few rows keys come straight from memory: smaller blocks keep both panel and values near
 _STREAMED_KEYS = 64
+_DOT_ROWS = 4
 _NATIVE_SHARE = 0.95  # of the format's rate
 Span = tuple[int, int]
 
@@ -189,6 +194,11 @@ class AttentionTiling(HostTiling):
         return -(-self.block_rows // self.tile_rows) * self.tile_rows
 
     @property
+    def dots(self) -> bool:
+        """Whether scores are dot products of keys as they lie; else keys are transposed first."""
+        return self.padded_rows <= _DOT_ROWS and not self.format.is_reduced
+
+    @property
     def value_pitch(self) -> int:
         """Elements from row to row of a sum, whole vectors."""
         return -(-self.value_depth // self.lanes) * self.lanes
@@ -207,7 +217,7 @@ class AttentionTiling(HostTiling):
             "top": self.padded_rows,
             "weight": self.padded_rows,
             "correction": self.padded_rows,
-            "panel": self.depth * self.keys,
+            "panel": 0 if self.dots else self.depth * self.keys,
             "scores": self.tile_rows * self.keys,
         }
         if self.format.is_reduced:
@@ -280,7 +290,7 @@ class AttentionTiling(HostTiling):
         rows = self.padded_rows
         products = self._products_ns(form, keys, target)
         softmax = rows * (15.0 + keys / self.lanes * 6.0)
-        copy = keys * form.depth / self.lanes * 2.0
+        copy = keys / self.lanes * (7.0 * rows if self.dots else 2.0 * form.depth)
         stream = keys * (form.depth + form.value_depth) * 4.0 / target.l3_bytes_per_ns
         return 150.0 + max(products + softmax + copy, stream)
 
