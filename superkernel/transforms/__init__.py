@@ -2,7 +2,7 @@
 
 Order: expressions are made canonical first (folding, identities), patterns are recognised while their parts still stand
 as exporters wrote them, then what is left of gemm and batch_norm is lowered and folded into weights, and transposed
-convolutions become plain ones.
+convolutions become plain ones, of the taps that meet an image.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from superkernel.transforms.quantised import FoldDequantised, FuseQuantised, Low
 from superkernel.transforms.rotary import FuseRotary
 from superkernel.transforms.signed import SignedIntegers
 from superkernel.transforms.steps import CountSteps
+from superkernel.transforms.taps import DropPaddedTaps
 from superkernel.transforms.transposed import ConvolveByPhases
 
 STANDARD: tuple[Pass, ...] = (
@@ -41,6 +42,7 @@ STANDARD: tuple[Pass, ...] = (
     MergeAffine(),
     FoldIntoWeights(),
     ConvolveByPhases(),
+    DropPaddedTaps(),
     MergeReindexing(),
     RemoveIdentities(),
     FoldConstants(),
