@@ -265,13 +265,11 @@ class AttentionEmitter:
             def products(index: int) -> Values:
                 self._fetch_row(keys, kb.add(kb.add(key, first), index + _COLUMNS_AHEAD), line, form.depth, dtype)
                 at = kb.mul(kb.add(key, kb.minimum(kb.add(first, index), kb.sub(count, 1))), line)
-                sums: list[ir.Value | None] = [None] * t.tile_rows
+                sums: Values = [kb.const(0.0, _F32, t.lanes)] * t.tile_rows
                 for part, column in enumerate(range(0, form.depth, t.lanes)):
                     value = self._part(keys, at, column, dtype)
-                    for row, own in enumerate(queries):
-                        before = sums[row]
-                        sums[row] = kb.b.fmul(own[part], value) if before is None else kb.fma(own[part], value, before)
-                return [kb.const(0.0, _F32, t.lanes) if total is None else total for total in sums]
+                    sums = [kb.fma(own[part], value, total) for own, total in zip(queries, sums, strict=True)]
+                return sums
 
             for row, scores in enumerate(lane_sums(kb, t.lanes, products)):
                 kb.store(scores, self.at["scores"], kb.add(first, row * t.keys), _F32)
