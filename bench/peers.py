@@ -26,7 +26,7 @@ from superkernel.ir.graph import Graph
 
 Arrays = Mapping[str, NDArray[Any]]
 Outputs = dict[str, NDArray[Any]]
-OURS = "superkernel"
+OURS, PACKAGE = "superkernel", "superkernel-compiler"
 F32, BF16, INT8 = "f32", "bf16", "int8"
 
 
@@ -318,12 +318,12 @@ def _numpy(task: Task) -> Runner:
 
 _TRANSFORMERS = frozenset({"encoder", "decoder"})
 _ALL = (
-    Peer(OURS, "superkernel", "superkernel._core", _superkernel, own=True),
-    Peer(f"{OURS}-again", "superkernel", "superkernel._core", _superkernel, own=True),  # the control: the noise
-    Peer(f"{OURS}-1t", "superkernel", "superkernel._core", _superkernel, own=True, threads=1),
+    Peer(OURS, PACKAGE, "superkernel._core", _superkernel, own=True),
+    Peer(f"{OURS}-again", PACKAGE, "superkernel._core", _superkernel, own=True),  # the control: the noise
+    Peer(f"{OURS}-1t", PACKAGE, "superkernel._core", _superkernel, own=True, threads=1),
     Peer(
         f"{OURS}-bf16",
-        "superkernel",
+        PACKAGE,
         "superkernel._core",
         partial(_superkernel, precision=BF16),
         precision=BF16,
@@ -331,7 +331,7 @@ _ALL = (
     ),
     Peer(
         f"{OURS}-int8",
-        "superkernel",
+        PACKAGE,
         "superkernel._core",
         partial(_superkernel, precision=INT8),
         precision=INT8,

@@ -16,10 +16,12 @@ from superkernel.builder.tensor import Tensor
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError
 from superkernel.frontends.emitter import Emitter
+from superkernel.frontends.torch.numbers import is_computed
 from superkernel.frontends.torch.pairs import real_type
 from superkernel.frontends.torch.types import element_type
 
 Number = bool | int | float
+_CONTENTS = frozenset(("fill_value", "s"))  # arguments of what fills new tensors
 
 
 class TorchCall(Emitter):
@@ -40,9 +42,24 @@ class TorchCall(Emitter):
         self.overload: str = node.target._overloadname
         self.raw = _by_name(node)
         self.args: dict[str, Any] = torch.fx.node.map_arg(dict(self.raw), lambda n: env[n])
+        self._refuse_computed()
         found = node.meta.get("val")
         self.values: list[Any] = list(found) if isinstance(found, (tuple, list)) else [found]
         self.read = _outputs_read(node, needed)
+
+    def _refuse_computed(self) -> None:
+        """Raises UnsupportedError where a number that is computed stands for what no overload takes as a tensor, but
+        for the contents of new tensors."""
+        computed = [name for name, given in self.raw.items() if is_computed(given)]
+        if not computed:
+            return
+        packet = self.node.target.overloadpacket
+        overloads = [getattr(packet, name)._schema for name in packet.overloads()]
+        taken = {a.name for schema in overloads for a in schema.arguments if "Tensor" in str(a.type)}
+        for name in computed:
+            if name not in taken | _CONTENTS:
+                found = f"{name} is computed"
+                raise self.unsupported("a number must be known", expected="a Python number", found=found)
 
     # -- reading
 
@@ -109,7 +126,7 @@ class TorchCall(Emitter):
     def promoted(self, first: str, second: str) -> DType:
         """The type in which torch computes with two arguments, by its rules for tensors, scalars and numbers."""
         raw = (self.raw[first], self.raw[second])
-        values = (r.meta["val"] if isinstance(r, torch.fx.Node) else r for r in raw)
+        values = (1.0 if is_computed(r) else r.meta["val"] if isinstance(r, torch.fx.Node) else r for r in raw)
         return element_type(torch.result_type(*values), self.where)
 
     # -- writing

@@ -32,6 +32,7 @@ from superkernel.core.errors import (
     raise_all,
 )
 from superkernel.frontends.torch.call import is_getitem
+from superkernel.frontends.torch.numbers import computes_number
 from superkernel.frontends.torch.registry import is_lowered, lowering_of
 
 Program: TypeAlias = torch.export.ExportedProgram
@@ -117,7 +118,7 @@ def _further(program: Program) -> Program:
 def _unknown(program: Program) -> set[Any]:
     """The needed operators without a lowering."""
     used = (n for n in needed_nodes(program.graph) if n.op == "call_function" and not is_getitem(n))
-    return {n.target for n in used if lowering_of(n) is None}
+    return {n.target for n in used if lowering_of(n) is None and not computes_number(n)}
 
 
 def needed_nodes(graph: torch.fx.Graph) -> list[torch.fx.Node]:

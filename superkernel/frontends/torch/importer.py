@@ -21,16 +21,17 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 from torch.utils import _pytree as pytree
 
 from superkernel.builder import GraphBuilder
 from superkernel.builder.tensor import Tensor
 from superkernel.core.errors import InternalError, SuperKernelError, UnsupportedError, Violation, raise_all
-from superkernel.frontends.emitter import in_node
+from superkernel.frontends.emitter import Emitter, in_node
 from superkernel.frontends.refusals import refuse_unknown
 from superkernel.frontends.torch.call import TorchCall, is_getitem
 from superkernel.frontends.torch.capture import needed_nodes
+from superkernel.frontends.torch.numbers import computes_number, lower_number
 from superkernel.frontends.torch.pairs import Pair, real_type, tensors_of
 from superkernel.frontends.torch.refusals import NodeRefusals
 from superkernel.frontends.torch.registry import lowering_of
@@ -95,7 +96,8 @@ class TorchImporter:
         """Raises UnsupportedError that lists every operator without a lowering, with the places that use it."""
         unknown: dict[str, list[str]] = {}
         for node in self.nodes:
-            if node.op == "call_function" and not is_getitem(node) and lowering_of(node) is None:
+            known = node.op != "call_function" or is_getitem(node) or computes_number(node)
+            if not known and lowering_of(node) is None:
                 unknown.setdefault(str(node.target), []).append(place(node))
         refuse_unknown("torch", unknown, _refusal_hint, "; ")
 
@@ -188,7 +190,7 @@ class TorchImporter:
         tree = pytree.tree_unflatten(list(range(len(arguments))), spec)
         names: list[str | None] = []
         for (path, _), argument in zip(pytree.tree_flatten_with_path(tree)[0], arguments, strict=True):
-            if not isinstance(argument, TensorArgument) and getattr(argument, "value", None) is None:
+            if isinstance(argument, ConstantArgument) and argument.value is None:
                 names.append(None)
                 continue
             parts = [_key(k) for k in path]
@@ -260,10 +262,13 @@ class TorchImporter:
 
     def lower(self, node: torch.fx.Node, where: str) -> Any:
         """What a node computes: a tensor, or a list of them."""
+        path = module_path(node)
+        stem = f"{path}/{node.name}" if path else node.name
+        if computes_number(node):
+            return lower_number(Emitter(self.builder, stem, where), node, self.env)
         lowering = lowering_of(node)
         assert lowering is not None
-        path = module_path(node)
-        call = TorchCall(self.builder, node, self.env, self.needed, f"{path}/{node.name}" if path else node.name, where)
+        call = TorchCall(self.builder, node, self.env, self.needed, stem, where)
         lowered = lowering(call)
         results: list[Any] = [lowered] if isinstance(lowered, (Tensor, Pair)) else list(lowered)
         several = isinstance(node.meta.get("val"), (tuple, list))

@@ -102,6 +102,8 @@ class SizedProgram:
             expression = symbolic.node.expr
             if expression not in known:
                 value = expression.xreplace(values)
+                if value.free_symbols and isinstance(symbolic, torch.SymFloat):
+                    return symbolic  # a number like any other, and no shape
                 if value.free_symbols:
                     found = f"{expression} of {node.name!r}"
                     raise UnsupportedError("a shape depends on data", location=f"node {node.name!r}", found=found)
@@ -123,7 +125,8 @@ class SizedProgram:
         made, env = torch.fx.Graph(), dict[torch.fx.Node, Any]()
         for node in self._nodes:
             value = concrete(node.meta.get("val"), node)
-            if node.op == "call_function" and isinstance(node.meta.get("val"), _SYMBOLIC):
+            sized = isinstance(node.meta.get("val"), _SYMBOLIC) and not isinstance(value, _SYMBOLIC)
+            if node.op == "call_function" and sized:
                 env[node] = value
                 continue
             copied = env[node] = made.node_copy(node, env.__getitem__)

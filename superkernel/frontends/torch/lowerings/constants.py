@@ -17,8 +17,7 @@ _ENDS = ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
 
 
 @lowers(
-    "arange", "eye", "fft_fftfreq", "fft_rfftfreq", "linspace", "logspace", "scalar_tensor", "tril_indices",
-    "triu_indices",
+    "arange", "eye", "fft_fftfreq", "fft_rfftfreq", "linspace", "logspace", "tril_indices", "triu_indices",
     *(f"{name}_window" for name in ("hann", "hamming", "blackman", "bartlett", "kaiser")),
 )  # fmt: skip
 def computed(call: TorchCall) -> Tensor:
@@ -44,11 +43,11 @@ def spaced(call: TorchCall) -> Tensor:
 
 @lowers(
     "full", "full_like", "new_full", "zeros", "ones", "empty", "new_zeros", "new_ones", "new_empty", "zeros_like",
-    "ones_like", "empty_like", "fill", "new_empty_strided", "empty_strided", "empty_permuted",
+    "ones_like", "empty_like", "fill", "new_empty_strided", "empty_strided", "empty_permuted", "scalar_tensor",
 )  # fmt: skip
 def filled(call: TorchCall) -> Tensor:
     """One element broadcast. What torch leaves undefined is zero."""
-    value: Any = call.get("fill_value", call.get("value"))
+    value: Any = call.get("fill_value", call.get("value", call.get("s")))
     if value is None:
         value = 1 if "ones" in call.op else 0
     if isinstance(value, Tensor):

@@ -1,0 +1,138 @@
+"""Numbers that are computed from data: Python floats that change between calls of torch.compile, and `tensor.item()`
+in exported programs, against eager mode."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+if os.environ.get("SK_REQUIRE_TORCH") != "1":
+    pytest.importorskip("torch", reason="torch is not installed (SK_REQUIRE_TORCH=1 makes this a failure)")
+
+import torch
+from torch import nn
+
+import superkernel as sk
+from superkernel import dynamo
+from superkernel.core.errors import UnsupportedError
+
+NUMBERS = (0.5, 0.25, 3.0, -1.5)
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    """No graphs of other tests; eager mode is an error unless a test expects it."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("error", dynamo.EagerWarning)
+        yield
+
+
+FUNCTIONS: dict[str, Callable[[torch.Tensor, float], Any]] = {
+    "products": lambda x, s: x * s + (1 - s) * x.flip(0),
+    "quotients": lambda x, s: x / (s + 2.0) - s / (x * x + 1),
+    "signs": lambda x, s: -s * x - x.abs() * -(s - 1),
+    "bounds": lambda x, s: x.clamp(max=s) + x.clamp(min=s, max=s + 1),
+    "powers": lambda x, s: (x.abs() + 0.1) ** s + (s * s) ** x,
+    "new tensors": lambda x, s: (torch.full((2, 3), s), torch.full_like(x, s), x.new_full((4,), s)),
+    "remainders": lambda x, s: x % s + torch.fmod(x, s) + torch.div(x, s, rounding_mode="floor"),
+    "conditions": lambda x, s: torch.where(x > s, x, s).masked_fill(x == s, s),
+    "whole numbers": lambda x, s: (torch.arange(5) * s, torch.arange(5) > s),
+    "weights of a sum": lambda x, s: torch.add(x, x.sin(), alpha=2) * s,
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_changing_numbers_share_a_kernel(name: str) -> None:
+    function, graphs = FUNCTIONS[name], []
+
+    def counted(graph: Any, examples: Any) -> Any:
+        graphs.append(graph)
+        return dynamo.backend(graph, examples)
+
+    fast, x = torch.compile(function, backend=counted), torch.randn(3, 5)
+    for number in NUMBERS:
+        torch.testing.assert_close(fast(x, number), function(x, number), rtol=2e-5, atol=2e-5)
+    assert len(graphs) == 2  # for the first number, and for all
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64])
+def test_they_take_the_type_of_what_they_meet(kind: torch.dtype) -> None:
+    x = torch.randn(4, 6).to(kind)
+    fast = torch.compile(lambda x, s: x * s, backend=dynamo.backend)
+    for number in NUMBERS:
+        found = fast(x, number)
+        assert found.dtype is kind
+        torch.testing.assert_close(found, x * number)
+
+
+def test_numbers_among_the_results() -> None:
+    fast, x = torch.compile(lambda x, s: (x * s, s * 2 + 1), backend=dynamo.backend), torch.randn(3)
+    for number in NUMBERS:
+        product, result = fast(x, number)
+        torch.testing.assert_close(product, x * number)
+        assert type(result) is float
+        assert result == number * 2 + 1
+
+
+def test_what_has_to_be_known_is_left_to_eager_mode() -> None:
+    fast, x = torch.compile(nn.functional.leaky_relu, backend=dynamo.backend), torch.randn(6)
+    torch.testing.assert_close(fast(x, 0.5), nn.functional.leaky_relu(x, 0.5))
+    with pytest.warns(dynamo.EagerWarning, match="a number must be known.*negative_slope is computed"):
+        torch.testing.assert_close(fast(x, 0.25), nn.functional.leaky_relu(x, 0.25))
+
+
+class Scaled(nn.Module):
+    def forward(self, x: torch.Tensor, scale: torch.Tensor) -> tuple[Any, ...]:
+        number = scale.item()
+        return x * number, number / 2
+
+
+def test_numbers_of_exported_programs() -> None:
+    x, scale = torch.randn(3, 4), torch.tensor(1.7)
+    kernel = sk.compile(Scaled().eval(), example_inputs=(x, scale), threads=1)
+    for value in (1.7, -0.3):
+        product, half = kernel(x, torch.tensor(value))
+        np.testing.assert_allclose(product, x * value, rtol=1e-6)
+        assert half == np.float64(np.float32(value)) / 2
+
+
+def test_numbers_of_dynamic_programs() -> None:
+    x, scale = torch.randn(3, 4), torch.tensor(1.7)
+    kernel = sk.compile_dynamic(
+        Scaled().eval(), {"rows": (2, 9)}, example_inputs=(x, scale), dynamic_shapes={"x": {0: "rows"}, "scale": None}
+    )
+    for rows in (3, 7):
+        x = torch.randn(rows, 4)
+        product, half = kernel(x, torch.tensor(-0.3))
+        np.testing.assert_allclose(product, x * -0.3, rtol=1e-6)
+        assert half == np.float64(np.float32(-0.3)) / 2
+
+
+def test_sizes_among_the_results_of_dynamic_programs() -> None:
+    class Counted(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[Any, ...]:
+            return x * 2, x.shape[0], x.shape[0] / 2
+
+    x = torch.randn(3, 4)
+    kernel = sk.compile_dynamic(
+        Counted().eval(), {"rows": (2, 9)}, example_inputs=(x,), dynamic_shapes={"x": {0: "rows"}}
+    )
+    for rows in (3, 5):
+        _, count, half = kernel(torch.randn(rows, 4))
+        assert (count, half) == (rows, rows / 2)
+
+
+def test_whole_numbers_from_data_are_refused() -> None:
+    class Repeated(nn.Module):
+        def forward(self, x: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+            return x * count.item()
+
+    with pytest.raises(UnsupportedError):
+        sk.compile(Repeated().eval(), example_inputs=(torch.randn(3), torch.tensor(2)), threads=1)
