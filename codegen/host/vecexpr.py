@@ -157,6 +157,22 @@ class Expr:
         """This magnitude with the sign bit of `sign`."""
         return self.call("llvm.copysign", sign)
 
+    @property
+    def has_scale(self) -> bool:
+        """Whether there is an instruction for `scale`."""
+        return self.kb.cpu.tier == "avx512" and self.lanes * (64 if self.is_double else 32) in (128, 256, 512)
+
+    def scale(self, n: Expr) -> Expr:
+        """self * 2^n for whole n, rounded once: gradual underflow and overflow to infinity included."""
+        bits = self.lanes * (64 if self.is_double else 32)
+        mask = ir.IntType(max(8, self.lanes))
+        args = [self.v, n.v, ir.Constant(self.v.type, ir.Undefined), ir.Constant(mask, -1)]
+        if bits == 512:
+            args.append(ir.Constant(I32, 4))  # rounds as the thread does
+        name = f"llvm.x86.avx512.mask.scalef.{'pd' if self.is_double else 'ps'}.{bits}"
+        function = self.kb.intrinsic(name, self.v.type, [a.type for a in args])
+        return self.new(self.kb.b.call(function, args))
+
     def sqrt(self) -> Expr:
         """Correctly rounded; NaN below zero."""
         return self.call("llvm.sqrt")

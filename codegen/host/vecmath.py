@@ -50,13 +50,18 @@ def _power_of_two(n: Expr, is_double: bool) -> Expr:
 
 def exp_scaled(x: Expr, halvings: int = 0) -> Expr:
     """exp(x) / 2^halvings over the whole range, gradual underflow and overflow to infinity included."""
-    low, high = (-746.0, 711.5) if x.is_double else (-104.5, 90.0)
-    x = x.clamp_low(low).clamp_high(high)
-    t, _, q = _exp_reduce(x)
-    n = t.bits() - t.const(_magic(x)).bits() - halvings
-    half = n.sar(1)
+    return _exp_up_to(x.clamp_high(711.5 if x.is_double else 90.0), halvings)
+
+
+def _exp_up_to(x: Expr, halvings: int = 0) -> Expr:
+    """exp_scaled of x that is no further above 0 than where the result overflows."""
+    t, n, q = _exp_reduce(x.clamp_low(-746.0 if x.is_double else -104.5))
+    if x.has_scale:
+        return (q + 1.0).scale(n - float(halvings) if halvings else n)
+    whole = t.bits() - t.const(_magic(x)).bits() - halvings
+    half = whole.sar(1)
     first = _power_of_two(half, x.is_double)
-    second = _power_of_two(n - half, x.is_double)
+    second = _power_of_two(whole - half, x.is_double)
     return first.fma(q, first) * second
 
 
@@ -85,7 +90,7 @@ def expm1(x: Expr) -> Expr:
 
 def sigmoid(x: Expr) -> Expr:
     """1 / (1 + e^-x), from e^-abs(x), which cannot overflow."""
-    e = exp_scaled(-x.abs())
+    e = _exp_up_to(-x.abs())
     return (x < 0.0).choose(e, e.const(1.0)) / (e + 1.0)
 
 

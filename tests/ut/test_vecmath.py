@@ -62,11 +62,13 @@ def arity(name: str) -> int:
     return len(inspect.signature(vecmath.FUNCTIONS[name]).parameters)
 
 
-def build(names: list[str], dtype: DType, tier: str) -> tuple[LoadedCode, dict[str, Callable[..., Array]]]:
-    """One module with a function per name that maps arrays elementwise."""
+def build(
+    names: list[str], dtype: DType, tier: str, lanes: int = 0
+) -> tuple[LoadedCode, dict[str, Callable[..., Array]]]:
+    """One module with a function per name that maps arrays, `lanes` elements at once (0: a whole vector)."""
     cpu = detect_cpu(tier)
     module = ir.Module()
-    lanes = cpu.lanes(dtype)
+    lanes = lanes or cpu.lanes(dtype)
     for name in names:
         count = arity(name)
         kb = KernelBuilder(module, f"k_{name}", count + 1, cpu)
@@ -186,6 +188,21 @@ def test_angles(tier: str, dtype: DType) -> None:
     known = ~np.isnan(want)
     assert np.array_equal(np.signbit(got[known]), np.signbit(want[known]))
     del code
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F64])
+@pytest.mark.parametrize("tier", tiers())
+def test_an_element_alone_has_the_bits_it_has_in_a_vector(tier: str, dtype: DType) -> None:
+    """Results do not hang on where a loop over vectors ends."""
+    names = [n for n, case in CASES.items() if dtype is DType.F32 or case[3] is not None]
+    whole = detect_cpu(tier).lanes(dtype)
+    built = {lanes: build(names, dtype, tier, lanes) for lanes in (1, 2, 4, 8, 16) if lanes <= whole}
+    for name in names:
+        low, high = CASES[name][2] if dtype is DType.F32 else CASES[name][3] or (0.0, 0.0)
+        x = samples(low, high, dtype.numpy)
+        results = [functions[name](x) for _, functions in built.values()]
+        for result in results[1:]:
+            np.testing.assert_array_equal(result, results[0], err_msg=name)
 
 
 def test_every_function_has_a_bound() -> None:
