@@ -247,13 +247,10 @@ def _isinf(c: Context, x: Expr) -> Expr:
 
 
 def _gelu(c: Context, x: Expr) -> Expr:
-    if (
-        c.attrs.get("approximate", "none") == "tanh"
-    ):  # (1 + tanh u)/2 is sigmoid(2u): no cancellation on the negative side
-        u = x * (x * x).fma(2 * math.sqrt(2 / math.pi) * 0.044715, 2 * math.sqrt(2 / math.pi))
-        return x * c.math("sigmoid", u)
-    half = x * 0.5
-    return half.fma(c.math("erf", x * math.sqrt(0.5)), half)
+    if c.attrs.get("approximate", "none") != "tanh":
+        return c.math("gelu", x)
+    u = x * (x * x).fma(2 * math.sqrt(2 / math.pi) * 0.044715, 2 * math.sqrt(2 / math.pi))
+    return x * c.math("sigmoid", u)  # (1 + tanh u)/2 is sigmoid(2u): no cancellation on the negative side
 
 
 def _softplus(c: Context, x: Expr) -> Expr:

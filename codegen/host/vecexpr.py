@@ -215,11 +215,23 @@ def lane_numbers(kb: KernelBuilder, lanes: int, kind: ir.Type, step: int = 1) ->
 
 
 def polynomial(x: Expr, coefficients: tuple[float, ...]) -> Expr:
-    """Horner's rule, lowest coefficient first."""
-    value = x.const(coefficients[-1])
-    for c in reversed(coefficients[:-1]):
-        value = value.fma(x, c)
-    return value
+    """Lowest coefficient first: short ones by Horner's rule, long ones by Estrin's, with a few products more. A step
+    waits for the one before it, so that by Horner's rule the processor runs out of vectors to work on meanwhile."""
+    terms = [x.const(c) for c in coefficients]
+    if len(terms) <= _HORNER_MAX:
+        value = terms[-1]
+        for term in reversed(terms[:-1]):
+            value = value.fma(x, term)
+        return value
+    power = x
+    while len(terms) > 1:
+        pairs = [high.fma(power, low) for low, high in zip(terms[::2], terms[1::2], strict=False)]
+        terms = pairs + terms[2 * len(pairs) :]
+        power = power * power
+    return terms[0]
+
+
+_HORNER_MAX = 8  # coefficients; fewer gain nothing
 
 
 def rounded(x: Expr, mode: str) -> Expr:

@@ -154,6 +154,27 @@ def test_erf_of_doubles(tier: str) -> None:
     del code
 
 
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F64])
+@pytest.mark.parametrize("tier", tiers())
+def test_gelu(tier: str, dtype: DType) -> None:
+    import math
+
+    code, functions = build(["gelu"], dtype, tier)
+    x = samples(-16, 16, dtype.numpy)
+    x = x[np.isfinite(x)]
+    # x/2 erfc(-x / sqrt(2)) in f64: of f32 within half a step; of f64 within the rounding of erf, which is below 1
+    want = np.array([v / 2 * math.erfc(-v * math.sqrt(0.5)) for v in x.astype(np.float64).tolist()])
+    got = functions["gelu"](x)
+    if dtype is DType.F64:
+        assert (np.abs(got - want) / np.maximum(np.abs(x), 1e-300)).max() <= 1e-15
+    else:
+        assert error_ulp(got, want.astype(LD))[x > -1].max() <= 3.0
+        assert np.abs(got.astype(np.float64) - want)[x <= -1].max() <= 5e-8
+    ends = functions["gelu"](np.array([np.inf, -1e30, -np.finfo(dtype.numpy).max, 0.0, np.nan], dtype.numpy))
+    np.testing.assert_array_equal(ends, [np.inf, 0.0, 0.0, 0.0, np.nan])
+    del code
+
+
 @pytest.mark.parametrize("tier", tiers())
 def test_powers_of_floats(tier: str) -> None:
     code, functions = build(["pow"], DType.F32, tier)
@@ -206,7 +227,7 @@ def test_an_element_alone_has_the_bits_it_has_in_a_vector(tier: str, dtype: DTyp
 
 
 def test_every_function_has_a_bound() -> None:
-    assert {*CASES, "pow", "atan2", "exp_moderate"} == set(vecmath.FUNCTIONS)
+    assert {*CASES, "pow", "atan2", "exp_moderate", "gelu"} == set(vecmath.FUNCTIONS)
 
 
 def test_signs_of_zero_and_monotone_ends() -> None:
