@@ -8,8 +8,8 @@ has been replaced or written to since, and compiles anew where one has.
 
 What cannot be compiled runs in eager mode, said once per graph with the reason (`EagerWarning`; an error with the
 option `fallback="forbid"`): graphs that record gradients, torch.autocast, tensors outside of the CPU's memory,
-operators without a lowering. Buffers that a graph writes to are copied into the kernel and back. Outputs are tensors of
-their own, also where eager mode gives views of inputs; one that is an input is that very tensor.
+operators without a lowering. Buffers that a graph writes to are copied into the kernel and back. Outputs that share
+memory with inputs or with one another in eager mode do so here (`frontends/torch/views.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from superkernel.api import compile as compile_graph
 from superkernel.api import thread_count
@@ -31,6 +30,7 @@ from superkernel.core.option import did_you_mean
 from superkernel.core.options import OPTIONS, Options
 from superkernel.frontends import load_graph
 from superkernel.frontends.torch.capture import tracing
+from superkernel.frontends.torch.views import SharedResults
 from superkernel.runtime.kernel import Kernel
 
 KERNELS_MAX = 16
@@ -60,16 +60,13 @@ class DynamoGraph:
         self.options = options
         self.constants = [i for i, value in enumerate(example_inputs) if _is_kept(value)]
         self.sizes = [i for i, value in enumerate(example_inputs) if not isinstance(value, torch.Tensor)]
-        (output,) = (n for n in graph.graph.nodes if n.op == "output")
-        placeholders = [n for n in graph.graph.nodes if n.op == "placeholder"]
-        self.results: list[Any] = list(output.args[0])
-        self.handed_on = _handed_on(placeholders, self.results)
+        self.results = SharedResults(graph)
         self._kernels: OrderedDict[tuple[int, ...], _Variant] = OrderedDict()
         self._eager = ""
         self._lock = Lock()
 
     def __call__(self, *arguments: Any) -> Any:
-        if not self._eager:
+        if not self._eager and not self.results.only_views:
             try:
                 variant = self._variant(arguments)
             except (UnsupportedError, InternalError) as error:
@@ -108,11 +105,10 @@ class _Variant:
         constants = {i: arguments[i] for i in owner.constants}
         numbers = {i: int(arguments[i]) for i in owner.sizes}
         self._given = [i for i in range(len(arguments)) if i not in constants and i not in numbers]
-        self._results = list(range(len(owner.results)))
-        self._others: dict[int, Any] = {}
-        self._handed_on = owner.handed_on
+        self._results = owner.results
+        self._made: list[Any] = []
         self._computed: list[int] = []
-        module = _Frozen(owner.graph, constants, numbers, self._given, self._sorted)
+        module = _Frozen(owner.results.computing(), constants, numbers, self._given, self._sorted)
         with tracing(UserWarning), torch.inference_mode(False), torch.no_grad():  # about attributes of graphs
             graph = load_graph(module, example_inputs=tuple(arguments[i] for i in self._given))
         names = {module.name_of(i): i for i in constants}
@@ -127,8 +123,8 @@ class _Variant:
 
     def _sorted(self, outputs: Sequence[Any]) -> tuple[Any, ...]:
         """The outputs that the kernel computes; notes the others."""
-        self._others = {i: v for i, v in enumerate(outputs) if not isinstance(v, torch.Tensor)}
-        self._computed = [i for i in self._results if i not in self._others and i not in self._handed_on]
+        self._made = [None if isinstance(v, torch.Tensor) else v for v in outputs]
+        self._computed = [i for i, v in enumerate(outputs) if isinstance(v, torch.Tensor)]
         if not self._computed:
             raise UnsupportedError("the graph computes no tensor")
         return tuple(outputs[i] for i in self._computed)
@@ -151,13 +147,11 @@ class _Variant:
                     buffer.copy_(_tensor(self._kernel.states[name]))
         else:
             computed = self._kernel(*given)
-        results: list[Any] = [self._others.get(i) for i in self._results]
-        for i, at in self._handed_on.items():
-            results[i] = arguments[at]
         arrays = computed if isinstance(computed, tuple) else (computed,)
+        made = self._made.copy()
         for i, array in zip(self._computed, arrays, strict=True):
-            results[i] = _tensor(array)
-        return results
+            made[i] = _tensor(array)
+        return self._results.of(made, arguments)
 
 
 class _Frozen(torch.nn.Module):  # type: ignore[misc]  # torch is optional, and Any to the type checker
@@ -217,29 +211,6 @@ def _refuse(arguments: Arguments) -> None:
     places = sorted({str(t.device) for t in tensors if t.device.type != "cpu"})
     if places:
         raise UnsupportedError("tensors outside of the CPU's memory", found=", ".join(places))
-
-
-def _handed_on(placeholders: Sequence[torch.fx.Node], results: Sequence[Any]) -> dict[int, int]:
-    """Output -> input, of outputs that are an input's tensor, perhaps written to."""
-    tensors = [(i, n.meta.get("example_value")) for i, n in enumerate(placeholders)]
-    found = {}
-    for index, node in enumerate(results):
-        mine = node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None
-        for at, value in tensors:
-            if isinstance(mine, torch.Tensor) and isinstance(value, torch.Tensor) and _is_same(mine, value):
-                found[index] = at
-    return found
-
-
-def _is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors are all of the same memory in the same order. Nothing is asked of sizes that are not known:
-    torch would take each answer for a condition on them."""
-    if a is b:
-        return True
-    if a.dtype is not b.dtype or a.dim() != b.dim() or a.untyped_storage()._cdata != b.untyped_storage()._cdata:
-        return False
-    numbers = zip((a.storage_offset(), *a.shape, *a.stride()), (b.storage_offset(), *b.shape, *b.stride()), strict=True)
-    return all(statically_known_true(x == y) for x, y in numbers)
 
 
 def _is_kept(value: Any) -> bool:

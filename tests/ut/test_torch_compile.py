@@ -209,6 +209,105 @@ def test_what_is_no_tensor_and_what_is_handed_on() -> None:
         assert number == 4
 
 
+def _row_of_a_result(x: torch.Tensor) -> Any:
+    y = x * 2
+    row = y[0]
+    torch._dynamo.graph_break()
+    row += 1
+    return y, row
+
+
+def _row_of_an_input(x: torch.Tensor) -> Any:
+    row, more = x[0], x + 3
+    torch._dynamo.graph_break()
+    row += 1
+    return x, row, more
+
+
+def _result_of_a_view(x: torch.Tensor) -> Any:
+    y = x * 2
+    flat = y.view(-1)
+    torch._dynamo.graph_break()
+    y.mul_(2)
+    return flat
+
+
+def _parts_that_were_written_to(x: torch.Tensor) -> Any:
+    y = x * 2
+    left, right = y.chunk(2, 1)
+    right.add_(left)
+    turned = right.t()
+    torch._dynamo.graph_break()
+    turned.mul_(3)
+    left.sub_(1)
+    return y, left, right
+
+
+def _rows_by_size(x: torch.Tensor) -> Any:
+    y = x.exp()
+    last = y[: x.shape[0] - 1]
+    torch._dynamo.graph_break()
+    last.zero_()
+    return y, last
+
+
+def _rows_by_another_size(x: torch.Tensor) -> Any:
+    y = x.exp()
+    more = torch.cat([x, x[1:]])
+    last = y[: more.size(0) // 2 - 1]
+    torch._dynamo.graph_break()
+    last.zero_()
+    return y, last, more.sum()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        _row_of_a_result,
+        _row_of_an_input,
+        _result_of_a_view,
+        _parts_that_were_written_to,
+        _rows_by_size,
+        _rows_by_another_size,
+    ],
+    ids=lambda f: f.__name__.lstrip("_"),
+)
+def test_results_that_share_memory(function: Any) -> None:
+    warnings.simplefilter("ignore", dynamo.EagerWarning)  # of the graphs that write to them
+    fast = compiled(function)
+    for rows in (4, 5, 6):
+        x = torch.randn(rows, 6)
+        own = x.clone()
+        same(fast(x), function(own))
+        same(x, own)
+
+
+def test_a_graph_of_views_is_run_by_torch() -> None:
+    def turned(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.t(), x[: x.shape[0] - 1]
+
+    fast = compiled(turned, fallback="forbid")
+    for rows in (3, 4, 5):
+        x = torch.randn(rows, 5)
+        found, cut = fast(x)
+        assert cut.shape == (rows - 1, 5)
+        x.zero_()
+        assert not found.any()
+        assert not cut.any()
+
+
+def test_results_that_share_memory_by_no_view_are_left_to_eager_mode() -> None:
+    def grown(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x * 2
+        z = y.view(-1)
+        z.unsqueeze_(0)
+        return y, z
+
+    x = torch.randn(3, 5)
+    with pytest.warns(dynamo.EagerWarning, match="results of the graph share memory"):
+        same(compiled(grown)(x), grown(x))
+
+
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.bool])
 def test_element_types(kind: torch.dtype) -> None:
     def moved(x: torch.Tensor) -> torch.Tensor:

@@ -585,3 +585,14 @@ def test_modules_are_compiled_in_several_threads() -> None:
     for net, kernel in zip(nets, kernels, strict=True):
         np.testing.assert_allclose(kernel(x), net(x).detach().numpy(), rtol=1e-5, atol=1e-6)
     assert nn.Module.__call__ is untouched
+
+
+class _Masked(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[torch.tensor([True, False, True])] * 2
+
+
+def test_a_mask_of_constants_as_an_index_is_refused() -> None:
+    """torch does not look into it: it exports a shape that depends on data."""
+    with pytest.raises(UnsupportedError, match="a shape depends on data"):
+        sk.compile(_Masked().eval(), example_inputs=(torch.ones(3, 2),))

@@ -269,6 +269,9 @@ class TorchImporter:
         lowering = lowering_of(node)
         assert lowering is not None
         call = TorchCall(self.builder, node, self.env, self.needed, stem, where)
+        if any(not isinstance(d, int) for v in call.values if isinstance(v, torch.Tensor) for d in v.shape):
+            hint = "a mask as an index, for one; torch.where keeps the shape"
+            raise call.unsupported("a shape depends on data", hint=hint)
         lowered = lowering(call)
         results: list[Any] = [lowered] if isinstance(lowered, (Tensor, Pair)) else list(lowered)
         several = isinstance(node.meta.get("val"), (tuple, list))
