@@ -28,8 +28,9 @@ from superkernel.core.errors import UnsupportedError, Violation, raise_all
 from superkernel.core.tensor import TensorType
 from superkernel.ir.graph import Graph, Node
 from superkernel.padding.guards import Guard, Guards
+from superkernel.padding.padded import PaddedNode, PaddedValue
 from superkernel.padding.places import unmoved
-from superkernel.padding.rules import PaddedNode, PaddedValue, apply_rule
+from superkernel.padding.rules import apply_rule
 
 
 def proved(graph: Graph, padded: Graph) -> Guards:
