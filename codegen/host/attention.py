@@ -189,10 +189,15 @@ class AttentionEmitter:
                 self._dots(keys, key, count)
             else:
                 self._scores(tile_row)
+            # of all rows first one, then the other: no row waits for its own maximum alone
             with kb.loop(0, t.tile_rows, name="row") as row:
                 at = kb.add(tile_row, row)
                 stacked = kb.minimum(kb.add(first, at), kb.sub(self.rows, 1))
-                self._softmax_row(batch, head, stacked, row, at, key, count, valid)
+                self._find_top(batch, head, stacked, row, at, key, count, valid)
+            if not self.one_block:
+                self._correct(tile_row)
+            with kb.loop(0, t.tile_rows, name="row") as row:
+                self._exponentiate(row, kb.add(tile_row, row), count)
             self._mix(tile_row, count, values)
 
     def _copy_keys(self, source: ir.Value, key: Index, limit: Index) -> None:
@@ -284,10 +289,10 @@ class AttentionEmitter:
         kept = ir.Constant(ir.VectorType(I1, t.lanes), [lane < lanes for lane in range(t.lanes)])
         return kb.b.select(kept, resize(kb, value, t.lanes), kb.const(0.0, _F32, t.lanes))
 
-    def _softmax_row(
+    def _find_top(
         self, batch: Index, head: Index, stacked: Index, row: Index, at: Index, key: Index, count: Index, valid: Index
     ) -> None:
-        """Scores of one row to probabilities relative to the new maximum; updates top, weight and correction."""
+        """The scores of one row as softmax takes them, and their maximum; updates top, correction is what it was."""
         kb, t, form = self.kb, self.t, self.form
         heads, query = self._position(stacked, head)
         scores = kb.at(self.at["scores"], kb.mul(row, t.keys), _F32)
@@ -311,25 +316,41 @@ class AttentionEmitter:
         start = kb.const(_MINUS_INFINITY, _F32, t.lanes)
         found = fold(kb, 0, count, t.lanes, [start], find_top)[0]
         top = kb.reduce_tree(found, lambda a, b: larger(kb, a, b))
-        before: ir.Value | None = None
         if not self.one_block:
             before = kb.load(self.at["top"], at, _F32)
             top = larger(kb, top, before)
-        hidden = kb.b.fcmp_ordered("==", top, kb.const(_MINUS_INFINITY, _F32))
-        pivot = kb.b.select(hidden, kb.const(0.0, _F32), top)
+            kb.store(before, self.at["correction"], at, _F32)
+        kb.store(top, self.at["top"], at, _F32)
+
+    def _correct(self, tile_row: Index) -> None:
+        """Corrections of a tile's rows, from the maxima before and now; of rows behind the tile nothing sensible."""
+        kb, t = self.kb, self.t
+        with kb.loop(tile_row, kb.add(tile_row, t.tile_rows), t.lanes, name="row") as at:
+            before, top = (kb.load(self.at[name], at, _F32, t.lanes) for name in ("correction", "top"))
+            power = vecmath.apply(kb, "exp", kb.b.fsub(before, self._pivot(top)))
+            kb.store(power, self.at["correction"], at, _F32)
+
+    def _pivot(self, top: ir.Value) -> ir.Value:
+        """What scores are taken relative to: their maximum, 0 where all are hidden."""
+        kb, lanes = self.kb, self.t.lanes if isinstance(top.type, ir.VectorType) else 1
+        hidden = kb.b.fcmp_ordered("==", top, kb.const(_MINUS_INFINITY, _F32, lanes))
+        return kb.b.select(hidden, kb.const(0.0, _F32, lanes), top)
+
+    def _exponentiate(self, row: Index, at: Index, count: Index) -> None:
+        """Scores of one row to probabilities relative to the maximum; updates weight."""
+        kb, t = self.kb, self.t
+        scores = kb.at(self.at["scores"], kb.mul(row, t.keys), _F32)
+        pivot = kb.splat(self._pivot(kb.load(self.at["top"], at, _F32)), t.lanes)
 
         def exponentiate(column: Index, state: list[ir.Value]) -> list[ir.Value]:
-            shifted = kb.b.fsub(kb.load(scores, column, _F32, t.lanes), kb.splat(pivot, t.lanes))
-            power = vecmath.apply(kb, "exp", shifted)
+            power = vecmath.apply(kb, "exp", kb.b.fsub(kb.load(scores, column, _F32, t.lanes), pivot))
             return [kb.b.fadd(state[0], self.arithmetic.store(power, scores, column))]
 
         sums = fold(kb, 0, count, t.lanes, [kb.const(0.0, _F32, t.lanes)], exponentiate)[0]
         weight = kb.reduce_lanes("fadd", sums)
-        if before is not None:
-            correction = vecmath.apply(kb, "exp", kb.b.fsub(before, pivot))
+        if not self.one_block:
+            correction = kb.load(self.at["correction"], at, _F32)
             weight = kb.fma(kb.load(self.at["weight"], at, _F32), correction, weight)
-            kb.store(top, self.at["top"], at, _F32)
-            kb.store(correction, self.at["correction"], at, _F32)
         kb.store(weight, self.at["weight"], at, _F32)
 
     def _capped(self, value: ir.Value) -> ir.Value:

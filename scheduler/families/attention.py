@@ -211,12 +211,13 @@ class AttentionTiling(HostTiling):
     @property
     def sizes(self) -> dict[str, int]:
         """The parts of the scratch memory, in f32 elements."""
+        rows = self.padded_rows + self.lanes - 1  # a vector of them may begin at the last
         sizes = {
             "query": self.padded_rows * self.query_pitch,
             "total": self.padded_rows * self.value_pitch,
-            "top": self.padded_rows,
+            "top": rows,
             "weight": self.padded_rows,
-            "correction": self.padded_rows,
+            "correction": rows,
             "panel": 0 if self.dots else self.depth * self.keys,
             "scores": self.tile_rows * self.keys,
         }
@@ -289,7 +290,7 @@ class AttentionTiling(HostTiling):
         keys = form.visible(min((block + 1) * self.block_rows, form.rows))
         rows = self.padded_rows
         products = self._products_ns(form, keys, target)
-        softmax = rows * (15.0 + keys / self.lanes * 6.0)
+        softmax = rows * (15.0 + keys / self.lanes * 4.0)
         copy = keys / self.lanes * (7.0 * rows if self.dots else 2.0 * form.depth)
         stream = keys * (form.depth + form.value_depth) * 4.0 / target.l3_bytes_per_ns
         return 150.0 + max(products + softmax + copy, stream)
