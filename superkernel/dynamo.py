@@ -25,7 +25,7 @@ import torch
 
 from superkernel.api import compile as compile_graph
 from superkernel.api import thread_count
-from superkernel.core.errors import InputError, InternalError, SuperKernelError, UnsupportedError
+from superkernel.core.errors import GraphError, InputError, InternalError, SuperKernelError, UnsupportedError
 from superkernel.core.option import did_you_mean
 from superkernel.core.options import OPTIONS, Options
 from superkernel.frontends import load_graph
@@ -61,6 +61,7 @@ class DynamoGraph:
         self.constants = [i for i, value in enumerate(example_inputs) if _is_kept(value)]
         self.sizes = [i for i, value in enumerate(example_inputs) if not isinstance(value, torch.Tensor)]
         self.results = SharedResults(graph)
+        self.strided = any(getattr(n.target, "__name__", n.target) in _STRIDED for n in graph.graph.nodes)
         self._kernels: OrderedDict[tuple[int, ...], _Variant] = OrderedDict()
         self._eager = ""
         self._lock = Lock()
@@ -69,7 +70,7 @@ class DynamoGraph:
         if not self._eager and not self.results.only_views:
             try:
                 variant = self._variant(arguments)
-            except (UnsupportedError, InternalError) as error:
+            except (UnsupportedError, InternalError, GraphError) as error:
                 if self.options.get("fallback") == "forbid":
                     raise
                 self._leave_to_eager(error)
@@ -85,7 +86,7 @@ class DynamoGraph:
             variant = self._kernels.get(sizes)
             if variant is None or not variant.holds(kept):
                 _check(self.options, self.threads)
-                _refuse(arguments)
+                _refuse(arguments, self.strided)
                 variant = self._kernels[sizes] = _Variant(self, arguments)
             self._kernels.move_to_end(sizes)
             while len(self._kernels) > KERNELS_MAX:
@@ -199,9 +200,15 @@ def _check(options: Mapping[str, Any], threads: Any) -> None:
     thread_count(threads)
 
 
-def _refuse(arguments: Arguments) -> None:
-    """Raises UnsupportedError where torch has to run the graph itself."""
+_STRIDED = ("as_strided", "stride")
+"""What goes by where elements lie in memory."""
+
+
+def _refuse(arguments: Arguments, strided: bool) -> None:
+    """Raises UnsupportedError where torch has to run the graph itself. `strided`: it has operators of `_STRIDED`."""
     tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
+    if strided and not all(t.is_contiguous() for t in tensors):
+        raise UnsupportedError("strides of a tensor that is not contiguous", hint="call contiguous() on it")
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         hint = "call the model under torch.no_grad() or torch.inference_mode()"
         raise UnsupportedError("gradients are recorded", hint=hint)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from superkernel.core.errors import FileFormatError, InputError, Violation, raise_all
-from superkernel.core.files import is_file
+from superkernel.core.files import file_name, is_file
 from superkernel.target.checks import relations
 from superkernel.target.schema import FieldSpec, Value
 from superkernel.target.sections import SECTIONS, all_fields
@@ -77,7 +77,7 @@ def load(name_or_path: str | Path) -> Description:
     known = presets()
     if isinstance(name_or_path, str) and word in known:
         return parse(known[word], origin=f"preset {word!r}", folder=None)
-    path = Path(name_or_path)
+    path = file_name(name_or_path)
     if isinstance(name_or_path, str) and "/" not in word and path.suffix != ".toml":
         near = difflib.get_close_matches(word, known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else "give a file as a path that ends in .toml"

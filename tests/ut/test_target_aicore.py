@@ -309,6 +309,8 @@ def test_files_that_are_none(tmp_path: Path) -> None:
             parse_target(text)
     with pytest.raises(InputError, match=r"unknown target.*did you mean 'mini'"):
         load_target("minni")
+    with pytest.raises(InputError, match="not the name of a file"):
+        load_target(3)  # type: ignore[arg-type]
     with pytest.raises(FileFormatError, match="cannot be read"):
         load_target(tmp_path / "absent.toml")
     with pytest.raises(FileFormatError, match="cannot be read"):

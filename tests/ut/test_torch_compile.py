@@ -324,6 +324,25 @@ def test_inputs_that_are_not_dense() -> None:
     same(compiled(torch.sigmoid)(x), torch.sigmoid(x))
 
 
+def test_strides_of_inputs_that_are_not_dense_are_left_to_eager_mode() -> None:
+    def strided(x: torch.Tensor) -> torch.Tensor:
+        return torch.as_strided(x, (2, 2), (1, 2)) * 2
+
+    fast = compiled(strided)
+    for x in (torch.randn(3, 4), torch.randn(5, 6)):
+        same(fast(x), strided(x))
+    x = torch.randn(8, 12)[::2, ::2]
+    with pytest.warns(dynamo.EagerWarning, match="strides of a tensor that is not contiguous"):
+        same(fast(x), strided(x))
+
+
+def test_strides_among_the_results() -> None:
+    warnings.simplefilter("ignore", dynamo.EagerWarning)
+    fast = compiled(lambda x: (x * 2, x.stride()))
+    for x in (torch.randn(4, 6), torch.randn(4, 6).t(), torch.randn(8, 6)[::2], torch.randn(4, 12)[:, ::2]):
+        assert fast(x)[1] == x.stride()
+
+
 def test_inference_mode() -> None:
     net, x = Net(), torch.randn(2, 8)
     with torch.inference_mode():
@@ -444,6 +463,15 @@ def test_what_computes_no_tensor_is_left_to_eager_mode(function: Any) -> None:
     want = function(own)
     assert torch.equal(x, own)
     assert found is None if want is None else torch.equal(found, want)
+
+
+def test_element_types_that_an_operator_does_not_take_are_left_to_eager_mode() -> None:
+    def counted(x: torch.Tensor) -> torch.Tensor:
+        return x.sum(dtype=torch.bool)
+
+    x = torch.arange(4)
+    with pytest.warns(dynamo.EagerWarning, match="element type not accepted"):
+        assert compiled(counted)(x)
 
 
 def test_eager_mode_can_be_forbidden() -> None:

@@ -44,6 +44,7 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor, float], Any]] = {
     "remainders": lambda x, s: x % s + torch.fmod(x, s) + torch.div(x, s, rounding_mode="floor"),
     "conditions": lambda x, s: torch.where(x > s, x, s).masked_fill(x == s, s),
     "whole numbers": lambda x, s: (torch.arange(5) * s, torch.arange(5) > s),
+    "ends": lambda x, s: (torch.linspace(0, s, 5) + x, torch.linspace(s, 2.0, 6), torch.logspace(s, 1, 4)),
     "weights of a sum": lambda x, s: torch.add(x, x.sin(), alpha=2) * s,
 }
 

@@ -138,6 +138,31 @@ def test_extents_that_are_sums_of_dimensions() -> None:
         kernel(torch.randn(1, 1, 41))
 
 
+class Nested(nn.Module):
+    def forward(self, parts: dict[str, Any], scale: torch.Tensor) -> torch.Tensor:
+        return (parts["a"] + parts["more"][0] @ parts["more"][1]) * scale
+
+
+def test_nested_inputs() -> None:
+    def inputs(rows: int) -> list[torch.Tensor]:
+        return [torch.randn(rows, 4), torch.randn(rows, 3), torch.randn(3, 4), torch.randn(4)]
+
+    module, (a, b, c, scale) = Nested().eval(), inputs(5)
+    nested = ({"a": {0: "rows"}, "more": ({0: "rows"}, None)}, None)
+    examples = ({"a": a, "more": (b, c)}, scale)
+
+    def made(axes: Any) -> sk.DynamicKernel:
+        return sk.compile_dynamic(module, {"rows": (2, 9)}, threads=1, example_inputs=examples, dynamic_shapes=axes)
+
+    kernel = made(dict(zip(("parts", "scale"), nested, strict=True)))
+    for rows in (2, 7):
+        given = inputs(rows)
+        want = module({"a": given[0], "more": given[1:3]}, given[3])
+        np.testing.assert_allclose(kernel(*given), want, rtol=1e-5, atol=1e-5)
+    with pytest.raises(InputError, match=r"not an axis.*by the names of the arguments"):
+        made(nested)
+
+
 def test_a_number_that_hangs_on_a_size_is_no_padding() -> None:
     program = exported(Framed(), torch.randn(1, 1, 40), x={2: 10 * torch.export.Dim("frames", min=2, max=50)})
     named = {"x": {2: "frames"}}

@@ -153,6 +153,19 @@ def _with_placeholders(program: Program) -> list[torch.fx.Node]:
     return [node for node in program.graph.nodes if node in needed or node.op == "placeholder"]
 
 
+def _by_input(named: Mapping[Any, Any], inputs: Sequence[str], outer: str) -> Iterator[tuple[str, Any]]:
+    """Axes by input, of what is nested as the inputs are: their names are the paths. Raises InputError."""
+    for key, axes in named.items():
+        name = f"{outer}{key}"
+        if name in inputs:
+            yield name, axes
+        elif isinstance(axes, (Mapping, tuple, list)) and any(i.startswith(f"{name}_") for i in inputs):
+            yield from _by_input(axes if isinstance(axes, Mapping) else dict(enumerate(axes)), inputs, f"{name}_")
+        else:
+            hint = did_you_mean([name], inputs)
+            raise InputError(f"no input {name!r}", location="dynamic_shapes", expected=", ".join(inputs), hint=hint)
+
+
 def _names(named: object, inputs: Sequence[str]) -> dict[tuple[str, int], str]:
     """Names of dimensions by input and axis. Raises InputError."""
     if named is None:
@@ -163,13 +176,13 @@ def _names(named: object, inputs: Sequence[str]) -> dict[tuple[str, int], str]:
     if not isinstance(named, Mapping):
         raise InputError("not dynamic shapes", location=where, expected=expected, found=type(named).__name__)
     found: dict[tuple[str, int], str] = {}
-    for name, axes in named.items():
-        if name not in inputs:
-            hint = did_you_mean([str(name)], inputs)
-            raise InputError(f"no input {name!r}", location=where, expected=", ".join(inputs), hint=hint)
+    for name, axes in _by_input(named, inputs, ""):
         listed = axes.items() if isinstance(axes, Mapping) else enumerate(axes or ())
         for axis, dimension in listed:
+            if not isinstance(axis, int):
+                hint = "of nested inputs, a mapping by the names of the arguments"
+                raise InputError("not an axis", location=where, expected="a number", found=repr(axis), hint=hint)
             if dimension is not None and not isinstance(dimension, int):
                 single = getattr(dimension, "root", dimension)  # of 10 * Dim("frames")
-                found[name, int(axis)] = str(getattr(single, "__name__", single))
+                found[name, axis] = str(getattr(single, "__name__", single))
     return found

@@ -10,7 +10,8 @@ import torch
 from superkernel.builder.tensor import Tensor
 from superkernel.frontends.emitter import FOLD_LIMIT_BYTES
 from superkernel.frontends.torch.call import TorchCall
-from superkernel.frontends.torch.registry import lowers
+from superkernel.frontends.torch.numbers import is_computed
+from superkernel.frontends.torch.registry import Lowered, lowers
 from superkernel.frontends.torch.types import tensor_array
 
 _ENDS = ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
@@ -20,7 +21,9 @@ _ENDS = ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
     "arange", "eye", "fft_fftfreq", "fft_rfftfreq", "linspace", "logspace", "tril_indices", "triu_indices",
     *(f"{name}_window" for name in ("hann", "hamming", "blackman", "bartlett", "kaiser")),
 )  # fmt: skip
-def computed(call: TorchCall) -> Tensor:
+def computed(call: TorchCall) -> Lowered:
+    if any(map(is_computed, call.raw.values())):  # ends of linspace and logspace: all else refuses them
+        return spaced(call)
     made = call.node.target(*call.node.args, **{**call.node.kwargs, "device": "cpu"})
     return call.constant(tensor_array(made, call.where))
 
