@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from superkernel.codegen.host import scan, vecmath
 from superkernel.codegen.host.builder import KernelBuilder, compute_dtype
 from superkernel.codegen.host.program import input_type
-from superkernel.codegen.host.rows import Accumulator, RowWalk, accumulator, each_unit
+from superkernel.codegen.host.rows import Accumulator, RowWalk, accumulator, each_unit, greatest_number
 from superkernel.codegen.host.vecexpr import Expr
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body
@@ -73,8 +73,8 @@ def _reduce(kb: KernelBuilder, op: str, dtype: DType, walk: RowWalk) -> None:
 
 
 def _log_sum_exp(kb: KernelBuilder, dtype: DType, walk: RowWalk) -> Expr:
-    """log(sum of exp(x - top)) + top, top 0 where the greatest is infinite or NaN."""
-    extreme = accumulator(kb, dtype, "max")
+    """log(sum of exp(x - top)) + top, top 0 where the greatest is infinite."""
+    extreme = greatest_number(kb, dtype)  # what is NaN makes the sum NaN
     (greatest,) = walk.reduce((0,), [extreme], lambda p, a: [extreme.merge(a[0], p.read(0))], unroll=UNROLL)
     top = (greatest.abs() < float("inf")).choose(greatest, greatest.const(0.0))
 

@@ -21,6 +21,7 @@ from superkernel.codegen.host.builder import I64, Carry, Index, KernelBuilder
 from superkernel.codegen.host.convert import integer_range
 from superkernel.codegen.host.loops import split_index, vector_loop
 from superkernel.codegen.host.program import ProgramEmitter, ProgramRow
+from superkernel.codegen.host.shuffle import larger
 from superkernel.codegen.host.vecexpr import Expr
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError
@@ -97,6 +98,20 @@ def accumulator(kb: KernelBuilder, dtype: DType, kind: str) -> Accumulator:
 
     return Accumulator(
         lambda lanes: kb.const(start, dtype, lanes), merge, lambda v: Expr(kb, kb.reduce_lanes(name, v.v))
+    )
+
+
+def greatest_number(kb: KernelBuilder, dtype: DType) -> Accumulator:
+    """The greatest float but for NaN, which it passes over: one instruction in place of four. For what meets every
+    element again."""
+
+    def merge(a: Expr, b: Expr) -> Expr:
+        return Expr(kb, larger(kb, b.v, a.v))
+
+    return Accumulator(
+        lambda lanes: kb.const(float("-inf"), dtype, lanes),
+        merge,
+        lambda v: Expr(kb, kb.reduce_tree(v.v, lambda a, b: larger(kb, a, b))),
     )
 
 

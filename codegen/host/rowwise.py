@@ -19,7 +19,7 @@ from superkernel.codegen.host import vecmath
 from superkernel.codegen.host.builder import KernelBuilder, compute_dtype
 from superkernel.codegen.host.convert import convert
 from superkernel.codegen.host.program import input_type
-from superkernel.codegen.host.rows import Accumulator, Point, RowWalk, accumulator, each_unit
+from superkernel.codegen.host.rows import Accumulator, Point, RowWalk, accumulator, each_unit, greatest_number
 from superkernel.codegen.host.vecexpr import Expr, rounded
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError
@@ -73,7 +73,7 @@ class FormulaContext:
 
 def _softmax(t: FormulaContext) -> None:
     w = t.walk
-    greatest = accumulator(t.kb, t.dtype, "max")
+    greatest = greatest_number(t.kb, t.dtype)  # what is NaN makes the sum NaN
     (top,) = w.reduce((0,), [greatest], lambda p, a: [greatest.merge(a[0], t.first(p))], unroll=SUM_UNROLL)
 
     whole = t.body.op == "softmax_integer"

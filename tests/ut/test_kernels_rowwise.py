@@ -49,8 +49,12 @@ def test_softmax_extremes() -> None:
     x = numbers(6, 40)
     x[0, 3], x[1, 4], x[2], x[3] = np.inf, -np.inf, -np.inf, 1e30
     x[4, 39] = np.nan
-    check_op("host.softmax", "softmax", [x])
-    check_op("host.softmax", "softmax", [np.ascontiguousarray(x.T)], {"axis": 0}, tier="avx2")
+    x[5, 0] = x[5, 39] = np.nan
+    for op in ("softmax", "log_softmax"):
+        check_op("host.softmax", op, [x])
+        check_op("host.softmax", op, [np.ascontiguousarray(x.T)], {"axis": 0}, tier="avx2")
+    check_op("host.reduce", "reduce_log_sum_exp", [x], {"axes": (1,)})
+    check_op("host.reduce", "reduce_log_sum_exp", [x], {"axes": (0,)}, tier="avx2")
 
 
 def test_softmax_through_views() -> None:
