@@ -89,6 +89,31 @@ def test_what_has_to_be_known_is_left_to_eager_mode() -> None:
         torch.testing.assert_close(fast(x, 0.25), nn.functional.leaky_relu(x, 0.25))
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, s: nn.functional.layer_norm(x, (6,), eps=s),
+        lambda x, s: nn.functional.interpolate(x[None, None], scale_factor=s + 0.5),
+    ],
+    ids=["epsilon", "scale"],
+)
+def test_what_torch_has_to_know_is_left_to_eager_mode(function: Any) -> None:
+    fast, x = torch.compile(function, backend=dynamo.backend), torch.randn(6)
+    torch.testing.assert_close(fast(x, 0.5), function(x, 0.5))
+    with pytest.warns(dynamo.EagerWarning, match="a number must be known"):
+        torch.testing.assert_close(fast(x, 2.0), function(x, 2.0))
+
+
+class Branched(nn.Module):
+    def forward(self, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return x * 2 if scale.item() > 1 else x
+
+
+def test_a_branch_on_a_number_from_data_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="a number must be known"):
+        sk.compile(Branched().eval(), example_inputs=(torch.ones(3), torch.tensor(1.5)))
+
+
 class Scaled(nn.Module):
     def forward(self, x: torch.Tensor, scale: torch.Tensor) -> tuple[Any, ...]:
         number = scale.item()

@@ -271,6 +271,10 @@ def _blame(
         what = "torch.export finds that it is not for all of these sizes"
         return UnsupportedError(what, location=type(module).__name__, found=" ".join(why)[:600])
     found = f"{type(error).__name__}: {_first_line(error)}"
+    if "zuf" in str(error) or "SymFloat" in str(error):  # as torch writes floats that depend on data
+        what, expected = "a number must be known", "a Python number"
+        hint = "one that is read from a tensor, or changes between calls of torch.compile, decides nothing here"
+        return UnsupportedError(what, location=type(module).__name__, expected=expected, found=found, hint=hint)
     return UnsupportedError("torch.export cannot capture it", location=type(module).__name__, found=found, hint=hint)
 
 
