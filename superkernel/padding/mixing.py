@@ -86,6 +86,7 @@ def reduced(step: PaddedNode) -> PaddedResult:
 
 
 def scan(step: PaddedNode) -> PaddedResult:
+    """Running sums: from the front they do not reach the padding, from the end zeros add nothing."""
     x, axis = step.input(0), step.axis(step.input(0).rank)
     step.same_attrs()
     what = "sums along an axis"
