@@ -20,6 +20,8 @@ from superkernel.core.version import __version__
 
 if TYPE_CHECKING:
     from superkernel._core import OversubscriptionWarning
+    from superkernel.adaptors.jit import jit
+    from superkernel.adaptors.session import InferenceSession
     from superkernel.api import compile, compile_dynamic, export, from_pretrained, load
     from superkernel.backends.aicore.kernel import AicoreKernel
     from superkernel.backends.aicore.report import SimReport
@@ -68,6 +70,8 @@ if TYPE_CHECKING:
 _MODULES = {
     "CacheWarning": "codegen.cache",
     "OversubscriptionWarning": "_core",
+    "InferenceSession": "adaptors.session",
+    "jit": "adaptors.jit",
     "compile": "api",
     "compile_dynamic": "api",
     "export": "api",
@@ -132,6 +136,7 @@ __all__ = [
     "GraphBuilder",
     "GraphError",
     "HostKernel",
+    "InferenceSession",
     "InputError",
     "InternalError",
     "Kernel",
@@ -166,6 +171,7 @@ __all__ = [
     "export",
     "from_pretrained",
     "get_include",
+    "jit",
     "load",
     "load_target",
 ]

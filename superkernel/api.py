@@ -89,9 +89,10 @@ def compile(
     """Fuse a graph into one kernel.
 
     graph: a `superkernel.Graph`, a networkx DiGraph/MultiDiGraph (docs/graph-format.md), a path to an .onnx, .pt2 or
-        node-link .json file, an `onnx.ModelProto`, a `torch.nn.Module` or a `torch.export.ExportedProgram`; or a
-        .gguf file or a folder with config.json and safetensors, of which it is the launch that appends `dims["tokens"]`
-        tokens to a language model's context (`from_pretrained` makes the whole model).
+        node-link .json file, an `onnx.ModelProto` or its bytes, a `torch.nn.Module` or a
+        `torch.export.ExportedProgram`; or a .gguf file or a folder with config.json and safetensors, of which it is the
+        launch that appends `dims["tokens"]` tokens to a language model's context (`from_pretrained` makes the whole
+        model).
     target: "host", the CPU at hand; a microcontroller's core ("cortex-m55"), for `export`; or an accelerator: a preset
         ("a3", "a2", "mini"), the path of a target file (docs/hardware.md), or what `load_target` returned. Its kernels
         run on a simulator.

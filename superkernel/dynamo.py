@@ -20,7 +20,6 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 
 from superkernel.api import compile as compile_graph
@@ -30,6 +29,7 @@ from superkernel.core.option import did_you_mean
 from superkernel.core.options import OPTIONS, Options
 from superkernel.frontends import load_graph
 from superkernel.frontends.torch.capture import tracing
+from superkernel.frontends.torch.types import array_tensor, tensor_array
 from superkernel.frontends.torch.views import SharedResults
 from superkernel.runtime.kernel import Kernel
 
@@ -138,20 +138,20 @@ class _Variant:
         return there and self._versions == [_version(t) for t in self._read]
 
     def __call__(self, arguments: Arguments) -> list[Any]:
-        given = [arguments[i].detach() for i in self._given]
+        given = [_array(arguments[i]) for i in self._given]
         if self._written:
             with self._turn:
                 for name, buffer in self._written.items():
                     self._kernel.states[name][...] = _array(buffer)
                 computed = self._kernel(*given)
                 for name, buffer in self._written.items():
-                    buffer.copy_(_tensor(self._kernel.states[name]))
+                    buffer.copy_(array_tensor(self._kernel.states[name]))
         else:
             computed = self._kernel(*given)
         arrays = computed if isinstance(computed, tuple) else (computed,)
         made = self._made.copy()
         for i, array in zip(self._computed, arrays, strict=True):
-            made[i] = _tensor(array)
+            made[i] = array_tensor(array)
         return self._results.of(made, arguments)
 
 
@@ -233,13 +233,4 @@ def _version(tensor: torch.Tensor) -> int:
 
 def _array(tensor: torch.Tensor) -> Any:
     """A tensor's elements as NumPy has them; bf16 as ml_dtypes has it."""
-    from superkernel.frontends.torch.types import tensor_array
-
     return tensor_array(tensor.detach(), "")
-
-
-def _tensor(array: Any) -> torch.Tensor:
-    """The array's memory as a tensor."""
-    if array.dtype.name == "bfloat16":
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)

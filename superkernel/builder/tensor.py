@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from superkernel.builder.numpy_functions import apply_function, apply_ufunc
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import GraphError, InputError
 from superkernel.core.tensor import TensorType
@@ -117,7 +118,15 @@ class Tensor:
             hint = "give tensors one by one: concat(x, y), not concat([x, y])"
             raise InputError("a Tensor is not constant data", location=f"value {self.name!r}", hint=hint)
 
-    __array_ufunc__ = None  # NumPy arrays on the left hand over to the reflected method
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **named: Any) -> Any:
+        """NumPy's ufuncs, also where an array stands on the left of an operator."""
+        return apply_ufunc(ufunc, method, inputs, named)
+
+    def __array_function__(
+        self, function: Callable[..., Any], types: Any, args: Sequence[Any], named: Mapping[str, Any]
+    ) -> Any:
+        """NumPy's other functions, as far as operators express them."""
+        return apply_function(function, args, named)
 
     __add__, __radd__ = _operator("add"), _operator("add", swap=True)
     __sub__, __rsub__ = _operator("sub"), _operator("sub", swap=True)

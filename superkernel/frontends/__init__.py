@@ -16,8 +16,9 @@ from superkernel.core.tensor import InputShape
 from superkernel.ir.graph import Graph
 
 _FORMS = (
-    "a Graph, a GraphBuilder, a networkx DiGraph or MultiDiGraph, an onnx.ModelProto, a torch.nn.Module, a "
-    "torch.export.ExportedProgram, or a path to .onnx, .pt2, .json, .gguf or a folder with config.json"
+    "a Graph, a GraphBuilder, a networkx DiGraph or MultiDiGraph, an onnx.ModelProto or its bytes, a "
+    "torch.nn.Module, a torch.export.ExportedProgram, or a path to .onnx, .pt2, .json, .gguf or a folder with "
+    "config.json"
 )
 
 
@@ -69,7 +70,8 @@ def load_graph(
             hint="saved kernels (.skm) have any name and are known by their contents; this is none",
         )
     module = type(source).__module__
-    if type(source).__name__ == "ModelProto" and module.startswith("onnx"):
+    is_model = type(source).__name__ == "ModelProto" and module.startswith("onnx")
+    if is_model or isinstance(source, (bytes, bytearray, memoryview)):
         from superkernel.frontends.onnx import load_onnx
 
         return load_onnx(source, shapes=shapes, dims=dims, constants=constants)  # type: ignore[arg-type]

@@ -40,9 +40,9 @@ def dynamic_source(
     example_inputs: Sequence[Any] | Mapping[str, Any] | None = None,
     dynamic_shapes: object = None,
 ) -> DynamicSource:
-    """`source`: a path to an .onnx or .pt2 file, an `onnx.ModelProto`, a torch module or exported program, or a
-    function that takes sizes by keyword and returns any source of a graph. Raises InputError (dimensions that it does
-    not have, or that no input tells), and what `load_graph` raises."""
+    """`source`: a path to an .onnx or .pt2 file, an `onnx.ModelProto` or its bytes, a torch module or exported program,
+    or a function that takes sizes by keyword and returns any source of a graph. Raises InputError (dimensions that it
+    does not have, or that no input tells), and what `load_graph` raises."""
     is_torch = is_torch_source(source) or (isinstance(source, (str, Path)) and Path(source).suffix == ".pt2")
     for name, given in (("example_inputs", example_inputs), ("dynamic_shapes", dynamic_shapes)):
         if given is not None and not is_torch:
@@ -55,7 +55,7 @@ def dynamic_source(
             source, ranges, example_inputs=example_inputs, dynamic_shapes=dynamic_shapes
         )
         found = DynamicSource(ranges, inputs, load)
-    elif is_proto or isinstance(source, (str, Path)):
+    elif is_proto or isinstance(source, (str, Path, bytes)):
         found = _of_onnx(source, ranges, constants)
     elif callable(source):
         if constants:
@@ -74,9 +74,9 @@ def dynamic_source(
 
 
 def _of_onnx(source: Any, ranges: Ranges, constants: Mapping[str, Any] | None) -> DynamicSource:
-    from superkernel.frontends.onnx import declared_inputs, load_onnx, read_model
+    from superkernel.frontends.onnx import declared_inputs, load_onnx, model_of
 
-    model = read_model(source) if isinstance(source, (str, Path)) else source
+    model = model_of(source)
     declared = {name: kind for name, kind in declared_inputs(model).items() if name not in (constants or {})}
     names = {d for _, shape in declared.values() for d in shape if isinstance(d, str)}
     wrong = [

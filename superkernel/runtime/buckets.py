@@ -25,7 +25,7 @@ from superkernel.frontends.dynamic import DynamicSource
 from superkernel.ir.graph import Graph
 from superkernel.padding.guards import Guards, guarded, places_of
 from superkernel.padding.proof import proved
-from superkernel.runtime.inputs import as_inputs
+from superkernel.runtime.inputs import as_inputs, results_like
 from superkernel.runtime.result import RunReport, RunResult
 
 Array = NDArray[Any]
@@ -130,9 +130,9 @@ class Bucket:
         arrays = as_inputs(fit.inputs, given)
         with self._lock:
             results = kernel(*self._padded(fit, sizes, arrays).values())
-        if len(fit.outputs) == 1:
-            return _cut(results, fit.outputs[0])
-        return tuple(map(_cut, results, fit.outputs))
+        listed = [results] if len(fit.outputs) == 1 else results
+        cut = results_like(list(given.values()), list(map(_cut, listed, fit.outputs)))
+        return cut[0] if len(cut) == 1 else tuple(cut)
 
     def run(self, kernel: Any, fit: Fit, sizes: Sizes, given: Mapping[str, Any]) -> RunResult[RunReport]:
         """As `call`, by name."""

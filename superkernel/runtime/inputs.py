@@ -1,5 +1,7 @@
 """From what a user passes to what a kernel reads: dense arrays of exactly the declared types.
 
+Results are NumPy arrays, or tensors of torch where an input is one.
+
 Accepted: NumPy arrays, anything with `__dlpack__`, `__array_interface__` or `__array__`, and (nested) Python numbers.
 Arrays must have the declared dtype: a silent conversion would hide mistakes. Python numbers take the declared dtype
 where the value allows it. An array that is not C-contiguous, or not in the machine's byte order, is copied; nothing
@@ -116,6 +118,15 @@ def as_dense(value: Any, kind: TensorType) -> Array:
     if array.flags.c_contiguous and array.flags.aligned:
         return array
     return np.array(array, order="C", copy=True).reshape(kind.shape)
+
+
+def results_like(given: Sequence[Any], outputs: Sequence[Array]) -> list[Any]:
+    """Outputs as tensors of torch, which share their memory, where one of the inputs is one; else as they are."""
+    if not any(type(value).__module__.partition(".")[0] == "torch" for value in given):
+        return list(outputs)
+    from superkernel.frontends.torch.types import array_tensor
+
+    return [array_tensor(array) for array in outputs]
 
 
 def _foreign(value: Any, kind: TensorType) -> Array:

@@ -25,7 +25,7 @@ from superkernel.core.dtypes import DType
 from superkernel.core.errors import InputError, MachineError, UnsupportedError, Violation, raise_all
 from superkernel.core.tensor import TensorType
 from superkernel.display import notebook
-from superkernel.runtime.inputs import as_inputs, bind_arguments, inputs_given, inputs_listed
+from superkernel.runtime.inputs import as_inputs, bind_arguments, inputs_given, inputs_listed, results_like
 from superkernel.runtime.result import RunReport, RunResult
 
 if TYPE_CHECKING:
@@ -169,7 +169,8 @@ class Kernel(_core.DirectCall):
         arrays = as_inputs(self._input_types, bind_arguments(self._input_types, args, named)).values()
         outputs = self._new_outputs()
         self._executable.run([*map(self._unaliased, arrays), *outputs, *self._states.values()])
-        return outputs[0] if self._returned == 1 else tuple(outputs[: self._returned])
+        results = results_like([*args, *named.values()], outputs[: self._returned])
+        return results[0] if self._returned == 1 else tuple(results)
 
     def bind(self, *args: Any, outputs: Mapping[str, Any] | None = None, **named: Any) -> Any:
         """Fix the buffers of a kernel of the host: see `HostKernel.bind`. Raises UnsupportedError on other targets."""

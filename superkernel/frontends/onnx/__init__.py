@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def load_onnx(
-    source: str | Path | onnx.ModelProto,
+    source: str | Path | bytes | onnx.ModelProto,
     *,
     shapes: Mapping[str, InputShape] | None = None,
     dims: Mapping[str, int] | None = None,
@@ -45,17 +46,11 @@ def load_onnx(
     compiled; all unknown operators at once), GraphError (the model contradicts itself), InputError, MachineError (no
     onnx package).
     """
-    try:
-        import onnx
-    except ImportError as error:
-        raise MachineError(
-            "the onnx package is not installed", hint="pip install 'superkernel-compiler[onnx]'"
-        ) from error
     from superkernel.frontends.onnx.importer import OnnxImporter
 
-    model = source if isinstance(source, onnx.ModelProto) else read_model(source)
+    model = model_of(source)
     if not model.HasField("graph") or not model.opset_import:
-        where = "model" if isinstance(source, onnx.ModelProto) else f"file {str(source)!r}"
+        where = f"file {str(source)!r}" if isinstance(source, (str, Path)) else "model"
         raise FileFormatError(
             "not an ONNX model", location=where, expected="a graph and an operator set", found="neither"
         )
@@ -70,6 +65,46 @@ def load_onnx(
         raise MachineError("not enough memory for the model's constants", found=str(error)) from error
     except Exception as error:
         raise _blame(model, error) from error
+
+
+def model_of(source: str | PathLike[str] | bytes | onnx.ModelProto) -> onnx.ModelProto:
+    """The model of a file, of its bytes, or itself. Raises InputError, FileFormatError, MachineError."""
+    try:
+        import onnx
+        from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise MachineError(
+            "the onnx package is not installed", hint="pip install 'superkernel-compiler[onnx]'"
+        ) from error
+    if isinstance(source, (str, PathLike)):
+        return read_model(Path(source))
+    if isinstance(source, onnx.ModelProto):
+        return source
+    if not isinstance(source, (bytes, bytearray, memoryview)):
+        expected = "a path, the bytes of a model or an onnx.ModelProto"
+        raise InputError("not an ONNX model", expected=expected, found=type(source).__name__)
+    try:
+        return onnx.load_model_from_string(bytes(source))
+    except (DecodeError, ValueError) as error:
+        raise FileFormatError("not a readable ONNX model", location="bytes", found=str(error)[:200]) from error
+
+
+def declared_values(
+    model: onnx.ModelProto,
+) -> tuple[list[tuple[str, str, list[int | str | None]]], list[tuple[str, str, list[int | str | None]]]]:
+    """Inputs that calls give, and outputs: name, type as ONNX Runtime writes it, and shape, with names of symbolic
+    extents, None of others that are not known."""
+    from onnx import TensorProto
+
+    constant = {t.name for t in model.graph.initializer}
+
+    def declared(info: onnx.ValueInfoProto) -> tuple[str, str, list[int | str | None]]:
+        kind = info.type.tensor_type
+        extents = (d.dim_value if d.WhichOneof("value") == "dim_value" else d.dim_param or None for d in kind.shape.dim)
+        return info.name, f"tensor({TensorProto.DataType.Name(kind.elem_type).lower()})", list(extents)
+
+    inputs = [declared(info) for info in model.graph.input if info.name not in constant]
+    return inputs, [declared(info) for info in model.graph.output]
 
 
 def declared_inputs(model: onnx.ModelProto) -> dict[str, tuple[DType, tuple[int | str, ...]]]:
@@ -112,7 +147,7 @@ def _blame(model: onnx.ModelProto, error: Exception) -> SuperKernelError:
 def read_model(source: str | Path) -> onnx.ModelProto:
     """The model of a file. Raises InputError, FileFormatError, MachineError."""
     import onnx
-    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+    from google.protobuf.message import DecodeError
 
     path = Path(source)
     where = f"file {str(path)!r}"

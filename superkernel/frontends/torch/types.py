@@ -39,3 +39,10 @@ def tensor_array(tensor: torch.Tensor, where: str) -> NDArray[Any]:
     if dtype is DType.BF16:  # NumPy has no such type: the bytes go across as integers
         return np.asarray(dense.view(torch.int16).numpy().view(dtype.numpy))
     return np.asarray(dense.numpy())
+
+
+def array_tensor(array: NDArray[Any]) -> torch.Tensor:
+    """The array's memory as a tensor."""
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)

@@ -1,0 +1,232 @@
+"""`superkernel.jit`: a Python function over arrays, traced once per types and shapes of its arguments.
+
+Model: a call's arguments, containers opened, are arrays, which become inputs, and everything else, which the function
+sees as it is. The function is run with handles in the arrays' places and builds a graph; its kernel is kept with the
+arguments' structure, types, shapes and other values as the key. What the function does beside computing happens when
+it is traced, arrays that it finds outside of its arguments become constants.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from functools import partial, update_wrapper
+from os import PathLike
+from threading import Lock
+from typing import Any, overload
+
+from superkernel.api import compile as compile_graph
+from superkernel.builder import GraphBuilder
+from superkernel.builder.tensor import Tensor
+from superkernel.core.dtypes import DType
+from superkernel.core.errors import InputError
+from superkernel.core.option import HOST
+from superkernel.core.options import Options
+from superkernel.ir.graph import Graph
+from superkernel.runtime.kernel import Kernel
+from superkernel.target.base import Target
+
+KERNELS_MAX = 16
+"""Kernels that a function keeps; beyond, the one that was not called for longest goes."""
+
+
+@overload
+def jit(function: Callable[..., Any]) -> TracedFunction: ...
+@overload
+def jit(
+    *,
+    target: str | PathLike[str] | Target = ...,
+    threads: int | None = ...,
+    options: Options | Mapping[str, Any] | None = ...,
+) -> Callable[[Callable[..., Any]], TracedFunction]: ...
+@overload
+def jit(
+    function: Callable[..., Any],
+    *,
+    target: str | PathLike[str] | Target = ...,
+    threads: int | None = ...,
+    options: Options | Mapping[str, Any] | None = ...,
+) -> TracedFunction: ...
+def jit(
+    function: Callable[..., Any] | None = None,
+    *,
+    target: str | PathLike[str] | Target = HOST,
+    threads: int | None = None,
+    options: Options | Mapping[str, Any] | None = None,
+) -> Any:
+    """A function over arrays as one that runs a kernel: a decorator, with or without arguments.
+
+    function: of arrays (NumPy's, torch's, anything with `__dlpack__`), tuples, lists and mappings of them, and of other
+        values, which are fixed in its kernel; these must be hashable. Inside, arrays are handles: operators of Python,
+        NumPy's functions (`np.exp(x)`), methods of `x.builder` for every operator. It returns a handle, or a tuple,
+        list or mapping of handles and other values.
+    target, threads, options: as of `compile`.
+
+    Calls raise what `compile` and kernels raise, InputError for values that are not hashable, and what the function
+    raises."""
+    if function is None:
+        return partial(jit, target=target, threads=threads, options=options)
+    return TracedFunction(function, target, threads, options)
+
+
+class TracedFunction:
+    """A function with its kernels. Several threads may call it."""
+
+    __name__: str
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        target: str | PathLike[str] | Target,
+        threads: int | None,
+        options: Options | Mapping[str, Any] | None,
+    ) -> None:
+        update_wrapper(self, function)
+        self._function, self._signature = function, inspect.signature(function)
+        self._compile = partial(compile_graph, target=target, threads=threads, options=options)
+        self._kernels: OrderedDict[Any, tuple[Kernel, Any]] = OrderedDict()
+        self._lock = Lock()
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        arrays, kernel, results = self._found(args, named)
+        computed = kernel(*arrays)
+        return _closed(results, computed if isinstance(computed, tuple) else (computed,))
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """As a method: the instance is the first argument, fixed in the kernel."""
+        return self if instance is None else partial(self, instance)
+
+    def kernel(self, *args: Any, **named: Any) -> Kernel:
+        """The kernel that a call with these arguments runs, to report, explain or save."""
+        return self._found(args, named)[1]
+
+    def graph(self, *args: Any, **named: Any) -> Graph:
+        """The graph that the function builds of these arguments."""
+        return self._traced(self._opened(args, named)[0])[0]
+
+    def _found(self, args: Any, named: Any) -> tuple[list[Any], Kernel, Any]:
+        given, arrays = self._opened(args, named)
+        key = _key(given)
+        with self._lock:
+            found = self._kernels.get(key)
+            if found is None:
+                graph, results = self._traced(given)
+                found = self._kernels[key] = self._compile(graph), results
+            self._kernels.move_to_end(key)
+            while len(self._kernels) > KERNELS_MAX:
+                self._kernels.popitem(last=False)
+        return arrays, *found
+
+    def _opened(self, args: Any, named: Any) -> tuple[Any, list[Any]]:
+        """The arguments with `_Input`s in place of arrays, and the arrays."""
+        bound = self._signature.bind(*args, **named)
+        bound.apply_defaults()
+        arrays: list[Any] = []
+        return _opened(dict(bound.arguments), "", arrays), arrays
+
+    def _traced(self, given: Any) -> tuple[Graph, Any]:
+        """The graph, and the results with numbers of outputs in place of handles."""
+        builder = GraphBuilder(getattr(self._function, "__name__", "function").strip("<>"))
+        values = _with_handles(given, builder)
+        positional, named = [], {}
+        for name, parameter in self._signature.parameters.items():
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                positional += values[name]
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                named.update(values[name])
+            elif parameter.kind is parameter.KEYWORD_ONLY:
+                named[name] = values[name]
+            else:
+                positional.append(values[name])
+        outputs: list[Tensor] = []
+        results = _numbered(self._function(*positional, **named), outputs)
+        if not outputs:
+            hint = "what is not computed from its arrays needs no kernel"
+            raise InputError("the function returns nothing that it computes", location=builder.name, hint=hint)
+        for index, tensor in enumerate(outputs):
+            made = builder.apply("identity", (tensor,))[0]
+            builder.output(made, name=f"output_{index}" if len(outputs) > 1 else "output")
+        return builder.graph(), results
+
+
+class _Input:
+    """An array among the arguments: its name as an input, type and shape."""
+
+    def __init__(self, name: str, array: Any) -> None:
+        self.name, self.dtype, self.shape = name, DType.of(_dtype(array)), tuple(map(int, array.shape))
+
+
+class _Output(int):
+    """The number of an output in the place where the function returns it."""
+
+
+def _dtype(array: Any) -> Any:
+    kind = array.dtype
+    return str(kind).removeprefix("torch.") if type(kind).__module__ == "torch" else kind
+
+
+def _is_array(value: Any) -> bool:
+    is_memory = hasattr(value, "__dlpack__") or hasattr(value, "__array_interface__")
+    return is_memory and hasattr(value, "shape") and hasattr(value, "dtype")
+
+
+def _opened(value: Any, name: str, arrays: list[Any]) -> Any:
+    if _is_array(value):
+        arrays.append(value)
+        return _Input(name, value)
+    inner = f"{name}_" if name else ""
+    if isinstance(value, Mapping):
+        return {key: _opened(item, f"{inner}{key}", arrays) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        items = [_opened(item, f"{inner}{i}", arrays) for i, item in enumerate(value)]
+        return items if isinstance(value, list) else tuple(items)
+    return value
+
+
+def _key(given: Any) -> Any:
+    """What a kernel is found by. Raises InputError."""
+    if isinstance(given, _Input):
+        return _Input, given.dtype, given.shape
+    if isinstance(given, dict):
+        return dict, tuple((key, _key(item)) for key, item in given.items())
+    if isinstance(given, (tuple, list)):
+        return type(given), tuple(map(_key, given))
+    try:
+        hash(given)
+    except TypeError as error:
+        hint = "give an array, or what is hashable: a number, a text, a frozen dataclass"
+        raise InputError("an argument that is fixed must be hashable", found=type(given).__name__, hint=hint) from error
+    return type(given), given
+
+
+def _with_handles(given: Any, builder: GraphBuilder) -> Any:
+    if isinstance(given, _Input):
+        return builder.input(given.name, given.shape, given.dtype)
+    if isinstance(given, dict):
+        return {key: _with_handles(item, builder) for key, item in given.items()}
+    if isinstance(given, (tuple, list)):
+        return type(given)(_with_handles(item, builder) for item in given)
+    return given
+
+
+def _numbered(value: Any, outputs: list[Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        outputs.append(value)
+        return _Output(len(outputs) - 1)
+    if isinstance(value, Mapping):
+        return {key: _numbered(item, outputs) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        items = [_numbered(item, outputs) for item in value]
+        return items if isinstance(value, list) else tuple(items)
+    return value
+
+
+def _closed(results: Any, computed: tuple[Any, ...]) -> Any:
+    if isinstance(results, _Output):
+        return computed[results]
+    if isinstance(results, dict):
+        return {key: _closed(item, computed) for key, item in results.items()}
+    if isinstance(results, (tuple, list)):
+        return type(results)(_closed(item, computed) for item in results)
+    return results

@@ -1,0 +1,128 @@
+"""`superkernel.InferenceSession`: an ONNX model as ONNX Runtime's Python code holds it.
+
+Model: names, types and shapes as the model declares them; one kernel where all extents are known, else one for each
+choice of shapes that was met. What only makes sense there (providers' options, devices) is not here.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from superkernel.api import compile as compile_graph
+from superkernel.core.errors import InputError, Violation, raise_all
+from superkernel.core.option import did_you_mean
+from superkernel.core.options import Options
+from superkernel.frontends.onnx import declared_values, model_of
+
+if TYPE_CHECKING:
+    from superkernel.runtime.kernel import Kernel
+
+KERNELS_MAX = 16
+"""Kernels that a session with changing shapes keeps; beyond, the one that was not used for longest goes."""
+PROVIDER = "CPUExecutionProvider"
+
+
+@dataclass(frozen=True)
+class NodeArg:
+    """An input or output: `type` as "tensor(float)", `shape` with names, or None, of extents that may change."""
+
+    name: str
+    type: str
+    shape: list[int | str | None]
+
+
+class InferenceSession:
+    """An ONNX model to be run by names, as `onnxruntime.InferenceSession`.
+
+    model: a path, or the bytes of a model.
+    sess_options: an object with `intra_op_num_threads` (0: the default), if any; nothing else of it is read.
+    providers: if given, "CPUExecutionProvider" must be among them.
+    options: as of `superkernel.compile`.
+
+    Compiles at once where the model declares all extents. Raises InputError, FileFormatError, UnsupportedError,
+    MachineError."""
+
+    def __init__(
+        self,
+        model: str | PathLike[str] | bytes | Any,
+        sess_options: Any = None,
+        providers: Sequence[Any] | None = None,
+        *,
+        options: Options | Mapping[str, Any] | None = None,
+    ) -> None:
+        names = [p[0] if isinstance(p, tuple) else p for p in providers or (PROVIDER,)]
+        if PROVIDER not in names:
+            found = ", ".join(map(str, names))
+            raise InputError("no provider that is here", location="providers", expected=PROVIDER, found=found)
+        self._model = model_of(model)
+        self._options = Options.of(options)
+        self._threads = getattr(sess_options, "intra_op_num_threads", 0) or None
+        self._inputs, self._outputs = ([NodeArg(*value) for value in values] for values in declared_values(self._model))
+        self._kernels: OrderedDict[tuple[tuple[int, ...], ...], Kernel] = OrderedDict()
+        self._lock = Lock()
+        if all(isinstance(d, int) for value in self._inputs for d in value.shape):
+            self._kernel({})
+
+    def get_inputs(self) -> list[NodeArg]:
+        """The inputs that `run` takes, in the model's order."""
+        return list(self._inputs)
+
+    def get_outputs(self) -> list[NodeArg]:
+        """The outputs, in the model's order."""
+        return list(self._outputs)
+
+    def get_providers(self) -> list[str]:
+        """What it runs on."""
+        return [PROVIDER]
+
+    def run(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
+    ) -> list[NDArray[Any]]:
+        """The outputs of these names (None: all), as NumPy arrays. Raises InputError on names that there are not, on
+        inputs that are missing and on types and shapes that are not the model's."""
+        del run_options  # of logging and of stopping
+        known = [value.name for value in self._outputs]
+        wanted = known if output_names is None else list(output_names)
+        takes = [value.name for value in self._inputs]
+        wrong = [Violation(f"no output {n!r}", "", ", ".join(known), hint=did_you_mean([n], known))
+                 for n in wanted if n not in known]  # fmt: skip
+        wrong += [Violation(f"no input {n!r}", "", ", ".join(takes), hint=did_you_mean([n], takes))
+                  for n in input_feed if n not in takes]  # fmt: skip
+        wrong += [Violation("missing", f"input {n!r}") for n in takes if n not in input_feed]
+        raise_all(InputError, wrong)
+        outputs = self._kernel(input_feed).run(dict(input_feed)).outputs
+        return [outputs[name] for name in wanted]
+
+    def _kernel(self, feed: Mapping[str, Any]) -> Kernel:
+        """The kernel for the inputs' shapes, compiled where there is none."""
+        changing = [v for v in self._inputs if not all(isinstance(d, int) for d in v.shape)]
+        shapes = {v.name: tuple(map(int, np.shape(feed[v.name]))) for v in changing}
+        raise_all(InputError, [_misfit(v, shapes[v.name]) for v in changing if not _fits(v, shapes[v.name])])
+        key = tuple(shapes.values())
+        with self._lock:
+            found = self._kernels.get(key)
+            if found is None:
+                made: Kernel = compile_graph(self._model, threads=self._threads, options=self._options, shapes=shapes)
+                found = self._kernels[key] = made
+            self._kernels.move_to_end(key)
+            while len(self._kernels) > KERNELS_MAX:
+                self._kernels.popitem(last=False)
+        return found
+
+
+def _fits(value: NodeArg, shape: tuple[int, ...]) -> bool:
+    if len(shape) != len(value.shape):
+        return False
+    return all(not isinstance(d, int) or d == n for d, n in zip(value.shape, shape, strict=True))
+
+
+def _misfit(value: NodeArg, shape: tuple[int, ...]) -> Violation:
+    return Violation("wrong shape", f"input {value.name!r}", str(value.shape), str(list(shape)))

@@ -1,0 +1,122 @@
+"""ONNX models as bytes, as sessions like ONNX Runtime's, and behind the standard's interface of backends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import superkernel as sk
+from superkernel.adaptors import onnx_backend
+from superkernel.adaptors import session as session_module
+from superkernel.core.errors import FileFormatError, InputError, UnsupportedError
+
+
+def model(rows: int | str = 2, columns: int = 3) -> onnx.ModelProto:
+    """y/out = relu(x:0 + w), z = x:0 * w."""
+    x = helper.make_tensor_value_info("x:0", TensorProto.FLOAT, [rows, columns])
+    outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [rows, columns]) for n in ("y/out", "z")]
+    weight = onnx.numpy_helper.from_array(np.arange(columns, dtype=np.float32) - 1, "w")
+    nodes = [
+        helper.make_node("Add", ["x:0", "w"], ["s"]),
+        helper.make_node("Relu", ["s"], ["y/out"]),
+        helper.make_node("Mul", ["x:0", "w"], ["z"]),
+    ]
+    graph = helper.make_graph(nodes, "small", [x], outputs, [weight])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def wanted(x: Any) -> tuple[Any, Any]:
+    w = np.arange(x.shape[1], dtype=np.float32) - 1
+    return np.maximum(x + w, 0), x * w
+
+
+def given(*shape: int) -> Any:
+    return np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+
+
+def test_bytes_are_a_model() -> None:
+    data, x = model().SerializeToString(), given(2, 3)
+    for found, want in zip(sk.compile(data, threads=1)(x), wanted(x), strict=True):
+        np.testing.assert_array_equal(found, want)
+    many = sk.compile_dynamic(model("n").SerializeToString(), {"n": (1, 9)}, threads=1)
+    np.testing.assert_array_equal(many(given(5, 3))[0], wanted(given(5, 3))[0])
+    with pytest.raises(FileFormatError, match="not a readable ONNX model"):
+        sk.compile(b"no model at all")
+
+
+def test_a_session_runs_by_name(tmp_path: Path) -> None:
+    path, x = tmp_path / "small.onnx", given(2, 3)
+    onnx.save(model(), str(path))
+    y, z = wanted(x)
+    for source in (path, str(path), model().SerializeToString(), model()):
+        session = sk.InferenceSession(source, providers=["CUDAExecutionProvider", "CPUExecutionProvider"])
+        (entry,) = session.get_inputs()
+        assert (entry.name, entry.type, entry.shape) == ("x:0", "tensor(float)", [2, 3])
+        assert [o.name for o in session.get_outputs()] == ["y/out", "z"]
+        assert session.get_providers() == ["CPUExecutionProvider"]
+        for found, want in zip(session.run(None, {"x:0": x}), (y, z), strict=True):
+            np.testing.assert_array_equal(found, want)
+        (only,) = session.run(["z"], {"x:0": x})
+        np.testing.assert_array_equal(only, z)
+
+
+def test_a_session_takes_the_shapes_that_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "KERNELS_MAX", 2)
+    session = sk.InferenceSession(model("rows"), SimpleNamespace(intra_op_num_threads=1), options={"precision": "f32"})
+    assert session.get_inputs()[0].shape == ["rows", 3]
+    for rows in (1, 4, 1, 7, 4):
+        x = given(rows, 3)
+        for found, want in zip(session.run(None, {"x:0": x}), wanted(x), strict=True):
+            np.testing.assert_array_equal(found, want)
+    assert len(session._kernels) == 2
+
+
+def test_what_a_session_refuses() -> None:
+    with pytest.raises(InputError, match="no provider that is here"):
+        sk.InferenceSession(model(), providers=["CUDAExecutionProvider"])
+    with pytest.raises(InputError, match="not an ONNX model"):
+        sk.InferenceSession(3)
+    node = helper.make_node("Unknown", ["x"], ["y"], domain="elsewhere")
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [1]) for n in "xy")
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("elsewhere", 1)]
+    unknown = helper.make_model(helper.make_graph([node], "g", [x], [y]), opset_imports=opsets, ir_version=9)
+    with pytest.raises(UnsupportedError, match="Unknown"):
+        sk.InferenceSession(unknown)
+    session = sk.InferenceSession(model("rows"))
+    for names, feed, said in (
+        (["w"], {"x:0": given(2, 3)}, "no output 'w'"),
+        (None, {"x": given(2, 3)}, "no input 'x'"),
+        (None, {}, "missing"),
+        (None, {"x:0": given(2, 4)}, "wrong shape"),
+        (None, {"x:0": given(3)}, "wrong shape"),
+        (None, {"x:0": given(2, 3).astype(np.float64)}, "wrong element type"),
+    ):
+        with pytest.raises(InputError, match=said):
+            session.run(names, feed)
+
+
+def test_the_interface_of_backends() -> None:
+    x = given(2, 3)
+    rep = onnx_backend.prepare(model(), "CPU:0", precision="f32")
+    for inputs in ([x], {"x:0": x}, x):
+        for found, want in zip(rep.run(inputs), wanted(x), strict=True):
+            np.testing.assert_array_equal(found, want)
+    np.testing.assert_array_equal(onnx_backend.run_model(model("n"), [x])[1], wanted(x)[1])
+    node = helper.make_node("Gemm", ["a", "b"], ["c"], alpha=2.0)
+    a, b = given(2, 4), given(4, 3)
+    np.testing.assert_allclose(onnx_backend.run_node(node, [a, b])[0], 2 * (a @ b), rtol=1e-5, atol=1e-5)
+    assert onnx_backend.supports_device("CPU")
+    assert not onnx_backend.supports_device("CUDA")
+    assert onnx_backend.is_compatible(model())
+    with pytest.raises(InputError, match="no such device"):
+        onnx_backend.prepare(model(), "CUDA")
+    with pytest.raises(InputError, match="too many inputs"):
+        rep.run([x, x])
+    with pytest.raises(onnx.checker.ValidationError):
+        onnx_backend.prepare(onnx.ModelProto())
