@@ -25,6 +25,7 @@ from superkernel.core.dtypes import DType
 from superkernel.core.errors import InputError, MachineError, UnsupportedError, Violation, raise_all
 from superkernel.core.tensor import TensorType
 from superkernel.display import notebook
+from superkernel.runtime.buffers import check_aliasing, checked_outputs
 from superkernel.runtime.inputs import as_inputs, bind_arguments, inputs_given, inputs_listed, results_like
 from superkernel.runtime.result import RunReport, RunResult
 
@@ -165,10 +166,15 @@ class Kernel(_core.DirectCall):
     # Running ----------------------------------------------------------------------------------------------------------
 
     def _call_checked(self, *args: Any, **named: Any) -> Any:
-        """A call that the base class cannot do as it is: names, conversions, inputs in a state's memory, errors."""
-        arrays = as_inputs(self._input_types, bind_arguments(self._input_types, args, named)).values()
-        outputs = self._new_outputs()
-        self._executable.run([*map(self._unaliased, arrays), *outputs, *self._states.values()])
+        """A call that the base class cannot do as it is: names, conversions, inputs in a state's memory, `out`,
+        errors."""
+        out = None if "out" in self._input_types else named.pop("out", None)
+        arrays = as_inputs(self._input_types, bind_arguments(self._input_types, args, named))
+        given = {name: self._unaliased(array) for name, array in arrays.items()}
+        outputs = self._new_outputs() if out is None else self._outputs_in(out, given)
+        self._executable.run([*given.values(), *outputs, *self._states.values()])
+        if out is not None:
+            return out
         results = results_like([*args, *named.values()], outputs[: self._returned])
         return results[0] if self._returned == 1 else tuple(results)
 
@@ -177,6 +183,19 @@ class Kernel(_core.DirectCall):
         raise UnsupportedError(
             "buffers can be bound on the host only", location=f"kernel {self.name!r}", found=self.executor
         )
+
+    def _outputs_in(self, out: Any, given: Mapping[str, Array]) -> list[Array]:
+        """The memory of `out`, an array, several in order, or by name. Raises InputError."""
+        types = self._output_types
+        if not isinstance(out, Mapping):
+            listed = list(out) if isinstance(out, (tuple, list)) else [out]
+            if len(listed) != len(types):
+                expected = f"{len(types)} ({', '.join(types)})"
+                raise InputError("not an array per output", location="out", expected=expected, found=str(len(listed)))
+            out = dict(zip(types, listed, strict=True))
+        found = checked_outputs(types, out)
+        check_aliasing(given, found, self._states)
+        return [*found.values(), *(np.empty(shape, dtype) for shape, dtype in self._makers[self._returned :])]
 
     def _unaliased(self, array: Array) -> Array:
         """The input, copied where it lies in a state's memory, which the run may write before it reads the input."""

@@ -9,15 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.backends.host.bound import (
-    BoundKernel,
-    check_aliasing,
-    checked_inputs,
-    checked_outputs,
-    prepare_direct_calls,
-)
+from superkernel.backends.host.bound import BoundKernel, prepare_direct_calls
 from superkernel.backends.host.compiled import HostCompiled
 from superkernel.core.errors import UnsupportedError
+from superkernel.runtime.buffers import check_aliasing, checked_inputs, checked_outputs
 from superkernel.runtime.inputs import bind_arguments
 from superkernel.runtime.kernel import Io, Kernel, Reconstructor
 
