@@ -134,13 +134,14 @@ def _foreign(value: Any, kind: TensorType) -> Array:
     try:
         if isinstance(value, np.generic) or hasattr(value, "__array_interface__"):
             return np.asarray(value)
-        if kind.dtype is DType.BF16 and str(getattr(value, "dtype", "")) == "torch.bfloat16":
-            from superkernel.frontends.torch.types import tensor_array  # DLPack into NumPy has no such type
+        if str(getattr(value, "dtype", "")) == "torch.bfloat16":
+            from superkernel.frontends.torch.types import tensor_array
 
             return tensor_array(value, "")
-        if hasattr(value, "__dlpack__"):
+        has_array = hasattr(value, "__array__")
+        if hasattr(value, "__dlpack__") and not (kind.dtype is DType.BF16 and has_array):  # NumPy's has no bf16
             return np.from_dlpack(value)
-        if hasattr(value, "__array__"):
+        if has_array:
             return np.asarray(value)
     except Exception as error:
         form, found = f"{type(value).__module__}.{type(value).__qualname__}", f"{type(error).__name__}: {error}"

@@ -45,6 +45,26 @@ def test_one_tensor_is_enough_and_arrays_give_arrays() -> None:
     assert isinstance(two.run({"x": torch.from_numpy(x), "y": x}).outputs["sum_0"], np.ndarray)
 
 
+def test_arrays_of_bf16_that_dlpack_cannot_give_to_numpy() -> None:
+    class Foreign:
+        def __init__(self, array: Any) -> None:
+            self.array, self.shape, self.dtype = array, array.shape, array.dtype
+
+        def __dlpack__(self, **_: Any) -> Any:
+            raise BufferError("NumPy has no such type")
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return 1, 0
+
+        def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+            return self.array
+
+    x = np.arange(6).reshape(2, 3).astype(sk.DType.BF16.numpy)
+    found = kernel("bf16")(Foreign(x), Foreign(x))
+    assert found.dtype == x.dtype
+    np.testing.assert_array_equal(found, x + x)
+
+
 def test_kernels_of_several_sizes_and_traced_functions() -> None:
     def source(n: int) -> sk.GraphBuilder:
         b = sk.GraphBuilder("g")
