@@ -1,7 +1,7 @@
 """Tensor handles of a GraphBuilder: `.shape`, `.dtype`, arithmetic, comparison, slicing.
 
-Every operator of Python that has one meaning for arrays is one operator of the table. `==` stays identity (handles are
-dictionary keys); `equal` and `not_equal` compare elements.
+Every operator of Python that has one meaning for arrays is one operator of the table, `==` among them: handles are
+dictionary keys by identity, and have no truth value.
 """
 
 from __future__ import annotations
@@ -63,6 +63,17 @@ def _bitwise(word: str) -> Callable[[Tensor, TensorLike], Tensor]:
     return method
 
 
+def _comparison(op: str) -> Callable[[Tensor, object], Any]:
+    """As `_operator`, with what is no tensor, number or array left to Python: it is another thing."""
+    compare: Callable[[Tensor, Any], Tensor] = _operator(op)
+
+    def method(tensor: Tensor, other: object) -> Any:
+        is_like = isinstance(other, (Tensor, bool, int, float, np.ndarray, np.generic))
+        return compare(tensor, other) if is_like else NotImplemented
+
+    return method
+
+
 class Tensor:
     """A value of a graph under construction."""
 
@@ -94,8 +105,15 @@ class Tensor:
 
     @property
     def rank(self) -> int:
-        """Number of dimensions."""
+        """Number of dimensions; `ndim`, as NumPy calls it, as well."""
         return len(self.value.type.shape)
+
+    ndim = rank
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.value.type.size
 
     def __repr__(self) -> str:
         return f"Tensor({self.name!r}: {self.type})"
@@ -133,9 +151,13 @@ class Tensor:
     __mul__, __rmul__ = _operator("mul"), _operator("mul", swap=True)
     __truediv__, __rtruediv__ = _operator("div"), _operator("div", swap=True)
     __matmul__, __rmatmul__ = _operator("matmul"), _operator("matmul", swap=True)
-    __pow__, __mod__ = _operator("pow"), _operator("mod")
+    __pow__, __rpow__ = _operator("pow"), _operator("pow", swap=True)
+    __mod__, __rmod__ = _operator("mod"), _operator("mod", swap=True)
     __lt__, __le__, __gt__, __ge__ = map(_operator, ("less", "less_equal", "greater", "greater_equal"))
+    __eq__, __ne__ = _comparison("equal"), _comparison("not_equal")
+    __hash__ = object.__hash__
     __and__, __or__, __xor__ = map(_bitwise, ("and", "or", "xor"))
+    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
 
     def __invert__(self) -> Tensor:
         return self.builder.apply("logical_not" if self.dtype is DType.BOOL else "bitwise_not", (self,))[0]
@@ -164,9 +186,9 @@ class Tensor:
         sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
         return self.builder.apply("reshape", (self,), {"shape": tuple(sizes)})[0]
 
-    def transpose(self, *perm: int) -> Tensor:
-        """Permutes the axes; reverses them without arguments."""
-        order = perm or tuple(range(self.rank))[::-1]
+    def transpose(self, *perm: int | Sequence[int]) -> Tensor:
+        """`t.transpose(1, 0)` or `t.transpose((1, 0))`: permutes the axes; reverses them without arguments."""
+        order = perm[0] if len(perm) == 1 and not isinstance(perm[0], int) else perm or tuple(range(self.rank))[::-1]
         return self.builder.apply("transpose", (self,), {"perm": order})[0]
 
     @property
@@ -178,17 +200,27 @@ class Tensor:
         axes[-2:] = axes[:-3:-1]
         return self.transpose(*axes)
 
-    def sum(self, *axes: int, keepdims: bool = False) -> Tensor:
-        """Sum over `axes` (all without arguments)."""
-        return self.builder.apply("reduce_sum", (self,), {"axes": axes, "keepdims": keepdims})[0]
+    def sum(self, *axes: int, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+        """Sum over `axes`, or `axis` as NumPy has it (all without either)."""
+        return self._reduced("sum", axes, axis, keepdims)
 
-    def mean(self, *axes: int, keepdims: bool = False) -> Tensor:
-        """Mean over `axes` (all without arguments)."""
-        return self.builder.apply("reduce_mean", (self,), {"axes": axes, "keepdims": keepdims})[0]
+    def mean(self, *axes: int, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+        """Mean; axes as of `sum`."""
+        return self._reduced("mean", axes, axis, keepdims)
 
-    def max(self, *axes: int, keepdims: bool = False) -> Tensor:
-        """Maximum over `axes` (all without arguments)."""
-        return self.builder.apply("reduce_max", (self,), {"axes": axes, "keepdims": keepdims})[0]
+    def max(self, *axes: int, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+        """Maximum; axes as of `sum`."""
+        return self._reduced("max", axes, axis, keepdims)
+
+    def min(self, *axes: int, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+        """Minimum; axes as of `sum`."""
+        return self._reduced("min", axes, axis, keepdims)
+
+    def _reduced(self, kind: str, axes: Sequence[int], axis: int | Sequence[int] | None, keepdims: bool) -> Tensor:
+        chosen = axes if axis is None else (int(axis),) if isinstance(axis, (int, np.integer)) else tuple(axis)
+        if axes and axis is not None:
+            raise InputError("axes given twice", location=f"value {self.name!r}", expected="axis or positions")
+        return self.builder.apply(f"reduce_{kind}", (self,), {"axes": chosen, "keepdims": keepdims})[0]
 
     def __getitem__(self, index: Any) -> Tensor:
         """Basic NumPy indexing: integers, slices, Ellipsis and None; one integer Tensor gathers along axis 0."""
