@@ -223,9 +223,9 @@ def gelu(x: Expr) -> Expr:
     if x.is_double:
         half = x * 0.5
         return half.fma(erf(x * math.sqrt(0.5)), half)
-    size = x.abs().clamp_high(14.4)  # the tail is 0 there
-    erfc = _exp_up_to(size * polynomial(size, data.GELU_LOG_F32))
-    return (size * -0.5).fma(erfc, x.clamp_low(0.0))
+    below = (-x.abs()).clamp_low(-14.4)  # the tail is 0 there
+    erfc = _exp_up_to(below * polynomial(below, data.GELU_LOG_F32))
+    return (x.clamp_high(below) * 0.5).fma(erfc, x.clamp_low(0.0))
 
 
 # pow ------------------------------------------------------------------------------------------------------------------

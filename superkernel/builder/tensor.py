@@ -1,7 +1,8 @@
 """Tensor handles of a GraphBuilder: `.shape`, `.dtype`, arithmetic, comparison, slicing.
 
-Every operator of Python that has one meaning for arrays is one operator of the table, `==` among them: handles are
-dictionary keys by identity, and have no truth value.
+Every operator of Python that has one meaning for arrays is one operator of the table. `==` of two handles stays
+identity (they are dictionary keys, and looked for in lists), of a handle and a number or an array it compares elements;
+`equal` and `not_equal` always do.
 """
 
 from __future__ import annotations
@@ -64,12 +65,12 @@ def _bitwise(word: str) -> Callable[[Tensor, TensorLike], Tensor]:
 
 
 def _comparison(op: str) -> Callable[[Tensor, object], Any]:
-    """As `_operator`, with what is no tensor, number or array left to Python: it is another thing."""
+    """As `_operator` with numbers and arrays; all else is left to Python, which goes by identity."""
     compare: Callable[[Tensor, Any], Tensor] = _operator(op)
 
     def method(tensor: Tensor, other: object) -> Any:
-        is_like = isinstance(other, (Tensor, bool, int, float, np.ndarray, np.generic))
-        return compare(tensor, other) if is_like else NotImplemented
+        is_data = isinstance(other, (bool, int, float, np.ndarray, np.generic))
+        return compare(tensor, other) if is_data else NotImplemented
 
     return method
 

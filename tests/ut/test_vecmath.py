@@ -170,8 +170,8 @@ def test_gelu(tier: str, dtype: DType) -> None:
     else:
         assert error_ulp(got, want.astype(LD))[x > -1].max() <= 3.0
         assert np.abs(got.astype(np.float64) - want)[x <= -1].max() <= 5e-8
-    ends = functions["gelu"](np.array([np.inf, -1e30, -np.finfo(dtype.numpy).max, 0.0, np.nan], dtype.numpy))
-    np.testing.assert_array_equal(ends, [np.inf, 0.0, 0.0, 0.0, np.nan])
+    ends = functions["gelu"](np.array([np.inf, -1e30, -np.finfo(dtype.numpy).max, 0.0, np.nan, -np.inf], dtype.numpy))
+    np.testing.assert_array_equal(ends, [np.inf, 0.0, 0.0, 0.0, np.nan, np.nan])  # infinity times 0
     del code
 
 
