@@ -7,10 +7,9 @@ minimax polynomial, reassembly by exponent bits. `apply(kb, name, *args)` is the
 
 Largest errors in units in the last place, f32 and f64 alike, on tiers with FMA (one more without), asserted by tests
 over dense samples: log 1, exp 1.5, expm1 and log1p 2, sigmoid 2.5, tan 5, gelu 3 above -1 (5e-8 below), all others 3.
-Powers of f32 are computed in
-f64 and within 1; powers of f64 carry the error of log times the exponent's size, up to about 1e-13 relative. Denormal
-arguments and results are treated as any other number. sin, cos and tan keep this up to |x| = 2^30, lose accuracy
-gradually beyond and give NaN from 2^50 on.
+Powers of f32 are computed in f64 and within 1; powers of f64 carry the error of log times the exponent's size, up to
+about 1e-13 relative. Denormal arguments and results are treated as any other number. sin, cos and tan keep this up to
+|x| = 2^30, lose accuracy gradually beyond and give NaN from 2^50 on.
 """
 
 from __future__ import annotations
