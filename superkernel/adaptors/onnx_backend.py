@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx
-from numpy.typing import NDArray
 from onnx.backend.base import Backend, BackendRep
 
 from superkernel.adaptors.session import InferenceSession
@@ -24,7 +23,7 @@ class SuperKernelRep(BackendRep):
     def __init__(self, session: InferenceSession) -> None:
         self.session = session
 
-    def run(self, inputs: Any, **kwargs: Any) -> tuple[NDArray[Any], ...]:
+    def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
         """The outputs in the model's order. `inputs`: a sequence in its order, a mapping, or a single array."""
         names = [value.name for value in self.session.get_inputs()]
         if isinstance(inputs, Mapping):

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count, takewhile
 from os import PathLike
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.api import compile as compile_graph
@@ -21,6 +21,7 @@ from superkernel.core.errors import InputError, Violation, raise_all
 from superkernel.core.option import did_you_mean
 from superkernel.core.options import Options
 from superkernel.frontends.onnx import declared_values, model_of
+from superkernel.runtime.inputs import shape_of
 
 if TYPE_CHECKING:
     from superkernel.runtime.kernel import Kernel
@@ -32,17 +33,24 @@ PROVIDER = "CPUExecutionProvider"
 
 @dataclass(frozen=True)
 class NodeArg:
-    """An input or output: `type` as "tensor(float)", `shape` with names, or None, of extents that may change."""
+    """An input or output: `type` as "tensor(float)", `shape` with names, or None, of extents that may change; empty
+    where there is none, `has_shape` tells it from a scalar."""
 
     name: str
     type: str
     shape: list[int | str | None]
+    has_shape: bool = True
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether all extents are known."""
+        return self.has_shape and all(isinstance(d, int) for d in self.shape)
 
 
 class InferenceSession:
     """An ONNX model to be run by names, as `onnxruntime.InferenceSession`.
 
-    model: a path, or the bytes of a model.
+    path_or_bytes: a path, the bytes of a model, or an onnx.ModelProto.
     sess_options: an object with `intra_op_num_threads` (0: the default), if any; nothing else of it is read.
     providers: if given, "CPUExecutionProvider" must be among them.
     options: as of `superkernel.compile`.
@@ -52,23 +60,24 @@ class InferenceSession:
 
     def __init__(
         self,
-        model: str | PathLike[str] | bytes | Any,
+        path_or_bytes: str | PathLike[str] | bytes | Any,
         sess_options: Any = None,
-        providers: Sequence[Any] | None = None,
+        providers: Sequence[Any] | str | None = None,
         *,
         options: Options | Mapping[str, Any] | None = None,
     ) -> None:
-        names = [p[0] if isinstance(p, tuple) else p for p in providers or (PROVIDER,)]
+        listed = [providers] if isinstance(providers, str) else providers or (PROVIDER,)
+        names = [p[0] if isinstance(p, tuple) else p for p in listed]
         if PROVIDER not in names:
             found = ", ".join(map(str, names))
             raise InputError("no provider that is here", location="providers", expected=PROVIDER, found=found)
-        self._model = model_of(model)
+        self._model = model_of(path_or_bytes)
         self._options = Options.of(options)
         self._threads = getattr(sess_options, "intra_op_num_threads", 0) or None
         self._inputs, self._outputs = ([NodeArg(*value) for value in values] for values in declared_values(self._model))
         self._kernels: OrderedDict[tuple[tuple[int, ...], ...], Kernel] = OrderedDict()
         self._lock = Lock()
-        if all(isinstance(d, int) for value in self._inputs for d in value.shape):
+        if all(value.is_fixed for value in self._inputs):
             self._kernel({})
 
     def get_inputs(self) -> list[NodeArg]:
@@ -85,12 +94,16 @@ class InferenceSession:
 
     def run(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
-    ) -> list[NDArray[Any]]:
-        """The outputs of these names (None: all), as NumPy arrays. Raises InputError on names that there are not, on
-        inputs that are missing and on types and shapes that are not the model's."""
+    ) -> list[NDArray[Any] | list[NDArray[Any]]]:
+        """The outputs of these names (None or empty: all), as NumPy arrays; of a sequence, a list of its elements.
+        Raises InputError on names that there are not, on inputs that are missing and on types and shapes that are not
+        the model's."""
         del run_options  # of logging and of stopping
+        if not isinstance(input_feed, Mapping) or isinstance(output_names, str):
+            found = f"{type(output_names).__name__}, {type(input_feed).__name__}"
+            raise InputError("not what a session runs", expected="a list of names, {name: array}", found=found)
         known = [value.name for value in self._outputs]
-        wanted = known if output_names is None else list(output_names)
+        wanted = list(output_names or known)
         takes = [value.name for value in self._inputs]
         wrong = [Violation(f"no output {n!r}", "", ", ".join(known), hint=did_you_mean([n], known))
                  for n in wanted if n not in known]  # fmt: skip
@@ -99,12 +112,12 @@ class InferenceSession:
         wrong += [Violation("missing", f"input {n!r}") for n in takes if n not in input_feed]
         raise_all(InputError, wrong)
         outputs = self._kernel(input_feed).run(dict(input_feed)).outputs
-        return [outputs[name] for name in wanted]
+        return [outputs[name] if name in outputs else _elements(outputs, name) for name in wanted]
 
     def _kernel(self, feed: Mapping[str, Any]) -> Kernel:
         """The kernel for the inputs' shapes, compiled where there is none."""
-        changing = [v for v in self._inputs if not all(isinstance(d, int) for d in v.shape)]
-        shapes = {v.name: tuple(map(int, np.shape(feed[v.name]))) for v in changing}
+        changing = [v for v in self._inputs if not v.is_fixed]
+        shapes = {v.name: shape_of(feed[v.name], v.type, f"input {v.name!r}") for v in changing}
         raise_all(InputError, [_misfit(v, shapes[v.name]) for v in changing if not _fits(v, shapes[v.name])])
         key = tuple(shapes.values())
         with self._lock:
@@ -118,7 +131,15 @@ class InferenceSession:
         return found
 
 
+def _elements(outputs: Mapping[str, NDArray[Any]], name: str) -> list[NDArray[Any]]:
+    """Those of an output that is a sequence."""
+    names = takewhile(outputs.__contains__, (f"{name}.{i}" for i in count()))
+    return [outputs[element] for element in names]
+
+
 def _fits(value: NodeArg, shape: tuple[int, ...]) -> bool:
+    if not value.has_shape:
+        return True
     if len(shape) != len(value.shape):
         return False
     return all(not isinstance(d, int) or d == n for d, n in zip(value.shape, shape, strict=True))

@@ -77,6 +77,43 @@ def test_a_session_takes_the_shapes_that_come(monkeypatch: pytest.MonkeyPatch) -
     assert len(session._kernels) == 2
 
 
+def test_what_code_for_onnx_runtime_does() -> None:
+    x = given(2, 3)
+    session = sk.InferenceSession(path_or_bytes=model().SerializeToString(), providers="CPUExecutionProvider")
+    for found, want in zip(session.run([], {"x:0": x}), wanted(x), strict=True):
+        np.testing.assert_array_equal(found, want)
+
+
+def relu(source: onnx.ValueInfoProto, result: onnx.ValueInfoProto, op: str = "Relu", count: int = 1) -> Any:
+    node = helper.make_node(op, ["x"] * count, ["y"])
+    opsets = [helper.make_opsetid("", 17)]
+    return helper.make_model(helper.make_graph([node], "g", [source], [result]), opset_imports=opsets, ir_version=9)
+
+
+def test_inputs_without_a_shape() -> None:
+    session = sk.InferenceSession(relu(*(helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in "xy")))
+    (entry,) = session.get_inputs()
+    assert (entry.shape, entry.has_shape, entry.type) == ([], False, "tensor(float)")
+    for x in (given(2, 3), given(4), given()):
+        np.testing.assert_array_equal(session.run(None, {"x": x})[0], np.maximum(x, 0))
+    with pytest.raises(InputError, match="not an array"):
+        session.run(None, {"x": [[1.0], [2.0, 3.0]]})
+
+
+def test_sequences_are_lists() -> None:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])
+    elements = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, [2, 3]))
+    pair = sk.InferenceSession(relu(x, helper.make_value_info("y", elements), "SequenceConstruct", 2))
+    assert pair.get_outputs()[0].type == "seq(tensor(float))"
+    ((first, second),) = pair.run(None, {"x": given(2, 3)})
+    np.testing.assert_array_equal(first, given(2, 3))
+    np.testing.assert_array_equal(second, given(2, 3))
+    whether = helper.make_optional_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, [2, 3]))
+    value = helper.make_value_info("x", whether)
+    asked = relu(value, helper.make_tensor_value_info("y", TensorProto.BOOL, []), "OptionalHasElement")
+    assert sk.InferenceSession(asked).get_inputs()[0].type == "optional(tensor(float))"
+
+
 def test_what_a_session_refuses() -> None:
     with pytest.raises(InputError, match="no provider that is here"):
         sk.InferenceSession(model(), providers=["CUDAExecutionProvider"])
@@ -89,14 +126,18 @@ def test_what_a_session_refuses() -> None:
     with pytest.raises(UnsupportedError, match="Unknown"):
         sk.InferenceSession(unknown)
     session = sk.InferenceSession(model("rows"))
-    for names, feed, said in (
+    refused: tuple[tuple[Any, Any, str], ...] = (
         (["w"], {"x:0": given(2, 3)}, "no output 'w'"),
         (None, {"x": given(2, 3)}, "no input 'x'"),
         (None, {}, "missing"),
         (None, {"x:0": given(2, 4)}, "wrong shape"),
         (None, {"x:0": given(3)}, "wrong shape"),
         (None, {"x:0": given(2, 3).astype(np.float64)}, "wrong element type"),
-    ):
+        (None, [given(2, 3)], "not what a session runs"),
+        (None, None, "not what a session runs"),
+        ("z", {"x:0": given(2, 3)}, "not what a session runs"),
+    )
+    for names, feed, said in refused:
         with pytest.raises(InputError, match=said):
             session.run(names, feed)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from numpy.typing import NDArray
 
@@ -89,22 +89,35 @@ def model_of(source: str | PathLike[str] | bytes | onnx.ModelProto) -> onnx.Mode
         raise FileFormatError("not a readable ONNX model", location="bytes", found=str(error)[:200]) from error
 
 
-def declared_values(
-    model: onnx.ModelProto,
-) -> tuple[list[tuple[str, str, list[int | str | None]]], list[tuple[str, str, list[int | str | None]]]]:
-    """Inputs that calls give, and outputs: name, type as ONNX Runtime writes it, and shape, with names of symbolic
-    extents, None of others that are not known."""
-    from onnx import TensorProto
+DeclaredValue: TypeAlias = "tuple[str, str, list[int | str | None], bool]"
+"""Name, type as ONNX Runtime writes it, shape, with names of symbolic extents and None of others that are not known;
+and whether there is a shape, where there could be."""
 
+
+def declared_values(model: onnx.ModelProto) -> tuple[list[DeclaredValue], list[DeclaredValue]]:
+    """Inputs that calls give, and outputs."""
     constant = {t.name for t in model.graph.initializer}
 
-    def declared(info: onnx.ValueInfoProto) -> tuple[str, str, list[int | str | None]]:
+    def declared(info: onnx.ValueInfoProto) -> DeclaredValue:
         kind = info.type.tensor_type
         extents = (d.dim_value if d.WhichOneof("value") == "dim_value" else d.dim_param or None for d in kind.shape.dim)
-        return info.name, f"tensor({TensorProto.DataType.Name(kind.elem_type).lower()})", list(extents)
+        has_shape = kind.HasField("shape") or not info.type.HasField("tensor_type")
+        return info.name, _type_text(info.type), list(extents), has_shape
 
     inputs = [declared(info) for info in model.graph.input if info.name not in constant]
     return inputs, [declared(info) for info in model.graph.output]
+
+
+def _type_text(kind: onnx.TypeProto) -> str:
+    """As ONNX Runtime writes it: "tensor(float)", "seq(tensor(int64))"."""
+    from onnx import TensorProto
+
+    which = kind.WhichOneof("value")
+    if which == "sequence_type":
+        return f"seq({_type_text(kind.sequence_type.elem_type)})"
+    if which == "optional_type":
+        return f"optional({_type_text(kind.optional_type.elem_type)})"
+    return f"tensor({TensorProto.DataType.Name(kind.tensor_type.elem_type).lower()})"
 
 
 def declared_inputs(model: onnx.ModelProto) -> dict[str, tuple[DType, tuple[int | str, ...]]]:
