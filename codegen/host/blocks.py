@@ -28,11 +28,11 @@ from superkernel.codegen.host.gemm_core import Values, fold, zero
 from superkernel.codegen.host.loops import strips
 from superkernel.codegen.host.matmul import Lines, MatmulEmitter
 from superkernel.codegen.host.quantise import nearest
-from superkernel.codegen.host.streaming import AHEAD_BYTES, Panel
+from superkernel.codegen.host.streaming import Panel
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import Body
 from superkernel.scheduler.families.blocks import BLOCK_WORDS, WORD_CODES, BlockTiling
-from superkernel.scheduler.families.matmul_tiling import COPY
+from superkernel.scheduler.families.matmul_tiling import COLUMNS, COPY
 
 _LARGEST = {1: 127, 2: 127 * 256 + 127}  # whole number whose bytes, so many, are all signed ones
 _SMALLEST = 2.0**-100  # largest number of a block that is not taken for 0: what others become must be finite
@@ -40,6 +40,7 @@ _ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # of codes in the bytes of a word's even and 
 _UNROLLED_WORDS = 8  # of a block
 _UNROLLED_STEPS = {4: 4, 8: 16}  # of a block, by bits of a code
 _LINE_BYTES = 64
+_AHEAD_BYTES = 8192  # two pages: the hardware, which has two streams to follow, begins each page anew
 _MANTISSA_BITS = 23
 _CODES_IN_PLACE = 5  # codes of 4 bits that lie in the mantissa as they are
 
@@ -52,6 +53,7 @@ class BlockEmitter(MatmulEmitter):
     def __init__(self, kb: KernelBuilder, body: Body, tiling: BlockTiling) -> None:
         super().__init__(kb, body, tiling)
         self.sums = kb.offset(kb.scratch, tiling.scratch_bytes - tiling.sums_bytes)
+        self.fetches = tiling.far and tiling.band_tiles == 1  # else other rows have brought it near
 
     # Weights --------------------------------------------------------------------------------------------------------
 
@@ -59,6 +61,9 @@ class BlockEmitter(MatmulEmitter):
         kb, t = self.kb, self.t
         bases = [kb.offset(kb.operands[operand], kb.mul(panel, size)) for operand, size in t.packed_operands(self.body)]
         self.codes, self.scales, self.offsets = [*bases, None][:3]
+        if self.fetches:
+            stop = kb.end if t.axis == COLUMNS and t.batch == 1 else t.panels
+            self.last = kb.sub(kb.mul(kb.sub(stop, panel), t.codes_bytes), t.panel * t.step_items.itemsize)
         if t.right == COPY:
             self._unpack_panel()
             return Panel(self.right_copy, t.panel, True)
@@ -251,7 +256,8 @@ class BlockEmitter(MatmulEmitter):
         sums = [beginning(r, p) for r in range(t.tile_rows) for _ in range(t.vectors) for p in range(planes)]
 
         def step(index: Index, state: Values) -> Values:
-            at = kb.add(first, index)  # nothing is fetched ahead: the loop is so fast that the hardware does better
+            at = kb.add(first, index)
+            self._fetch(at)
             raw = [
                 kb.load(self.codes, kb.add(kb.mul(at, t.panel), v * t.lanes), DType.I32, t.lanes)
                 for v in range(t.vectors)
@@ -342,14 +348,14 @@ class BlockEmitter(MatmulEmitter):
         return found
 
     def _fetch(self, step: Index) -> None:
-        """Asks for what a later step reads, where no cache has it."""
+        """Asks for what a later step reads, but for nothing behind the range's last panel."""
         kb, t = self.kb, self.t
-        if not t.far:
+        if not self.fetches:
             return
         size = t.panel * t.step_items.itemsize
-        here = kb.offset(self.codes, kb.mul(step, size))
+        there = kb.offset(self.codes, kb.minimum(kb.add(kb.mul(step, size), _AHEAD_BYTES), self.last))
         for line in range(0, size, _LINE_BYTES):
-            kb.prefetch(kb.b.gep(here, [kb.i64(AHEAD_BYTES + line)], source_etype=I8))
+            kb.prefetch(kb.b.gep(there, [kb.i64(line)], source_etype=I8))
 
     # Unpacked -------------------------------------------------------------------------------------------------------
 

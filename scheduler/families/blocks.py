@@ -47,7 +47,15 @@ from superkernel.scheduler.families.kernel import (
 )
 from superkernel.scheduler.families.matmul import GEMM_TILES, INT8_DEPTHS, MatmulFamily, stores_prologue, tile_shapes
 from superkernel.scheduler.families.matmul_form import MatmulForm, form_of
-from superkernel.scheduler.families.matmul_tiling import COLUMNS, COPY, PACKED, ROWS, MatmulTiling, make_tiling
+from superkernel.scheduler.families.matmul_tiling import (
+    COLUMNS,
+    COPY,
+    PACKED,
+    ROWS,
+    MatmulTiling,
+    is_large,
+    make_tiling,
+)
 from superkernel.scheduler.families.packing import PackPanels
 from superkernel.scheduler.tiling import Pack
 from superkernel.target.base import Target
@@ -287,6 +295,8 @@ class BlockFamily(MatmulFamily):
             for axis in (COLUMNS, ROWS):
                 if axis == COLUMNS or form.rows > rows or (form.batch > 1 and right == COPY):
                     made = make_tiling(body, axis, rows, vectors, right, target, number)
+                    if number is not None:  # of 8 bits the hardware keeps up by itself
+                        made = replace(made, far=stored.bits == 4 and is_large(form, target))
                     found.append(_with_blocks(made, own))
         if stores_prologue(form):
             found = [t for t in found if t.axis == ROWS] or found[:1]

@@ -99,7 +99,7 @@ class MatmulTiling(HostTiling):
     depth: int
     tail_columns: int  # columns of the last panel, 0 where it is full
     format: NumberFormat = formats.F32
-    far: bool = False  # packed panels can only come from memory: they are fetched ahead
+    far: bool = False  # packed panels come from so far away that they are fetched ahead
     streamed: bool = False  # packed panels come from behind the second-level cache beside much arithmetic: likewise
     piece: int = 0  # steps of the depth in a piece, 0 where it is walked as a whole
     group: int = 1  # panels whose sums are parked from piece to piece

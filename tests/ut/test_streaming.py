@@ -105,6 +105,23 @@ def test_only_what_the_hardware_does_not_fetch_is_fetched(
 
 
 @pytest.mark.parametrize(
+    ("bits", "rows", "columns", "fetches"),
+    [
+        (4, 1, 2048, True),  # 2 MB
+        (4, 3, 2048, True),  # one row tile
+        (4, 4, 2048, False),  # the second one finds them near
+        (4, 1, 512, False),  # the second-level cache keeps them
+        (8, 1, 2048, False),  # as fast as the hardware fetches
+    ],
+)
+def test_codes_of_four_bits_are_fetched(bits: int, rows: int, columns: int, fetches: bool) -> None:
+    codes, scales = ((columns, 2048 * bits // 8), DType.U8), ((columns, 64), DType.F16)
+    attrs = {"bits": bits, "block": 32, "zero": 1 << (bits - 1)}
+    body = anchor_case("block_matmul", attrs, [((rows, 2048), DType.F32), codes, scales], constants=[1, 2]).body
+    assert (prefetches("host.block_matmul.int8", body) > 0) == fetches
+
+
+@pytest.mark.parametrize(
     ("rows", "tall"), [(7, 0), (14, 0), (15, 15), (16, 16), (17, 0), (28, 0), (29, 15), (32, 16), (48, 0), (64, 0)]
 )
 def test_streamed_factors_take_tall_tiles_where_these_are_full(rows: int, tall: int) -> None:
