@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial, update_wrapper
 from os import PathLike
 from threading import Lock
@@ -89,6 +89,8 @@ class TracedFunction:
         self._lock = Lock()
 
     def __call__(self, *args: Any, **named: Any) -> Any:
+        if _has_handle((args, named)):  # called by a function that is traced: a part of it
+            return self._function(*args, **named)
         arrays, kernel, results = self._found(args, named)
         computed = kernel(*arrays)
         return _closed(results, computed if isinstance(computed, tuple) else (computed,))
@@ -122,8 +124,8 @@ class TracedFunction:
         """The arguments with `_Input`s in place of arrays, and the arrays."""
         bound = self._signature.bind(*args, **named)
         bound.apply_defaults()
-        arrays: list[Any] = []
-        return _opened(dict(bound.arguments), "", arrays), arrays
+        arrays: dict[str, Any] = {}
+        return _opened(dict(bound.arguments), "", arrays), list(arrays.values())
 
     def _traced(self, given: Any) -> tuple[Graph, Any]:
         """The graph, and the results with numbers of outputs in place of handles."""
@@ -144,9 +146,8 @@ class TracedFunction:
         if not outputs:
             hint = "what is not computed from its arrays needs no kernel"
             raise InputError("the function returns nothing that it computes", location=builder.name, hint=hint)
-        for index, tensor in enumerate(outputs):
-            made = builder.apply("identity", (tensor,))[0]
-            builder.output(made, name=f"output_{index}" if len(outputs) > 1 else "output")
+        for tensor in outputs:
+            builder.output(builder.apply("identity", (tensor,), stem="output")[0])
         return builder.graph(), results
 
 
@@ -171,17 +172,33 @@ def _is_array(value: Any) -> bool:
     return is_memory and hasattr(value, "shape") and hasattr(value, "dtype")
 
 
-def _opened(value: Any, name: str, arrays: list[Any]) -> Any:
+def _opened(value: Any, name: str, arrays: dict[str, Any]) -> Any:
     if _is_array(value):
-        arrays.append(value)
+        while name in arrays:  # "x_0" and the first of "x"
+            name += "_"
+        arrays[name] = value
         return _Input(name, value)
     inner = f"{name}_" if name else ""
     if isinstance(value, Mapping):
         return {key: _opened(item, f"{inner}{key}", arrays) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
-        items = [_opened(item, f"{inner}{i}", arrays) for i, item in enumerate(value)]
-        return items if isinstance(value, list) else tuple(items)
+        names = getattr(value, "_fields", range(len(value)))
+        items = [_opened(item, f"{inner}{i}", arrays) for i, item in zip(names, value, strict=True)]
+        return _sequence(value, items)
     return value
+
+
+def _sequence(like: Any, items: Iterable[Any]) -> Any:
+    """A list, a tuple or a named tuple, as the other one is."""
+    if isinstance(like, list):
+        return list(items)
+    return type(like)(*items) if hasattr(like, "_fields") else tuple(items)
+
+
+def _has_handle(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_has_handle, value.values()))
+    return any(map(_has_handle, value)) if isinstance(value, (tuple, list)) else isinstance(value, Tensor)
 
 
 def _key(given: Any) -> Any:
@@ -197,7 +214,7 @@ def _key(given: Any) -> Any:
     except TypeError as error:
         hint = "give an array, or what is hashable: a number, a text, a frozen dataclass"
         raise InputError("an argument that is fixed must be hashable", found=type(given).__name__, hint=hint) from error
-    return type(given), given
+    return type(given), float.hex(given) if isinstance(given, float) else given  # zeros have signs
 
 
 def _with_handles(given: Any, builder: GraphBuilder) -> Any:
@@ -206,7 +223,7 @@ def _with_handles(given: Any, builder: GraphBuilder) -> Any:
     if isinstance(given, dict):
         return {key: _with_handles(item, builder) for key, item in given.items()}
     if isinstance(given, (tuple, list)):
-        return type(given)(_with_handles(item, builder) for item in given)
+        return _sequence(given, (_with_handles(item, builder) for item in given))
     return given
 
 
@@ -217,8 +234,7 @@ def _numbered(value: Any, outputs: list[Tensor]) -> Any:
     if isinstance(value, Mapping):
         return {key: _numbered(item, outputs) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
-        items = [_numbered(item, outputs) for item in value]
-        return items if isinstance(value, list) else tuple(items)
+        return _sequence(value, [_numbered(item, outputs) for item in value])
     return value
 
 
@@ -228,5 +244,5 @@ def _closed(results: Any, computed: tuple[Any, ...]) -> Any:
     if isinstance(results, dict):
         return {key: _closed(item, computed) for key, item in results.items()}
     if isinstance(results, (tuple, list)):
-        return type(results)(_closed(item, computed) for item in results)
+        return _sequence(results, (_closed(item, computed) for item in results))
     return results

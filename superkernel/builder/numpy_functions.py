@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from superkernel.core.dtypes import DType
-from superkernel.core.errors import UnsupportedError
+from superkernel.core.errors import GraphError, UnsupportedError
 from superkernel.ops.table import op_table
 
 Handle: TypeAlias = Any
@@ -22,7 +22,6 @@ Handle: TypeAlias = Any
 _ALIASES = {
     np.subtract: "sub",
     np.multiply: "mul",
-    np.true_divide: "div",
     np.negative: "neg",
     np.fabs: "abs",
     np.rint: "round",
@@ -43,10 +42,12 @@ def _ufuncs() -> Mapping[Any, str]:
 def apply_ufunc(ufunc: np.ufunc, method: str, inputs: Sequence[Any], named: Mapping[str, Any]) -> Handle:
     """What a ufunc is on operands of which one is a handle. Raises UnsupportedError, and what the operator raises."""
     op = _ufuncs().get(ufunc)
-    if op is None or method != "__call__" or named:
+    if (op is None and ufunc not in _QUOTIENTS) or method != "__call__" or named:
         found = f"numpy.{ufunc.__name__}{'' if method == '__call__' else '.' + method}({', '.join(named)})"
         raise _unsupported(found)
     tensor = next(t for t in inputs if _is_tensor(t))
+    if ufunc in _QUOTIENTS:
+        return _QUOTIENTS[ufunc](tensor, *inputs)
     if tensor.dtype is DType.BOOL:
         op = _LOGICAL.get(ufunc, op)
     return tensor.builder.apply(op, tuple(inputs))[0]
@@ -64,8 +65,37 @@ def apply_function(function: Callable[..., Any], args: Sequence[Any], named: Map
         raise _unsupported(f"numpy.{function.__name__}: {error}") from error
 
 
+def quotient(tensor: Handle, a: Any, b: Any) -> Handle:
+    """a / b, of which `tensor` is one. Raises GraphError on integers, whose quotients are not integers."""
+    if not tensor.dtype.is_float:
+        hint = "// rounds down, x.builder.div toward zero; .astype() makes floats of integers"
+        found = str(tensor.dtype)
+        raise GraphError("/ is of floats", location=f"value {tensor.name!r}", expected="floats", found=found, hint=hint)
+    return tensor.builder.apply("div", (a, b))[0]
+
+
+def floor_quotient(tensor: Handle, a: Any, b: Any) -> Handle:
+    """a // b, of which `tensor` is one, rounded down; of floats with the exact remainder, as Python and NumPy do it; an
+    integer divisor 0 gives 0."""
+
+    def apply(op: str, *operands: Any, **attrs: object) -> Handle:
+        return tensor.builder.apply(op, operands, attrs)[0]
+
+    if not tensor.dtype.is_float:
+        return apply("div", apply("sub", a, apply("mod", a, b)), b)
+    if not _is_tensor(b):
+        b = tensor.builder.constant(b, tensor.dtype if isinstance(b, (int, float)) else None)
+    rest = apply("mod", a, b, fmod=True)
+    whole = apply("round", apply("div", apply("sub", a, rest), b))
+    is_below = apply("logical_and", rest != 0.0, apply("logical_xor", rest < 0.0, b < 0.0))
+    return apply("where", b == 0.0, apply("div", a, b), apply("where", is_below, whole - 1.0, whole))
+
+
+_QUOTIENTS = {np.true_divide: quotient, np.floor_divide: floor_quotient}
+
+
 def _unsupported(found: str) -> UnsupportedError:
-    names = ", ".join(sorted({f.__name__ for f in (*_ufuncs(), *_FUNCTIONS)}))
+    names = ", ".join(sorted({f.__name__ for f in (*_ufuncs(), *_QUOTIENTS, *_FUNCTIONS)}))
     hint = f"there are {names}; every operator of docs/operators.md is a method of x.builder"
     return UnsupportedError("NumPy's function has no operator", found=found, hint=hint)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.builder.numpy_functions import apply_function, apply_ufunc
+from superkernel.builder.numpy_functions import apply_function, apply_ufunc, floor_quotient, quotient
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import GraphError, InputError
 from superkernel.core.tensor import TensorType
@@ -150,7 +150,6 @@ class Tensor:
     __add__, __radd__ = _operator("add"), _operator("add", swap=True)
     __sub__, __rsub__ = _operator("sub"), _operator("sub", swap=True)
     __mul__, __rmul__ = _operator("mul"), _operator("mul", swap=True)
-    __truediv__, __rtruediv__ = _operator("div"), _operator("div", swap=True)
     __matmul__, __rmatmul__ = _operator("matmul"), _operator("matmul", swap=True)
     __pow__, __rpow__ = _operator("pow"), _operator("pow", swap=True)
     __mod__, __rmod__ = _operator("mod"), _operator("mod", swap=True)
@@ -159,6 +158,18 @@ class Tensor:
     __hash__ = object.__hash__
     __and__, __or__, __xor__ = map(_bitwise, ("and", "or", "xor"))
     __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
+
+    def __truediv__(self, other: TensorLike) -> Tensor:
+        return quotient(self, self, other)
+
+    def __rtruediv__(self, other: TensorLike) -> Tensor:
+        return quotient(self, other, self)
+
+    def __floordiv__(self, other: TensorLike) -> Tensor:
+        return floor_quotient(self, self, other)
+
+    def __rfloordiv__(self, other: TensorLike) -> Tensor:
+        return floor_quotient(self, other, self)
 
     def __invert__(self) -> Tensor:
         return self.builder.apply("logical_not" if self.dtype is DType.BOOL else "bitwise_not", (self,))[0]

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from superkernel import _core
 from superkernel.core.errors import InputError, Violation, raise_all
 from superkernel.core.tensor import TensorType
+from superkernel.ir.graph import type_of_array
 from superkernel.runtime.inputs import converted
 
 Array = NDArray[Any]
@@ -36,6 +37,25 @@ def checked_outputs(types: Mapping[str, TensorType], given: Mapping[str, Any] | 
     asked = {name: kind for name, kind in types.items() if name in given}
     arrays = converted("output", asked, given, partial(_buffer, writes=True))
     return {name: arrays[name] if name in arrays else _new_array(kind) for name, kind in types.items()}
+
+
+def outputs_in(types: Mapping[str, TensorType], out: Any) -> dict[str, Array]:
+    """The memory that `out=` gives: an array for a single output, a tuple or list of one per output, or a mapping by
+    name; new arrays for outputs that it leaves out. Raises InputError, MachineError."""
+    if isinstance(out, Mapping):
+        return checked_outputs(types, out)
+    listed = list(out) if isinstance(out, (tuple, list)) else [out]
+    if len(listed) != len(types):
+        expected = f"{len(types)} ({', '.join(types)})"
+        raise InputError("not an array per output", location="out", expected=expected, found=str(len(listed)))
+    return checked_outputs(types, dict(zip(types, listed, strict=True)))
+
+
+def put_results(results: Mapping[str, Array], out: Any) -> Any:
+    """`out` with the results in it, which lie elsewhere. Raises InputError."""
+    for name, array in outputs_in({name: type_of_array(array) for name, array in results.items()}, out).items():
+        array[...] = results[name]
+    return out
 
 
 def check_aliasing(inputs: Mapping[str, Array], outputs: Mapping[str, Array], states: Mapping[str, Array]) -> None:

@@ -36,6 +36,7 @@ from superkernel.frontends.dynamic import DynamicSource, sizes_of
 from superkernel.frontends.dynamic_axes import DynamicInput, Ranges
 from superkernel.ir.graph import Graph
 from superkernel.runtime.buckets import Bucket, Buckets, BucketSizes, Sizes
+from superkernel.runtime.buffers import put_results
 from superkernel.runtime.inputs import bind_arguments, inputs_given, inputs_listed, shape_of
 from superkernel.runtime.kernel import Array, Kernel
 from superkernel.runtime.result import RunReport, RunResult
@@ -55,8 +56,8 @@ Make: TypeAlias = "Callable[[Graph, Mapping[str, Array], Later], Kernel]"
 class DynamicKernel:
     """See the module docstring. Made by `superkernel.compile_dynamic`. Several threads may call it.
 
-    Call: `kernel(*arrays, **named)`; the arrays' shapes tell the sizes, which must lie in their ranges, else
-    InputError. The first call with new sizes compiles, unless there is a kernel of their bucket."""
+    Call: `kernel(*arrays, out=None, **named)`, `out` as of `Kernel`; the arrays' shapes tell the sizes, which must lie
+    in their ranges, else InputError. The first call with new sizes compiles, unless a bucket's kernel takes them."""
 
     def __init__(self, source: DynamicSource, make: Make, buckets: BucketSizes | None = None) -> None:
         self._source, self._make = source, make
@@ -247,6 +248,7 @@ class DynamicKernel:
             array[...] = self._reset[name]
 
     def __call__(self, *args: Any, **named: Any) -> Any:
+        out = None if "out" in self.inputs else named.pop("out", None)
         shapes = None if named else _shapes(args)
         sizes = self._met.get(shapes)
         if sizes is None:
@@ -259,11 +261,14 @@ class DynamicKernel:
         try:
             if bucket is not None:
                 fit, kernel = bucket.fit(sizes), self._at(bucket.sizes, bucket)
+                given = dict(zip(self.inputs, args, strict=True))
                 with self._turn:
-                    return bucket.call(kernel, fit, sizes, dict(zip(self.inputs, args, strict=True)))
+                    if out is not None:
+                        return put_results(bucket.run(kernel, fit, sizes, given).outputs, out)
+                    return bucket.call(kernel, fit, sizes, given)
             kernel = self._at(sizes)
             with self._turn:
-                return kernel(*args)
+                return kernel(*args) if out is None else kernel(*args, out=out)
         finally:
             if self._later:
                 self._do_later()

@@ -25,7 +25,7 @@ from superkernel.core.dtypes import DType
 from superkernel.core.errors import InputError, MachineError, UnsupportedError, Violation, raise_all
 from superkernel.core.tensor import TensorType
 from superkernel.display import notebook
-from superkernel.runtime.buffers import check_aliasing, checked_outputs
+from superkernel.runtime.buffers import check_aliasing, outputs_in
 from superkernel.runtime.inputs import as_inputs, bind_arguments, inputs_given, inputs_listed, results_like
 from superkernel.runtime.result import RunReport, RunResult
 
@@ -185,15 +185,8 @@ class Kernel(_core.DirectCall):
         )
 
     def _outputs_in(self, out: Any, given: Mapping[str, Array]) -> list[Array]:
-        """The memory of `out`, an array, several in order, or by name. Raises InputError."""
-        types = self._output_types
-        if not isinstance(out, Mapping):
-            listed = list(out) if isinstance(out, (tuple, list)) else [out]
-            if len(listed) != len(types):
-                expected = f"{len(types)} ({', '.join(types)})"
-                raise InputError("not an array per output", location="out", expected=expected, found=str(len(listed)))
-            out = dict(zip(types, listed, strict=True))
-        found = checked_outputs(types, out)
+        """The memory of `out` and of what option `dump` adds. Raises InputError."""
+        found = outputs_in(self._output_types, out)
         check_aliasing(given, found, self._states)
         return [*found.values(), *(np.empty(shape, dtype) for shape, dtype in self._makers[self._returned :])]
 

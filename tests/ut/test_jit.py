@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -37,6 +37,8 @@ FUNCTIONS: dict[str, Any] = {
                            x.size + x.transpose((1, 0))), X),
     "equality": (lambda x, c: (np.where(c == 2, x, 0.5), c != 3, x == X, 2.0 ** x, 1.5 % x, True & (x != 0.5)),
                  X, C),
+    "quotients": (lambda x, s, c: (x // s, x // 0.3, 1.0 // x, np.floor_divide(X, x), x // -0.1, (x * 0) // s,
+                                   np.divide(1, x), c // 3, (c - 3) // 2, 7 // c, c // -C), X, Y - 0.5, C),
     "choice": (lambda x, y, b: np.where(b & (x < y), x, -y) + np.where(~b | np.equal(x, y), 1.0, x), X, Y, B),
     "integers": (lambda c: ((c & 3) | np.left_shift(c, 1)) ^ np.bitwise_xor(c, 1) + np.ones_like(c), C),
     "shapes of handles": (lambda x: x * np.shape(x)[1] + np.ndim(x) + np.zeros_like(x), X),
@@ -57,6 +59,13 @@ def test_ufuncs_are_operators(name: str) -> None:
     kind = B if name.startswith("logical") else C if name.startswith("bitwise") else X
     given = [X, X.T] if name == "matmul" else [1 + kind if name == "acosh" else kind] * ufunc.nin
     np.testing.assert_allclose(sk.jit(lambda *a: ufunc(*a), threads=1)(*given), ufunc(*given), rtol=2e-6)
+
+
+def test_floor_quotients_of_ends() -> None:
+    ends = np.array([0.0, -0.0, 1.0, -1.0, 0.1, -0.1, 3.0, np.inf, -np.inf, np.nan], np.float32)
+    a, b = (v.copy() for v in np.meshgrid(ends, ends))
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(sk.jit(lambda a, b: a // b, threads=1)(a, b), a // b)
 
 
 def test_a_decorator_traces_once_per_types_shapes_and_values() -> None:
@@ -105,6 +114,50 @@ def test_containers_methods_and_kernels() -> None:
     assert Layer.forward.graph(layer, [(X, Y), (Y, X)], bias=bias).inputs == dict(kernel.inputs)
 
 
+class Affine(NamedTuple):
+    """Weights with names."""
+
+    weight: Any
+    bias: Any
+
+
+def test_named_tuples_stay_what_they_are() -> None:
+    layer = Affine(array(4, 2), array(2))
+    function = sk.jit(lambda x, p: Affine(x @ p.weight, p.bias * 2), threads=1)
+    found = function(X, layer)
+    np.testing.assert_allclose(found.weight, X @ layer.weight, rtol=1e-6)
+    np.testing.assert_allclose(found.bias, layer.bias * 2)
+    assert list(function.kernel(X, layer).inputs) == ["x", "p_weight", "p_bias"]
+
+
+def test_a_traced_function_in_another_is_a_part_of_it() -> None:
+    @sk.jit(threads=1)
+    def halved(x: Any, by: float = 0.5) -> Any:
+        return x * by
+
+    outer = sk.jit(lambda pair: halved(pair["x"]) + halved(pair["y"], by=0.25), threads=1)
+    np.testing.assert_allclose(outer({"x": X, "y": Y}), X / 2 + Y / 4, rtol=1e-6)
+    np.testing.assert_allclose(halved(X), X / 2)
+
+
+def test_signs_of_zeros_and_what_is_no_number_are_values() -> None:
+    traced = []
+
+    @sk.jit(threads=1)
+    def signed(x: Any, zero: float) -> Any:
+        traced.append(zero)
+        return np.copysign(1.0, zero) * x
+
+    for zero in (0.0, -0.0, float("nan"), 0.0, -0.0, float("nan")):
+        np.testing.assert_array_equal(signed(X, zero), np.copysign(1.0, zero).astype(np.float32) * X)
+    assert len(traced) == 3
+
+
+def test_names_of_inputs_that_would_be_equal() -> None:
+    kernel = sk.jit(lambda x, x_0, output: x[0] - x_0 * output, threads=1)
+    np.testing.assert_allclose(kernel((X,), Y, X), X - Y * X, rtol=1e-6)
+
+
 def test_handles_equal_numbers_elementwise_and_one_another_by_identity() -> None:
     b = sk.GraphBuilder("g")
     x, y = b.input("x", (2,)), b.input("y", (2,))
@@ -149,5 +202,8 @@ def test_refusals() -> None:
         sk.jit(lambda x: x if x else -x)(X)
     with pytest.raises(GraphError):
         sk.jit(lambda x, y: x @ y)(X, Y)
+    for quotient in (lambda c: c / 2, lambda c: C / c, lambda c: np.true_divide(1, c)):
+        with pytest.raises(GraphError, match="/ is of floats"):
+            sk.jit(quotient)(C)
     with pytest.raises(TypeError, match="missing a required argument"):
         sk.jit(lambda x, y: x)(X)

@@ -90,3 +90,24 @@ def test_tensors_of_torch(name: str) -> None:
     assert torch.equal(y, torch.relu(x))
     with pytest.raises(InputError):
         made(x, out=torch.zeros(3, 2, dtype=x.dtype).t())
+
+
+def scaled(rows: int) -> sk.Graph:
+    b = sk.GraphBuilder("g")
+    b.output(b.input("x", (rows, 3)) * 2, name="y")
+    return b.graph()
+
+
+@pytest.mark.parametrize("buckets", [None, {"rows": [4, 8]}])
+def test_kernels_of_several_sizes(buckets: Any) -> None:
+    several = sk.compile_dynamic(scaled, {"rows": (1, 8)}, threads=1, buckets=buckets)
+    for x in (X, np.concatenate([X, X, X])):
+        y = np.zeros_like(x)
+        assert several(x, out=y) is y
+        np.testing.assert_array_equal(y, x * 2)
+        several(x=x, out={"y": y})
+        np.testing.assert_array_equal(several(x), y)
+    with pytest.raises(InputError, match="wrong type"):
+        several(X, out=np.zeros((6, 3), np.float32))
+    with pytest.raises(InputError, match="not an array per output"):
+        several(X, out=(y, y))
