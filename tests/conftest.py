@@ -6,6 +6,7 @@ import gc
 import os
 import random
 import tempfile
+import warnings
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from functools import cache
@@ -94,6 +95,20 @@ def mostly_translated(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
     of_level = lower.machine_of
     monkeypatch.setattr(lower, "machine_of", machine_of)
     monkeypatch.setenv("SK_CACHE_DIR", os.environ["SK_CACHE_DIR"] + "-translated")
+
+
+@pytest.fixture
+def fresh_dynamo() -> Iterator[None]:
+    """torch.compile without graphs of other tests; warnings of the backend are errors unless a test expects them."""
+    import torch
+
+    from superkernel import dynamo
+
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("error", dynamo.EagerWarning)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -54,6 +54,17 @@ def _operator(op: str, *, swap: bool = False) -> Callable[[Tensor, TensorLike], 
     return method
 
 
+def _division(
+    divide: Callable[[Tensor, TensorLike, TensorLike], Tensor], *, swap: bool = False
+) -> Callable[[Tensor, TensorLike], Tensor]:
+    """As `_operator`, for what is more than an operator of the table."""
+
+    def method(tensor: Tensor, other: TensorLike) -> Tensor:
+        return divide(tensor, other, tensor) if swap else divide(tensor, tensor, other)
+
+    return method
+
+
 def _bitwise(word: str) -> Callable[[Tensor, TensorLike], Tensor]:
     """As `_operator`, by whether the tensor holds truth values."""
 
@@ -150,6 +161,8 @@ class Tensor:
     __add__, __radd__ = _operator("add"), _operator("add", swap=True)
     __sub__, __rsub__ = _operator("sub"), _operator("sub", swap=True)
     __mul__, __rmul__ = _operator("mul"), _operator("mul", swap=True)
+    __truediv__, __rtruediv__ = _division(quotient), _division(quotient, swap=True)
+    __floordiv__, __rfloordiv__ = _division(floor_quotient), _division(floor_quotient, swap=True)
     __matmul__, __rmatmul__ = _operator("matmul"), _operator("matmul", swap=True)
     __pow__, __rpow__ = _operator("pow"), _operator("pow", swap=True)
     __mod__, __rmod__ = _operator("mod"), _operator("mod", swap=True)
@@ -158,18 +171,6 @@ class Tensor:
     __hash__ = object.__hash__
     __and__, __or__, __xor__ = map(_bitwise, ("and", "or", "xor"))
     __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
-
-    def __truediv__(self, other: TensorLike) -> Tensor:
-        return quotient(self, self, other)
-
-    def __rtruediv__(self, other: TensorLike) -> Tensor:
-        return quotient(self, other, self)
-
-    def __floordiv__(self, other: TensorLike) -> Tensor:
-        return floor_quotient(self, self, other)
-
-    def __rfloordiv__(self, other: TensorLike) -> Tensor:
-        return floor_quotient(self, other, self)
 
     def __invert__(self) -> Tensor:
         return self.builder.apply("logical_not" if self.dtype is DType.BOOL else "bitwise_not", (self,))[0]

@@ -6,7 +6,6 @@ import copy
 import os
 import tomllib
 import warnings
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,14 +25,7 @@ from superkernel.core.errors import InputError, UnsupportedError
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    """No graphs of other tests; warnings of the backend are errors unless a test expects them."""
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("error", dynamo.EagerWarning)
-        yield
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 @pytest.fixture

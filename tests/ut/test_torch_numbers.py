@@ -4,8 +4,7 @@ in exported programs, against eager mode."""
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,14 +23,7 @@ from superkernel.core.errors import UnsupportedError
 NUMBERS = (0.5, 0.25, 3.0, -1.5)
 
 
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    """No graphs of other tests; eager mode is an error unless a test expects it."""
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("error", dynamo.EagerWarning)
-        yield
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 FUNCTIONS: dict[str, Callable[[torch.Tensor, float], Any]] = {
