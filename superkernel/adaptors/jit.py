@@ -13,8 +13,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial, update_wrapper
 from os import PathLike
-from threading import Lock
+from threading import Lock, RLock
 from typing import Any, overload
+
+import numpy as np
 
 from superkernel.api import compile as compile_graph
 from superkernel.builder import GraphBuilder
@@ -74,6 +76,7 @@ class TracedFunction:
     """A function with its kernels. Several threads may call it."""
 
     __name__: str
+    __qualname__: str
 
     def __init__(
         self,
@@ -83,12 +86,21 @@ class TracedFunction:
         options: Options | Mapping[str, Any] | None,
     ) -> None:
         update_wrapper(self, function)
-        self._function, self._signature = function, inspect.signature(function)
+        try:
+            self._function, self._signature = function, inspect.signature(function)
+        except ValueError as error:
+            hint = "call it in a function of your own"
+            raise InputError("a function that does not say what it takes", found=str(error), hint=hint) from error
         self._compile = partial(compile_graph, target=target, threads=threads, options=options)
         self._kernels: OrderedDict[Any, tuple[Kernel, Any]] = OrderedDict()
-        self._lock = Lock()
+        self._lock = Lock()  # of the kernels that there are
+        self._making = RLock()  # a function may call itself while it is traced
 
-    def __call__(self, *args: Any, **named: Any) -> Any:
+    def __reduce__(self) -> str:
+        """As functions are pickled and copied: by name."""
+        return self.__qualname__
+
+    def __call__(self, /, *args: Any, **named: Any) -> Any:
         if _has_handle((args, named)):  # called by a function that is traced: a part of it
             return self._function(*args, **named)
         arrays, kernel, results = self._found(args, named)
@@ -99,50 +111,53 @@ class TracedFunction:
         """As a method: the instance is the first argument, fixed in the kernel."""
         return self if instance is None else partial(self, instance)
 
-    def kernel(self, *args: Any, **named: Any) -> Kernel:
+    def kernel(self, /, *args: Any, **named: Any) -> Kernel:
         """The kernel that a call with these arguments runs, to report, explain or save."""
         return self._found(args, named)[1]
 
-    def graph(self, *args: Any, **named: Any) -> Graph:
+    def graph(self, /, *args: Any, **named: Any) -> Graph:
         """The graph that the function builds of these arguments."""
         return self._traced(self._opened(args, named)[0])[0]
 
     def _found(self, args: Any, named: Any) -> tuple[list[Any], Kernel, Any]:
         given, arrays = self._opened(args, named)
         key = _key(given)
+        found = self._kept(key)
+        if found is None:
+            with self._making:
+                found = self._kept(key) or self._made(key, given)
+        return arrays, *found
+
+    def _kept(self, key: Any) -> tuple[Kernel, Any] | None:
         with self._lock:
             found = self._kernels.get(key)
-            if found is None:
-                graph, results = self._traced(given)
-                found = self._kernels[key] = self._compile(graph), results
-            self._kernels.move_to_end(key)
+            if found is not None:
+                self._kernels.move_to_end(key)
+        return found
+
+    def _made(self, key: Any, given: Any) -> tuple[Kernel, Any]:
+        graph, results = self._traced(given)
+        made = self._compile(graph), results
+        with self._lock:
+            self._kernels[key] = made
             while len(self._kernels) > KERNELS_MAX:
                 self._kernels.popitem(last=False)
-        return arrays, *found
+        return made
 
     def _opened(self, args: Any, named: Any) -> tuple[Any, list[Any]]:
         """The arguments with `_Input`s in place of arrays, and the arrays."""
         bound = self._signature.bind(*args, **named)
-        bound.apply_defaults()
+        if type(self._function).__module__ != np.__name__:  # defaults of NumPy's own functions are not always accepted
+            bound.apply_defaults()
         arrays: dict[str, Any] = {}
         return _opened(dict(bound.arguments), "", arrays), list(arrays.values())
 
     def _traced(self, given: Any) -> tuple[Graph, Any]:
         """The graph, and the results with numbers of outputs in place of handles."""
         builder = GraphBuilder(getattr(self._function, "__name__", "function").strip("<>"))
-        values = _with_handles(given, builder)
-        positional, named = [], {}
-        for name, parameter in self._signature.parameters.items():
-            if parameter.kind is parameter.VAR_POSITIONAL:
-                positional += values[name]
-            elif parameter.kind is parameter.VAR_KEYWORD:
-                named.update(values[name])
-            elif parameter.kind is parameter.KEYWORD_ONLY:
-                named[name] = values[name]
-            else:
-                positional.append(values[name])
+        bound = inspect.BoundArguments(self._signature, OrderedDict(_with_handles(given, builder)))
         outputs: list[Tensor] = []
-        results = _numbered(self._function(*positional, **named), outputs)
+        results = _numbered(self._function(*bound.args, **bound.kwargs), outputs)
         if not outputs:
             hint = "what is not computed from its arrays needs no kernel"
             raise InputError("the function returns nothing that it computes", location=builder.name, hint=hint)
@@ -169,7 +184,7 @@ def _dtype(array: Any) -> Any:
 
 def _is_array(value: Any) -> bool:
     is_memory = hasattr(value, "__dlpack__") or hasattr(value, "__array_interface__")
-    return is_memory and hasattr(value, "shape") and hasattr(value, "dtype")
+    return is_memory and not isinstance(value, type) and hasattr(value, "shape") and hasattr(value, "dtype")
 
 
 def _opened(value: Any, name: str, arrays: dict[str, Any]) -> Any:
@@ -235,7 +250,7 @@ def _numbered(value: Any, outputs: list[Tensor]) -> Any:
         return {key: _numbered(item, outputs) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
         return _sequence(value, [_numbered(item, outputs) for item in value])
-    return value
+    return value.copy() if isinstance(value, np.ndarray) else value
 
 
 def _closed(results: Any, computed: tuple[Any, ...]) -> Any:
@@ -245,4 +260,4 @@ def _closed(results: Any, computed: tuple[Any, ...]) -> Any:
         return {key: _closed(item, computed) for key, item in results.items()}
     if isinstance(results, (tuple, list)):
         return _sequence(results, (_closed(item, computed) for item in results))
-    return results
+    return results.copy() if isinstance(results, np.ndarray) else results

@@ -251,9 +251,8 @@ class GraphBuilder(OperatorMethods):
             elif isinstance(item, Tensor):
                 values.append(self._own(item))
             else:
-                number = isinstance(item, (bool, int, float))
-                dtype = lender.dtype if number and lender is not None else None
-                if number and dtype is not None and not dtype.is_float and int(item) != item:
+                dtype = lender.dtype if isinstance(item, (bool, int, float)) and lender is not None else None
+                if dtype is not None and not _fits(item, dtype, op in _COMPARISONS):
                     raise InputError("the number does not fit the element type", expected=str(dtype), found=repr(item))
                 values.append(self._own(self.constant(item, dtype)))
         return values
@@ -350,6 +349,19 @@ class GraphBuilder(OperatorMethods):
             value.record.name = name
         self._names.discard(value.name)
         value.name, value.named = name, True
+
+
+_COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"})
+
+
+def _fits(number: Any, dtype: DType, by_value: bool) -> bool:
+    """Whether a number is one of an element type: floats of no integers, whole or not, but where only its value counts;
+    no numbers are truth values."""
+    if dtype.is_float or isinstance(number, bool):
+        return True
+    if isinstance(number, float):
+        return by_value and number.is_integer()
+    return by_value or dtype is not DType.BOOL
 
 
 @contextmanager

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from itertools import pairwise
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,7 +25,7 @@ _ALIASES = {
     np.subtract: "sub",
     np.multiply: "mul",
     np.negative: "neg",
-    np.fabs: "abs",
+    np.positive: "identity",
     np.rint: "round",
     np.left_shift: "shift_left",
     np.right_shift: "shift_right",
@@ -41,16 +43,14 @@ def _ufuncs() -> Mapping[Any, str]:
 
 def apply_ufunc(ufunc: np.ufunc, method: str, inputs: Sequence[Any], named: Mapping[str, Any]) -> Handle:
     """What a ufunc is on operands of which one is a handle. Raises UnsupportedError, and what the operator raises."""
-    op = _ufuncs().get(ufunc)
-    if (op is None and ufunc not in _QUOTIENTS) or method != "__call__" or named:
+    op, composed = _ufuncs().get(ufunc), _COMPOSED.get(ufunc)
+    if not (op or composed) or method != "__call__" or named:
         found = f"numpy.{ufunc.__name__}{'' if method == '__call__' else '.' + method}({', '.join(named)})"
         raise _unsupported(found)
-    tensor = next(t for t in inputs if _is_tensor(t))
-    if ufunc in _QUOTIENTS:
-        return _QUOTIENTS[ufunc](tensor, *inputs)
-    if tensor.dtype is DType.BOOL:
-        op = _LOGICAL.get(ufunc, op)
-    return tensor.builder.apply(op, tuple(inputs))[0]
+    tensor = _tensor_among(inputs)
+    if composed:
+        return composed(tensor, *inputs)
+    return _apply(tensor, _LOGICAL.get(ufunc, op) if tensor.dtype is DType.BOOL else op, *inputs)
 
 
 def apply_function(function: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any]) -> Any:
@@ -67,35 +67,66 @@ def apply_function(function: Callable[..., Any], args: Sequence[Any], named: Map
 
 def quotient(tensor: Handle, a: Any, b: Any) -> Handle:
     """a / b, of which `tensor` is one. Raises GraphError on integers, whose quotients are not integers."""
-    if not tensor.dtype.is_float:
-        hint = "// rounds down, x.builder.div toward zero; .astype() makes floats of integers"
-        found = str(tensor.dtype)
-        raise GraphError("/ is of floats", location=f"value {tensor.name!r}", expected="floats", found=found, hint=hint)
-    return tensor.builder.apply("div", (a, b))[0]
+    hint = "// rounds down, x.builder.div toward zero; .astype() makes floats of integers"
+    return _apply(_float("/", tensor, hint), "div", a, b)
 
 
 def floor_quotient(tensor: Handle, a: Any, b: Any) -> Handle:
     """a // b, of which `tensor` is one, rounded down; of floats with the exact remainder, as Python and NumPy do it; an
     integer divisor 0 gives 0."""
-
-    def apply(op: str, *operands: Any, **attrs: object) -> Handle:
-        return tensor.builder.apply(op, operands, attrs)[0]
-
-    if not tensor.dtype.is_float:
-        return apply("div", apply("sub", a, apply("mod", a, b)), b)
+    rest = _apply(tensor, "mod", a, b, fmod=True)
     if not _is_tensor(b):
         b = tensor.builder.constant(b, tensor.dtype if isinstance(b, (int, float)) else None)
-    rest = apply("mod", a, b, fmod=True)
-    whole = apply("round", apply("div", apply("sub", a, rest), b))
-    is_below = apply("logical_and", rest != 0.0, apply("logical_xor", rest < 0.0, b < 0.0))
-    return apply("where", b == 0.0, apply("div", a, b), apply("where", is_below, whole - 1.0, whole))
+    is_below = _apply(tensor, "logical_and", rest != 0, _apply(tensor, "logical_xor", rest < 0, b < 0))
+    if not tensor.dtype.is_float:
+        down = _apply(tensor, "div", a, b)
+        return _apply(tensor, "where", is_below, down - 1, down) if tensor.dtype.is_signed else down
+    whole = _apply(tensor, "round", _apply(tensor, "div", _apply(tensor, "sub", a, rest), b))
+    is_defined = b != 0.0
+    return _apply(tensor, "where", is_defined, _apply(tensor, "where", is_below, whole - 1.0, whole), a / b)
 
 
-_QUOTIENTS = {np.true_divide: quotient, np.floor_divide: floor_quotient}
+def power(tensor: Handle, a: Any, b: Any) -> Handle:
+    """a ** b, of which `tensor` is one. Raises GraphError where they are of two types, which NumPy would make one, and
+    on negative numbers as exponents of integers."""
+    types = {DType.of(v.dtype) for v in (a, b) if hasattr(v, "dtype") and not isinstance(v, float)}
+    if len(types) > 1:
+        found, hint = ", ".join(sorted(map(str, types))), "say which with .astype(); x.builder.pow takes two"
+        raise GraphError("** of two element types", location=f"value {tensor.name!r}", found=found, hint=hint)
+    if not tensor.dtype.is_float and isinstance(b, int) and b < 0:
+        hint = ".astype() makes floats of integers"
+        raise GraphError("a negative power of integers", location=f"value {tensor.name!r}", found=str(b), hint=hint)
+    return _apply(tensor, "pow", a, b)
+
+
+def _finite(tensor: Handle, a: Handle) -> Handle:
+    return _apply(a, "logical_not", _apply(a, "logical_or", _apply(a, "isnan", a), _apply(a, "isinf", a)))
+
+
+_COMPOSED: Mapping[Any, Callable[..., Handle]] = {
+    np.true_divide: quotient,
+    np.floor_divide: floor_quotient,
+    np.power: power,
+    np.fabs: lambda tensor, a: _apply(_float("fabs", tensor, "np.abs takes integers"), "abs", a),
+    np.fmod: lambda tensor, a, b: _apply(tensor, "mod", a, b, fmod=True),
+    np.isfinite: _finite,
+}
+
+
+def _apply(tensor: Handle, op: str | None, *operands: Any, **attrs: object) -> Handle:
+    return tensor.builder.apply(op, operands, attrs)[0]
+
+
+def _float(what: str, tensor: Handle, hint: str) -> Handle:
+    """`tensor`. Raises GraphError where it is not of floats."""
+    if not tensor.dtype.is_float:
+        place, found = f"value {tensor.name!r}", str(tensor.dtype)
+        raise GraphError(f"{what} is of floats", location=place, expected="floats", found=found, hint=hint)
+    return tensor
 
 
 def _unsupported(found: str) -> UnsupportedError:
-    names = ", ".join(sorted({f.__name__ for f in (*_ufuncs(), *_QUOTIENTS, *_FUNCTIONS)}))
+    names = ", ".join(sorted({f.__name__ for f in (*_ufuncs(), *_COMPOSED, *_FUNCTIONS)}))
     hint = f"there are {names}; every operator of docs/operators.md is a method of x.builder"
     return UnsupportedError("NumPy's function has no operator", found=found, hint=hint)
 
@@ -104,74 +135,299 @@ def _is_tensor(value: Any) -> bool:
     return type(value).__name__ == "Tensor" and hasattr(value, "builder")
 
 
+def _tensor_among(values: Sequence[Any]) -> Handle:
+    return next(v for v in values if _is_tensor(v))
+
+
+def _handle(value: Any, tensor: Handle) -> Handle:
+    """What stands beside a handle as one, of the type that it has as an array."""
+    return value if _is_tensor(value) else tensor.builder.constant(np.asarray(value))
+
+
 def _axes(axis: Any) -> tuple[int, ...]:
     return () if axis is None else tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
 
 
+def _places(axis: Any, rank: int) -> tuple[int, ...]:
+    """Axes counted from the start. Raises GraphError."""
+    axes = _axes(axis)
+    wrong = [i for i in axes if not -rank <= i < rank]
+    if wrong or len({i % rank for i in axes}) < len(axes):
+        found = ", ".join(map(str, wrong or axes))
+        raise GraphError("not axes of an array", expected=f"different ones within -{rank}..{rank - 1}", found=found)
+    return tuple(int(i) % rank for i in axes)
+
+
+def _only_place(axis: Any, rank: int) -> int:
+    """An axis counted from the start. Raises GraphError."""
+    if not isinstance(axis, (int, np.integer)):
+        raise GraphError("not an axis", expected="an integer", found=repr(axis))
+    return _places(axis, rank)[0]
+
+
 def _reduction(op: str) -> Callable[..., Handle]:
     def reduce(a: Handle, axis: Any = None, *, keepdims: bool = False) -> Handle:
-        attrs = {"axes": _axes(axis), "keepdims": bool(keepdims)}
-        return a.builder.apply(op, (a,), attrs)[0]
+        return reduced(op, a, axis, keepdims)
 
     return reduce
 
 
+def reduced(op: str, a: Handle, axis: Any, keepdims: bool) -> Handle:
+    """A reduction in the element type that NumPy gives it: sums and products of integers and truth values are of 64
+    bits, means of them f64. Raises GraphError, also where the greatest or least of nothing is asked for."""
+    if op == "reduce_mean" and not a.dtype.is_float:
+        a = a.astype(DType.F64)
+    elif op in ("reduce_sum", "reduce_prod") and not a.dtype.is_float:
+        a = a.astype(DType.I64 if a.dtype.is_signed or a.dtype is DType.BOOL else DType.U64)
+    if axis is not None and not _axes(axis):
+        return a
+    bytes_ = a.astype(DType.U8) if a.dtype is DType.BOOL else a  # of truth values there are no kernels
+    result = _apply(a, op, bytes_, axes=_axes(axis), keepdims=bool(keepdims)).astype(a.dtype)
+    if not a.size and result.size and op in ("reduce_max", "reduce_min"):
+        raise GraphError("no element to choose from", location=f"value {a.name!r}", found=str(a.type))
+    return result
+
+
+def _truth(op: str) -> Callable[..., Handle]:
+    def reduce(a: Handle, axis: Any = None, *, keepdims: bool = False) -> Handle:
+        is_true = a if a.dtype is DType.BOOL else a != 0
+        if axis is not None and not _axes(axis):
+            return is_true
+        bytes_ = is_true.astype(DType.U8)
+        return _apply(a, op, bytes_, axes=_axes(axis), keepdims=bool(keepdims)).astype(DType.BOOL)
+
+    return reduce
+
+
+def _variance(a: Handle, axis: Any = None, *, ddof: float = 0, keepdims: bool = False) -> Handle:
+    a = a if a.dtype.is_float else a.astype(DType.F64)
+    from_mean = a - reduced("reduce_mean", a, axis, True)
+    count = prod(a.shape[i] for i in (range(a.rank) if axis is None else _places(axis, a.rank)))
+    return reduced("reduce_sum", from_mean * from_mean, axis, keepdims) / float(max(count - ddof, 0))
+
+
+def _deviation(a: Handle, axis: Any = None, *, ddof: float = 0, keepdims: bool = False) -> Handle:
+    return _apply(a, "sqrt", _variance(a, axis, ddof=ddof, keepdims=keepdims))
+
+
+def _norm(x: Handle, *, axis: Any = None, keepdims: bool = False) -> Handle:
+    a = x if x.dtype.is_float else x.astype(DType.F64)
+    if len(_axes(axis)) > 2:
+        raise GraphError("a norm along more than two axes", found=str(axis))
+    return _apply(a, "reduce_l2", a, axes=_axes(axis), keepdims=bool(keepdims))
+
+
 def _place(op: str) -> Callable[..., Handle]:
     def place(a: Handle, axis: int | None = None, *, keepdims: bool = False) -> Handle:
-        flat = a.reshape(-1) if axis is None else a
-        attrs = {"axis": 0 if axis is None else axis, "keepdims": bool(keepdims)}
-        return a.builder.apply(op, (flat,), attrs)[0]
+        flat = _flat(a.astype(DType.U8) if a.dtype is DType.BOOL else a, axis)
+        at = _only_place(0 if axis is None else axis, flat.rank)
+        found = _apply(a, op, flat, axis=at, keepdims=bool(keepdims))
+        return found.reshape((1,) * a.rank) if axis is None and keepdims else found
 
     return place
 
 
-def _joined(parts: Sequence[Any], axis: int = 0) -> Handle:
-    tensor = next(t for t in parts if _is_tensor(t))
-    return tensor.builder.apply("concat", tuple(parts), {"axis": axis})[0]
+def _flat(a: Handle, axis: int | None) -> Handle:
+    return a.reshape((a.size,)) if axis is None else a
+
+
+def _running_sum(a: Handle, axis: int | None = None) -> Handle:
+    if not a.dtype.is_float:
+        a = a.astype(DType.I64 if a.dtype.is_signed or a.dtype is DType.BOOL else DType.U64)
+    flat = _flat(a, axis)
+    return _apply(a, "cumsum", flat, axis=_only_place(0 if axis is None else axis, flat.rank))
+
+
+def _sorted(output: int) -> Callable[..., Handle]:
+    """Of the elements and their places in order, the one or the other; of equal ones the first is first."""
+
+    def sort(a: Handle, axis: int | None = -1, kind: str | None = None, *, stable: bool | None = None) -> Handle:
+        del kind, stable
+        flat, at = _flat(a, axis), -1 if axis is None else axis
+        place = _only_place(at, flat.rank)
+        return a.builder.apply("topk", (flat,), {"k": flat.shape[place], "axis": place, "largest": False})[output]
+
+    return sort
+
+
+def _joined(parts: Sequence[Any], axis: int | None = 0) -> Handle:
+    tensor = _tensor_among(parts)
+    if axis is None:
+        parts = [_flat(_handle(p, tensor), None) for p in parts]
+    return _apply(tensor, "concat", *parts, axis=0 if axis is None else axis)
 
 
 def _stacked(parts: Sequence[Any], axis: int = 0) -> Handle:
-    return _joined([_with_axis(p, axis) for p in parts], axis)
+    tensor = _tensor_among(parts)
+    handles = [_handle(p, tensor) for p in parts]
+    place = _only_place(axis, handles[0].rank + 1)
+    return _joined([_with_axis(h, place) for h in handles], place)
 
 
-def _with_axis(a: Any, axis: int) -> Any:
-    shape = list(a.shape)
-    shape.insert(axis if axis >= 0 else len(shape) + 1 + axis, 1)
-    return a.reshape(tuple(shape))
+def _stacked_rows(parts: Sequence[Any]) -> Handle:
+    tensor = _tensor_among(parts)
+    handles = [_handle(p, tensor) for p in parts]
+    return _joined([p if p.rank > 1 else p.reshape((1, p.size)) for p in handles])
+
+
+def _side_by_side(parts: Sequence[Any]) -> Handle:
+    tensor = _tensor_among(parts)
+    handles = [_handle(p, tensor) for p in parts]
+    handles = [p if p.rank else p.reshape((1,)) for p in handles]
+    return _joined(handles, 1 if handles[0].rank > 1 else 0)
+
+
+def _with_axis(a: Handle, axis: int | Sequence[int]) -> Handle:
+    added = _places(axis, a.rank + len(_axes(axis)))
+    extents = iter(a.shape)
+    return a.reshape(tuple(1 if i in added else next(extents) for i in range(a.rank + len(added))))
 
 
 def _without_axes(a: Handle, axis: Any = None) -> Handle:
-    axes = [i for i, n in enumerate(a.shape) if n == 1] if axis is None else [i % a.rank for i in _axes(axis)]
+    axes = [i for i, n in enumerate(a.shape) if n == 1] if axis is None else _places(axis, a.rank)
+    wrong = [i for i in axes if a.shape[i] != 1]
+    if wrong:
+        raise GraphError("an axis of more than one element", location=f"axis {wrong[0]}", found=str(a.type))
     return a.reshape(tuple(n for i, n in enumerate(a.shape) if i not in axes))
 
 
 def _transposed(a: Handle, axes: Sequence[int] | None = None) -> Handle:
-    return a.transpose(*([] if axes is None else [i % a.rank for i in axes]))
+    return a.transpose() if axes is None else a.transpose(_places(tuple(axes), a.rank))
 
 
 def _swapped(a: Handle, axis1: int, axis2: int) -> Handle:
     order = list(range(a.rank))
-    order[axis1], order[axis2] = order[axis2], order[axis1]
-    return a.transpose(*order)
+    one, other = _only_place(axis1, a.rank), _only_place(axis2, a.rank)
+    order[one], order[other] = order[other], order[one]
+    return a.transpose(order)
+
+
+def _moved(a: Handle, source: Any, destination: Any) -> Handle:
+    taken, put = _places(source, a.rank), _places(destination, a.rank)
+    if len(taken) != len(put):
+        raise GraphError("not as many places as axes", expected=str(len(taken)), found=str(len(put)))
+    order = [i for i in range(a.rank) if i not in taken]
+    for to, from_ in sorted(zip(put, taken, strict=True)):
+        order.insert(to, from_)
+    return a.transpose(order)
+
+
+def _flipped(m: Handle, axis: Any = None) -> Handle:
+    axes = range(m.rank) if axis is None else _places(axis, m.rank)
+    return m[tuple(slice(None, None, -1) if i in axes else slice(None) for i in range(m.rank))]
 
 
 def _chosen(condition: Any, x: Any, y: Any) -> Handle:
-    tensor = next(t for t in (x, y, condition) if _is_tensor(t))
-    return tensor.builder.apply("where", (condition, x, y))[0]
+    tensor = _tensor_among((x, y, condition))
+    if not _is_tensor(x) and not _is_tensor(y):
+        kind = np.result_type(x, y)
+        x, y = np.asarray(x, kind), np.asarray(y, kind)
+    return _apply(tensor, "where", condition, x, y)
 
 
-def _clipped(a: Handle, a_min: Any = None, a_max: Any = None) -> Handle:
-    for bound, op in ((a_min, "maximum"), (a_max, "minimum")):
-        a = a if bound is None else a.builder.apply(op, (a, bound))[0]
+def _clipped(a: Any, a_min: Any = None, a_max: Any = None, **named: Any) -> Handle:
+    low, high = named.pop("min", a_min), named.pop("max", a_max)
+    if named:
+        raise TypeError(f"unexpected {', '.join(named)}")
+    a = _handle(a, _tensor_among((a, low, high)))
+    for bound, op in ((low, "maximum"), (high, "minimum")):
+        a = a if bound is None else _apply(a, op, a, bound)
     return a
 
 
 def _broadcast(array: Handle, shape: int | Sequence[int]) -> Handle:
-    return array.builder.apply("expand", (array,), {"shape": _axes(shape)})[0]
+    result = _apply(array, "expand", array, shape=_axes(shape))
+    if result.shape != _axes(shape):
+        raise GraphError("does not broadcast", expected=str(_axes(shape)), found=str(array.type))
+    return result
 
 
-def _filled(value: float) -> Callable[..., Any]:
-    return lambda a: np.full(a.shape, value, a.dtype.numpy)
+def _product(a: Any, b: Any) -> Handle:
+    tensor = _tensor_among((a, b))
+    one, other = _handle(a, tensor), _handle(b, tensor)
+    if not one.rank or not other.rank:
+        return one * other
+    if one.rank > 1 and other.rank > 2:
+        hint = "np.matmul, whose leading axes go together"
+        raise UnsupportedError("numpy.dot of more than two axes", found=f"{one.type}, {other.type}", hint=hint)
+    return one @ other
+
+
+def _outer(a: Any, b: Any) -> Handle:
+    tensor = _tensor_among((a, b))
+    one, other = _handle(a, tensor), _handle(b, tensor)
+    return one.reshape((one.size, 1)) * other.reshape((1, other.size))
+
+
+def _rounded(a: Handle, decimals: int = 0) -> Handle:
+    if not a.dtype.is_float:
+        raise _unsupported(f"numpy.round of {a.dtype}")
+    if decimals < 0:
+        return _apply(a, "round", a / 10.0**-decimals) * 10.0**-decimals
+    return _apply(a, "round", a * 10.0**decimals) / 10.0**decimals if decimals else _apply(a, "round", a)
+
+
+def _taken(a: Any, indices: Any, axis: int | None = None) -> Handle:
+    tensor = _tensor_among((a, indices))
+    flat = _flat(a if _is_tensor(a) else tensor.builder.constant(a), axis)
+    place = _only_place(0 if axis is None else axis, flat.rank)
+    if not _is_tensor(indices):
+        indices, extent = np.asarray(indices, np.int64), flat.shape[place]
+        if not ((indices >= -extent) & (indices < extent)).all():
+            raise GraphError("index out of range", location=f"axis {place}", expected=f"-{extent}..{extent - 1}")
+    return _apply(tensor, "gather", flat, indices, axis=place)
+
+
+def _taken_along(arr: Any, indices: Any, axis: int = -1) -> Handle:
+    place = _only_place(axis, arr.ndim)
+    return _apply(_tensor_among((arr, indices)), "gather_elements", arr, indices, axis=place)
+
+
+def _repeated(a: Handle, repeats: int, axis: int | None = None) -> Handle:
+    flat = _flat(a, axis)
+    place = _only_place(0 if axis is None else axis, flat.rank)
+    return _taken(flat, np.repeat(np.arange(flat.shape[place]), repeats), place)
+
+
+def _tiled(A: Handle, reps: int | Sequence[int]) -> Handle:
+    counts = _axes(reps)
+    a = A.reshape((1,) * (len(counts) - A.rank) + A.shape)
+    return _apply(a, "tile", a, repeats=(1,) * (a.rank - len(counts)) + counts)
+
+
+def _padded(array: Handle, pad_width: Any, mode: str = "constant", *, constant_values: float = 0) -> Handle:
+    given = np.asarray(pad_width, np.int64)
+    if (given < 0).any() or (array.rank == 0 and given.size):
+        raise GraphError("not widths of padding", expected=f"none below 0, of {array.rank} axes", found=str(pad_width))
+    widths = np.broadcast_to(given, (array.rank, 2))
+    attrs = {"pads": widths.T.reshape(-1).tolist(), "mode": mode, "value": float(constant_values)}
+    return array.builder.apply("pad", (array,), attrs)[0]
+
+
+def _parts(ary: Handle, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[Handle]:
+    place = _only_place(axis, ary.rank)
+    extent, cuts = ary.shape[place], indices_or_sections
+    if isinstance(cuts, (int, np.integer)):
+        if cuts < 1 or extent % cuts:
+            raise GraphError("not equal parts", location=f"axis {place}", expected=f"a divisor of {extent}", found=cuts)
+        cuts = range(extent // int(cuts), extent, extent // int(cuts)) if extent else [0] * (int(cuts) - 1)
+    ends = [None, *map(int, cuts), None]
+    return [ary[(slice(None),) * place + (slice(*two),)] for two in pairwise(ends)]
+
+
+def _differences(a: Handle, *, axis: int = -1) -> Handle:
+    place = _only_place(axis, a.rank)
+    before = (slice(None),) * place
+    after, front = a[(*before, slice(1, None))], a[(*before, slice(None, -1))]
+    return after ^ front if a.dtype is DType.BOOL else after - front
+
+
+def _triangle(upper: bool) -> Callable[..., Handle]:
+    return lambda m, k=0: _apply(m, "trilu", m, upper=upper, k=int(k))
+
+
+def _filled(a: Handle, fill_value: Any) -> Any:
+    return np.full(a.shape, fill_value, a.dtype.numpy)
 
 
 _FUNCTIONS: Mapping[Callable[..., Any], Callable[..., Any]] = {
@@ -182,22 +438,48 @@ _FUNCTIONS: Mapping[Callable[..., Any], Callable[..., Any]] = {
     np.amax: _reduction("reduce_max"),
     np.min: _reduction("reduce_min"),
     np.amin: _reduction("reduce_min"),
+    np.any: _truth("reduce_max"),
+    np.all: _truth("reduce_min"),
+    np.var: _variance,
+    np.std: _deviation,
+    np.linalg.norm: _norm,
     np.argmax: _place("argmax"),
     np.argmin: _place("argmin"),
+    np.cumsum: _running_sum,
+    np.sort: _sorted(0),
+    np.argsort: _sorted(1),
+    np.diff: _differences,
     np.reshape: lambda a, shape: a.reshape(shape),
+    np.ravel: lambda a: _flat(a, None),
     np.transpose: _transposed,
     np.swapaxes: _swapped,
+    np.moveaxis: _moved,
     np.expand_dims: _with_axis,
     np.squeeze: _without_axes,
+    np.flip: _flipped,
     np.concatenate: _joined,
     np.stack: _stacked,
+    np.vstack: _stacked_rows,
+    np.hstack: _side_by_side,
+    np.split: _parts,
+    np.tile: _tiled,
+    np.repeat: _repeated,
+    np.pad: _padded,
+    np.take: _taken,
+    np.take_along_axis: _taken_along,
+    np.triu: _triangle(True),
+    np.tril: _triangle(False),
     np.where: _chosen,
     np.clip: _clipped,
     np.broadcast_to: _broadcast,
-    np.dot: lambda a, b: a @ b,
-    np.round: lambda a: a.builder.apply("round", (a,))[0],
-    np.zeros_like: _filled(0),
-    np.ones_like: _filled(1),
+    np.dot: _product,
+    np.outer: _outer,
+    np.round: _rounded,
+    np.copy: lambda a: a,
+    np.zeros_like: lambda a: _filled(a, 0),
+    np.ones_like: lambda a: _filled(a, 1),
+    np.full_like: _filled,
     np.shape: lambda a: a.shape,
     np.ndim: lambda a: a.rank,
+    np.size: lambda a: a.size,
 }

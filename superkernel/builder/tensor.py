@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.builder.numpy_functions import apply_function, apply_ufunc, floor_quotient, quotient
+from superkernel.builder.numpy_functions import apply_function, apply_ufunc, floor_quotient, power, quotient, reduced
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import GraphError, InputError
 from superkernel.core.tensor import TensorType
@@ -54,13 +54,13 @@ def _operator(op: str, *, swap: bool = False) -> Callable[[Tensor, TensorLike], 
     return method
 
 
-def _division(
-    divide: Callable[[Tensor, TensorLike, TensorLike], Tensor], *, swap: bool = False
+def _composed(
+    function: Callable[[Tensor, TensorLike, TensorLike], Tensor], *, swap: bool = False
 ) -> Callable[[Tensor, TensorLike], Tensor]:
     """As `_operator`, for what is more than an operator of the table."""
 
     def method(tensor: Tensor, other: TensorLike) -> Tensor:
-        return divide(tensor, other, tensor) if swap else divide(tensor, tensor, other)
+        return function(tensor, other, tensor) if swap else function(tensor, tensor, other)
 
     return method
 
@@ -82,6 +82,15 @@ def _comparison(op: str) -> Callable[[Tensor, object], Any]:
     def method(tensor: Tensor, other: object) -> Any:
         is_data = isinstance(other, (bool, int, float, np.ndarray, np.generic))
         return compare(tensor, other) if is_data else NotImplemented
+
+    return method
+
+
+def _function(name: str) -> Callable[..., Any]:
+    """The method of arrays that is the function of NumPy of this name."""
+
+    def method(tensor: Tensor, *args: Any, **named: Any) -> Any:
+        return apply_function(getattr(np, name), (tensor, *args), named)
 
     return method
 
@@ -145,7 +154,7 @@ class Tensor:
     if not TYPE_CHECKING:  # for a type checker it would make a Tensor something that NumPy can compute with
 
         def __array__(self, *_: Any, **__: Any) -> NoReturn:
-            hint = "give tensors one by one: concat(x, y), not concat([x, y])"
+            hint = "give tensors one by one: concat(x, y), not concat([x, y]); index arrays by builder.gather(array, x)"
             raise InputError("a Tensor is not constant data", location=f"value {self.name!r}", hint=hint)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **named: Any) -> Any:
@@ -161,11 +170,13 @@ class Tensor:
     __add__, __radd__ = _operator("add"), _operator("add", swap=True)
     __sub__, __rsub__ = _operator("sub"), _operator("sub", swap=True)
     __mul__, __rmul__ = _operator("mul"), _operator("mul", swap=True)
-    __truediv__, __rtruediv__ = _division(quotient), _division(quotient, swap=True)
-    __floordiv__, __rfloordiv__ = _division(floor_quotient), _division(floor_quotient, swap=True)
+    __truediv__, __rtruediv__ = _composed(quotient), _composed(quotient, swap=True)
+    __floordiv__, __rfloordiv__ = _composed(floor_quotient), _composed(floor_quotient, swap=True)
+    __pow__, __rpow__ = _composed(power), _composed(power, swap=True)
     __matmul__, __rmatmul__ = _operator("matmul"), _operator("matmul", swap=True)
-    __pow__, __rpow__ = _operator("pow"), _operator("pow", swap=True)
     __mod__, __rmod__ = _operator("mod"), _operator("mod", swap=True)
+    __lshift__, __rlshift__ = _operator("shift_left"), _operator("shift_left", swap=True)
+    __rshift__, __rrshift__ = _operator("shift_right"), _operator("shift_right", swap=True)
     __lt__, __le__, __gt__, __ge__ = map(_operator, ("less", "less_equal", "greater", "greater_equal"))
     __eq__, __ne__ = _comparison("equal"), _comparison("not_equal")
     __hash__ = object.__hash__
@@ -174,6 +185,9 @@ class Tensor:
 
     def __invert__(self) -> Tensor:
         return self.builder.apply("logical_not" if self.dtype is DType.BOOL else "bitwise_not", (self,))[0]
+
+    def __pos__(self) -> Tensor:
+        return self
 
     def __neg__(self) -> Tensor:
         return self.builder.apply("neg", (self,))[0]
@@ -189,14 +203,16 @@ class Tensor:
         """Elementwise !=."""
         return self.builder.apply("not_equal", (self, other))[0]
 
-    def astype(self, dtype: object) -> Tensor:
-        """Cast; the tensor itself where it already has the element type."""
+    def astype(self, dtype: object, copy: bool = True) -> Tensor:
+        """Cast; the tensor itself where it already has the element type. Texts are names of `DType`: "i8" has 8 bits.
+        `copy` says nothing here."""
+        del copy
         kind = DType.of(dtype)
         return self if kind is self.dtype else self.builder.apply("cast", (self,), {"dtype": kind})[0]
 
     def reshape(self, *shape: int | Sequence[int]) -> Tensor:
         """`t.reshape(2, -1)` or `t.reshape((2, -1))`."""
-        sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], (int, np.integer)) else shape
         return self.builder.apply("reshape", (self,), {"shape": tuple(sizes)})[0]
 
     def transpose(self, *perm: int | Sequence[int]) -> Tensor:
@@ -206,40 +222,53 @@ class Tensor:
 
     @property
     def T(self) -> Tensor:
-        """The last two axes swapped."""
+        """The last two axes swapped; `mT`, as NumPy calls it, as well."""
         if self.rank < 2:
             raise GraphError("needs two axes", location=f"value {self.name!r}", expected="rank >= 2", found=self.rank)
         axes = list(range(self.rank))
         axes[-2:] = axes[:-3:-1]
         return self.transpose(*axes)
 
-    def sum(self, *axes: int, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
-        """Sum over `axes`, or `axis` as NumPy has it (all without either)."""
+    mT = T
+
+    def sum(self, *axes: Any, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+        """Sum over `axes`, or `axis` as NumPy has it (all without either); of integers and truth values in 64 bits."""
         return self._reduced("sum", axes, axis, keepdims)
 
-    def mean(self, *axes: int, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
-        """Mean; axes as of `sum`."""
+    def mean(self, *axes: Any, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+        """Mean, f64 of what are no floats; axes as of `sum`."""
         return self._reduced("mean", axes, axis, keepdims)
 
-    def max(self, *axes: int, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+    def max(self, *axes: Any, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
         """Maximum; axes as of `sum`."""
         return self._reduced("max", axes, axis, keepdims)
 
-    def min(self, *axes: int, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+    def min(self, *axes: Any, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
         """Minimum; axes as of `sum`."""
         return self._reduced("min", axes, axis, keepdims)
 
-    def _reduced(self, kind: str, axes: Sequence[int], axis: int | Sequence[int] | None, keepdims: bool) -> Tensor:
-        chosen = axes if axis is None else (int(axis),) if isinstance(axis, (int, np.integer)) else tuple(axis)
+    def _reduced(self, kind: str, axes: Sequence[Any], axis: int | Sequence[int] | None, keepdims: bool) -> Tensor:
         if axes and axis is not None:
             raise InputError("axes given twice", location=f"value {self.name!r}", expected="axis or positions")
-        return self.builder.apply(f"reduce_{kind}", (self,), {"axes": chosen, "keepdims": keepdims})[0]
+        chosen = axis if not axes else axes[0] if len(axes) == 1 else axes
+        result: Tensor = reduced(f"reduce_{kind}", self, chosen, keepdims)
+        return result
+
+    prod, any, all, var, std = map(_function, ("prod", "any", "all", "var", "std"))
+    argmax, argmin, argsort, cumsum = map(_function, ("argmax", "argmin", "argsort", "cumsum"))
+    ravel, squeeze, swapaxes, copy = map(_function, ("ravel", "squeeze", "swapaxes", "copy"))
+    clip, dot, repeat, round, take = map(_function, ("clip", "dot", "repeat", "round", "take"))
+    flatten = ravel
 
     def __getitem__(self, index: Any) -> Tensor:
         """Basic NumPy indexing: integers, slices, Ellipsis and None; one integer Tensor gathers along axis 0."""
         if isinstance(index, Tensor):
             return self.builder.apply("gather", (self, index), {"axis": 0})[0]
         return _basic_index(self, index if isinstance(index, tuple) else (index,))
+
+    def __setitem__(self, index: Any, value: Any) -> NoReturn:
+        hint = "a new one has other elements: np.where, np.concatenate, x.builder.scatter_nd"
+        raise InputError("a Tensor is not written to", location=f"value {self.name!r}", hint=hint)
 
 
 def _basic_index(tensor: Tensor, index: tuple[_Index, ...]) -> Tensor:
@@ -282,7 +311,8 @@ def _basic_index(tensor: Tensor, index: tuple[_Index, ...]) -> Tensor:
 def _expand_ellipsis(tensor: Tensor, index: tuple[_Index, ...]) -> list[int | slice | None]:
     for item in index:
         if not (item is None or item is ... or isinstance(item, (int, np.integer, slice))) or isinstance(item, bool):
-            raise InputError("not an index", expected="integers, slices, None, ...", found=type(item).__name__)
+            found, hint = type(item).__name__, "np.take takes arrays of indices, np.where one of truth values"
+            raise InputError("not an index", expected="integers, slices, None, ...", found=found, hint=hint)
     places = [i for i, item in enumerate(index) if item is ...]
     used = sum(1 for item in index if item is not None and item is not ...)
     if len(places) > 1 or used > tensor.rank:

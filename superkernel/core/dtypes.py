@@ -34,6 +34,15 @@ class DType(Enum):
     # Identity hash: Enum's own hashes the name on every dictionary access, and types are dictionary keys everywhere.
     __hash__ = object.__hash__
 
+    def __eq__(self, other: object) -> bool:
+        """Also with NumPy's types, np.float32 and np.dtype("float32")."""
+        return self is other or (isinstance(other, (np.dtype, type)) and _NUMPY[self] == other)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """As `numpy`: by this name NumPy's functions look for it where they take a type."""
+        return _NUMPY[self]
+
     @property
     def itemsize(self) -> int:
         """Bytes per element."""

@@ -106,7 +106,7 @@ def _shared(value: Any) -> Array | None:
     try:
         if hasattr(value, "__array_interface__"):
             return np.asarray(value)
-        if str(getattr(value, "dtype", "")) == "torch.bfloat16" and value.is_contiguous():
+        if str(getattr(value, "dtype", "")) == "torch.bfloat16" and value.is_contiguous() and not value.requires_grad:
             from superkernel.frontends.torch.types import tensor_array  # DLPack into NumPy has no such type
 
             return tensor_array(value, "")

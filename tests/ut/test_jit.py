@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+import threading
+import time
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,6 +43,42 @@ FUNCTIONS: dict[str, Any] = {
                  X, C),
     "quotients": (lambda x, s, c: (x // s, x // 0.3, 1.0 // x, np.floor_divide(X, x), x // -0.1, (x * 0) // s,
                                    np.divide(1, x), c // 3, (c - 3) // 2, 7 // c, c // -C), X, Y - 0.5, C),
+    "powers": (lambda x, c: (x**2, 2.0**x, x**-1, c**2, 2**c, np.power(x, x)), X, C),
+    "signs and shifts": (lambda x, c: (+x, np.positive(c), c << 1, 1 << c, c >> 1, 64 >> c), X, C),
+    "remainders": (lambda x, s: (np.fmod(s, x), x % s, np.isfinite(np.where(s > 0, s, np.inf))), X, Y - 0.5),
+    "sums of integers": (lambda c, b: (np.sum(c), c.sum(axis=0), np.prod(c.astype(np.uint8), 1), b.sum(), np.sum(b, 0),
+                                       np.mean(c), b.mean(axis=1), np.cumsum(c, axis=1), c.astype(np.int8).cumsum()),
+                         C, B),
+    "spread": (lambda x, c: (np.var(x), x.std(axis=0), np.var(x, axis=(0, 1), ddof=1, keepdims=True), c.var(1), c.std(),
+                             np.linalg.norm(x), np.linalg.norm(x, axis=1, keepdims=True), np.linalg.norm(c, axis=0)),
+               X, C),
+    "truth": (lambda x, b, c: (np.any(b), b.all(axis=0), np.any(x > 0.8, 1), (c - 1).all(axis=-1, keepdims=True),
+                               np.argmax(b, axis=1)), X, B, C),
+    "no axes, and the greatest truth": (
+        lambda x, c, b: (np.max(x, axis=()), c.sum(axis=()), np.all(c, axis=()), b.max(axis=0), np.min(b)), X, C, B),
+    "places of a whole": (lambda x: (np.argmax(x, keepdims=True), x.argmin(), x.argmax(-1)), X),
+    "order": (lambda x, c: (np.sort(x), np.sort(c, axis=0), np.sort(x, axis=None), np.argsort(x, axis=0), x.argsort(),
+                            np.argsort(c, kind="stable"), np.diff(x), np.diff(c, axis=0)), X, C),
+    "axes": (lambda x: (np.moveaxis(np.stack([x, x]), 0, -1), np.flip(x), np.flip(x, 1), np.expand_dims(x, (0, -1)),
+                        x.swapaxes(0, -1), np.squeeze(x[None, :, None], (0, 2)), x[None].squeeze(), x.mT, np.copy(x),
+                        x.ravel(), x.flatten(), np.ravel(x), x.reshape(np.int64(12))), X),
+    "parts": (lambda x: (*np.split(x, 2, axis=1), *np.split(x, [1, 1], 0), np.vstack([x, x[0]][:1]), np.hstack([x, x]),
+                         np.vstack([x[0], x[1]]), np.hstack([x[0], x[1, :1]]),
+                         np.concatenate([x, x[0]], axis=None)), X),
+    "repetition": (lambda x: (np.tile(x, 2), np.tile(x, (2, 1, 2)), np.repeat(x, 2), x.repeat(3, axis=0),
+                              np.pad(x, 1), np.pad(x, ((1, 2), (0, 1)), constant_values=2.5), np.pad(x, 1, "edge"),
+                              np.pad(x, (1, 2), mode="reflect"), np.pad(x, 1, mode="wrap")), X),
+    "choosing places": (lambda x, c: (np.take(x, [0, -1], axis=1), x.take(3), np.take(x, c - 1, axis=0 - 1),
+                                      np.take_along_axis(x, c - 1, axis=1), np.triu(x), np.tril(x, k=-1)), X, C),
+    "outer products": (lambda x, y: (np.outer(x, y), np.dot(x, y[0]), np.dot(x[0], y.T), x.dot(y.T)), X, Y),
+    "decimals": (lambda x: (np.round(x, 1), x.round(), np.round(x * 100, -1)), X),
+    "bounds": (lambda x, y: (x.clip(0.2, 0.6), np.clip(x, max=0.5), np.clip(X, y, None), np.clip(x, Y, 0.9)), X, Y),
+    "choices of two constants": (lambda x, b: (np.where(b, 1.0, 0.0), np.where(b, 1, 0), np.where(b, True, False),
+                                               np.where(b, X, 0.5), np.where(x > 0.5, 2, 0.5)), X, B),
+    "types": (lambda x, c: (x.astype(c.dtype), x.astype(np.float64, copy=False), x + np.ones(4, x.dtype),
+                            x * np.finfo(x.dtype).eps, x * (2 if x.dtype == np.float32 else 3), np.full_like(c, 7) + c),
+              X, C),
+    "whole floats beside integers": (lambda c: (c > 2.0, c == 3.0, c != np.float64(2), True + c), C),
     "choice": (lambda x, y, b: np.where(b & (x < y), x, -y) + np.where(~b | np.equal(x, y), 1.0, x), X, Y, B),
     "integers": (lambda c: ((c & 3) | np.left_shift(c, 1)) ^ np.bitwise_xor(c, 1) + np.ones_like(c), C),
     "shapes of handles": (lambda x: x * np.shape(x)[1] + np.ndim(x) + np.zeros_like(x), X),
@@ -48,8 +88,9 @@ FUNCTIONS: dict[str, Any] = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_of_numpy(name: str) -> None:
     function, *args = FUNCTIONS[name]
-    found, wanted = sk.jit(function, threads=1)(*args), function(*args)
+    found, wanted = sk.jit(function, threads=1, options={"fallback": "forbid"})(*args), function(*args)
     for one, other in zip(*(r if isinstance(r, tuple) else (r,) for r in (found, wanted)), strict=True):
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
         np.testing.assert_allclose(one, other, rtol=2e-6, atol=1e-6)
 
 
@@ -153,6 +194,94 @@ def test_signs_of_zeros_and_what_is_no_number_are_values() -> None:
     assert len(traced) == 3
 
 
+def test_functions_of_numpy_themselves() -> None:
+    np.testing.assert_allclose(sk.jit(np.exp, threads=1)(X), np.exp(X), rtol=2e-6)
+    np.testing.assert_allclose(sk.jit(np.sum, threads=1)(X, keepdims=True), np.sum(X, keepdims=True), rtol=2e-6)
+    np.testing.assert_allclose(sk.jit(np.mean, threads=1)(X, 0), np.mean(X, 0), rtol=2e-6)
+
+
+def test_floor_quotients_of_extreme_integers() -> None:
+    least, most = np.iinfo(np.int8).min, np.iinfo(np.int8).max
+    ends = np.array([least, least + 1, -7, -1, 0, 1, 6, most - 1, most], np.int8)
+    a, b = (v.copy() for v in np.meshgrid(ends, ends))
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(sk.jit(lambda a, b: a // b, threads=1)(a, b), a // b)
+
+
+def test_a_type_is_no_array() -> None:
+    found = sk.jit(lambda x, kind: x.astype(kind), threads=1)(X, np.float64)
+    assert found.dtype == np.float64
+
+
+def test_constants_among_results_are_the_callers() -> None:
+    table = np.arange(3)
+    function = sk.jit(lambda x: (x * 2, table, [np.zeros(2)]), threads=1)
+    for _ in range(2):
+        _, handed, (zeros,) = function(X)
+        np.testing.assert_array_equal(handed, [0, 1, 2])
+        np.testing.assert_array_equal(zeros, [0, 0])
+        handed[:] = 7
+        zeros[:] = 7
+    np.testing.assert_array_equal(table, [0, 1, 2])
+
+
+@sk.jit(threads=1)
+def doubled(x: Any, self: float = 2.0) -> Any:
+    return x * self
+
+
+def test_functions_are_pickled_by_name() -> None:
+    assert pickle.loads(pickle.dumps(doubled)) is doubled
+    assert copy.deepcopy(doubled) is doubled
+    np.testing.assert_array_equal(doubled(X, self=3.0), X * 3)
+
+
+def test_a_function_that_calls_itself_while_it_is_traced() -> None:
+    @sk.jit(threads=1)
+    def powered(x: Any, n: int) -> Any:
+        return x * powered(X, n - 1) if n else x * 2
+
+    np.testing.assert_allclose(powered(X, 2), 2 * X**3, rtol=1e-6)
+
+
+def test_calls_of_what_is_there_do_not_wait_for_tracing() -> None:
+    started, free = threading.Event(), threading.Event()
+
+    @sk.jit(threads=1)
+    def waiting(x: Any, wait: bool) -> Any:
+        if wait:
+            started.set()
+            assert free.wait(60)
+        return x * 2
+
+    waiting(X, False)
+    maker = threading.Thread(target=waiting, args=(X, True))
+    maker.start()
+    assert started.wait(60)
+    np.testing.assert_array_equal(waiting(X, False), X * 2)
+    free.set()
+    maker.join()
+
+
+def test_several_threads_trace_once() -> None:
+    traced, found = [], []
+
+    @sk.jit(threads=1)
+    def slow(x: Any) -> Any:
+        traced.append(x)
+        time.sleep(0.05)
+        return x * 2
+
+    threads = [threading.Thread(target=lambda: found.append(slow(X))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(traced) == 1
+    assert all(np.array_equal(f, X * 2) for f in found)
+    assert len(found) == 4
+
+
 def test_names_of_inputs_that_would_be_equal() -> None:
     kernel = sk.jit(lambda x, x_0, output: x[0] - x_0 * output, threads=1)
     np.testing.assert_allclose(kernel((X,), Y, X), X - Y * X, rtol=1e-6)
@@ -207,3 +336,49 @@ def test_refusals() -> None:
             sk.jit(quotient)(C)
     with pytest.raises(TypeError, match="missing a required argument"):
         sk.jit(lambda x, y: x)(X)
+
+
+def test_refusals_of_what_numpy_does_otherwise() -> None:
+    refused: tuple[tuple[Any, str], ...] = (
+        (lambda x, c: c * 2.0, "does not fit the element type"),
+        (lambda x, c: np.where(c > 2, c, 0.0), "does not fit the element type"),
+        (lambda x, c: np.clip(c, 0.0, 5.0), "does not fit the element type"),
+        (lambda x, c: c > float("inf"), "does not fit the element type"),
+        (lambda x, c: (c > 2) | 1, "does not fit the element type"),
+        (lambda x, c: np.where(c > 2, c > 3, 1), "does not fit the element type"),
+        (lambda x, c: c // 2.0, "does not fit the element type"),
+        (lambda x, c: x**c, r"\*\* of two element types"),
+        (lambda x, c: np.power(c, x), r"\*\* of two element types"),
+        (lambda x, c: c**-1, "a negative power of integers"),
+        (lambda x, c: np.fabs(c), "fabs is of floats"),
+        (lambda x, c: np.stack([x, X.astype(np.float64)]), "element types differ"),
+        (lambda x, c: np.expand_dims(x, 4), "not axes of an array"),
+        (lambda x, c: np.transpose(x, (0, 2)), "not axes of an array"),
+        (lambda x, c: np.swapaxes(x, 0, 2), "not axes of an array"),
+        (lambda x, c: np.squeeze(x, 0), "an axis of more than one element"),
+        (lambda x, c: x.argmax((0,)), "not an axis"),
+        (lambda x, c: np.moveaxis(x, 0, (0, 1)), "not as many places"),
+        (lambda x, c: np.broadcast_to(x, (1, 4)), "does not broadcast"),
+        (lambda x, c: np.split(x, 3, axis=1), "not equal parts"),
+        (lambda x, c: np.take(x, [4], axis=1), "index out of range"),
+        (lambda x, c: np.pad(x, -1), "not widths of padding"),
+        (lambda x, c: np.max(x[:0]), "no element to choose from"),
+        (lambda x, c: np.linalg.norm(np.stack([x, x]), axis=(0, 1, 2)), "more than two axes"),
+    )
+    for function, said in refused:
+        with pytest.raises((GraphError, InputError), match=said):
+            sk.jit(function)(X, C)
+    unknown: tuple[tuple[Any, str], ...] = (
+        (lambda x: np.dot(x, np.stack([x.T, x.T])), "more than two axes"),
+        (lambda x: np.round(x.astype(np.int32)), r"numpy\.round of i32"),
+        (lambda x: x.clip(0, 1, low=3), r"numpy\.clip"),
+    )
+    for function, said in unknown:
+        with pytest.raises(UnsupportedError, match=said):
+            sk.jit(function)(X)
+    with pytest.raises(InputError, match="not written to"):
+        sk.jit(lambda x: x.__setitem__(0, 1))(X)
+    with pytest.raises(InputError, match=r"index arrays by builder\.gather"):
+        sk.jit(lambda c: X[c])(C)
+    with pytest.raises(InputError, match="does not say what it takes"):
+        sk.jit(max)

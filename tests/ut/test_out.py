@@ -90,6 +90,8 @@ def test_tensors_of_torch(name: str) -> None:
     assert torch.equal(y, torch.relu(x))
     with pytest.raises(InputError):
         made(x, out=torch.zeros(3, 2, dtype=x.dtype).t())
+    with pytest.raises(InputError, match=r"call \.detach\(\)"):
+        made(x, out=torch.zeros(2, 3, dtype=x.dtype, requires_grad=True))
 
 
 def scaled(rows: int) -> sk.Graph:
