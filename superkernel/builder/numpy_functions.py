@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from superkernel.builder.einsum import einsum
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import GraphError, UnsupportedError
 from superkernel.ops.table import op_table
@@ -359,6 +360,40 @@ def _outer(a: Any, b: Any) -> Handle:
     return one.reshape((one.size, 1)) * other.reshape((1, other.size))
 
 
+class _Writer:
+    """Of operators, for `einsum`."""
+
+    where = "numpy.einsum"
+
+    def __init__(self, tensor: Handle) -> None:
+        self._tensor = tensor
+
+    def emit(self, op: str, *inputs: Handle, **attrs: Any) -> Handle:
+        return _apply(self._tensor, op, *inputs, **attrs)
+
+    def reshape(self, x: Handle, shape: Sequence[int]) -> Handle:
+        return x if x.shape == tuple(shape) else x.reshape(tuple(shape))
+
+    def transpose(self, x: Handle, perm: Sequence[int]) -> Handle:
+        return x if tuple(perm) == tuple(range(x.rank)) else x.transpose(tuple(perm))
+
+    def expand(self, x: Handle, shape: Sequence[int]) -> Handle:
+        return x if x.shape == tuple(shape) else self.emit("expand", x, shape=tuple(shape))
+
+
+def _einstein_sum(subscripts: str, *operands: Any, optimize: Any = None) -> Handle:
+    del optimize  # the order stands in the terms
+    if not isinstance(subscripts, str):
+        raise _unsupported("numpy.einsum of lists of places")
+    tensor = _tensor_among(operands)
+    handles = [_handle(x, tensor) for x in operands]
+    try:
+        np.einsum_path(subscripts, *(np.broadcast_to(np.float32(0), h.shape) for h in handles))
+    except ValueError as error:
+        raise GraphError("terms and operands do not fit", location="numpy.einsum", found=str(error)) from error
+    return einsum(_Writer(tensor), subscripts, handles).astype(tensor.dtype)
+
+
 def _rounded(a: Handle, decimals: int = 0) -> Handle:
     if not a.dtype.is_float:
         raise _unsupported(f"numpy.round of {a.dtype}")
@@ -474,6 +509,7 @@ _FUNCTIONS: Mapping[Callable[..., Any], Callable[..., Any]] = {
     np.broadcast_to: _broadcast,
     np.dot: _product,
     np.outer: _outer,
+    np.einsum: _einstein_sum,
     np.round: _rounded,
     np.copy: lambda a: a,
     np.zeros_like: lambda a: _filled(a, 0),

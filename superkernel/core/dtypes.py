@@ -35,8 +35,13 @@ class DType(Enum):
     __hash__ = object.__hash__
 
     def __eq__(self, other: object) -> bool:
-        """Also with NumPy's types, np.float32 and np.dtype("float32")."""
-        return self is other or (isinstance(other, (np.dtype, type)) and _NUMPY[self] == other)
+        """Also with what `of` takes: np.float32, np.dtype("float32"), "float32"."""
+        if self is other or not isinstance(other, (str, np.dtype, type)):
+            return self is other
+        try:
+            return DType.of(other) is self
+        except UserError:
+            return False
 
     @property
     def dtype(self) -> np.dtype[Any]:

@@ -71,12 +71,21 @@ FUNCTIONS: dict[str, Any] = {
     "choosing places": (lambda x, c: (np.take(x, [0, -1], axis=1), x.take(3), np.take(x, c - 1, axis=0 - 1),
                                       np.take_along_axis(x, c - 1, axis=1), np.triu(x), np.tril(x, k=-1)), X, C),
     "outer products": (lambda x, y: (np.outer(x, y), np.dot(x, y[0]), np.dot(x[0], y.T), x.dot(y.T)), X, Y),
+    "sums over labels": (
+        lambda x, y, c: (
+            np.einsum("ij,kj->ik", x, y), np.einsum("ij,ij->", x, y), np.einsum("ij->ji", x),
+            np.einsum("ij,jk,kl", x, y.T, x, optimize=True), np.einsum("ij,j->i", x, X[0]),
+            np.einsum("...i,...i", c, c), np.einsum("ii->i", x[:, :3]),
+            np.einsum("ij,ij->j", c.astype(np.int8), C.astype(np.int8)),
+            np.einsum("ij,kj->ik", x, y[:0]), np.einsum("ij,ik->jk", x[:0], y[:0])), X, Y, C),
     "decimals": (lambda x: (np.round(x, 1), x.round(), np.round(x * 100, -1)), X),
     "bounds": (lambda x, y: (x.clip(0.2, 0.6), np.clip(x, max=0.5), np.clip(X, y, None), np.clip(x, Y, 0.9)), X, Y),
     "choices of two constants": (lambda x, b: (np.where(b, 1.0, 0.0), np.where(b, 1, 0), np.where(b, True, False),
                                                np.where(b, X, 0.5), np.where(x > 0.5, 2, 0.5)), X, B),
     "types": (lambda x, c: (x.astype(c.dtype), x.astype(np.float64, copy=False), x + np.ones(4, x.dtype),
-                            x * np.finfo(x.dtype).eps, x * (2 if x.dtype == np.float32 else 3), np.full_like(c, 7) + c),
+                            x * np.finfo(x.dtype).eps, x * (2 if x.dtype == np.float32 else 3),
+                            c * (2 if c.dtype == "int32" and "float32" != c.dtype != "none" else 3),
+                            np.full_like(c, 7) + c),
               X, C),
     "whole floats beside integers": (lambda c: (c > 2.0, c == 3.0, c != np.float64(2), True + c), C),
     "choice": (lambda x, y, b: np.where(b & (x < y), x, -y) + np.where(~b | np.equal(x, y), 1.0, x), X, Y, B),
@@ -363,6 +372,8 @@ def test_refusals_of_what_numpy_does_otherwise() -> None:
         (lambda x, c: np.take(x, [4], axis=1), "index out of range"),
         (lambda x, c: np.pad(x, -1), "not widths of padding"),
         (lambda x, c: np.max(x[:0]), "no element to choose from"),
+        (lambda x, c: np.einsum("ij,jk->ik", x, x), "terms and operands do not fit"),
+        (lambda x, c: np.einsum("ij->iq", x), "terms and operands do not fit"),
         (lambda x, c: np.linalg.norm(np.stack([x, x]), axis=(0, 1, 2)), "more than two axes"),
     )
     for function, said in refused:
@@ -371,6 +382,7 @@ def test_refusals_of_what_numpy_does_otherwise() -> None:
     unknown: tuple[tuple[Any, str], ...] = (
         (lambda x: np.dot(x, np.stack([x.T, x.T])), "more than two axes"),
         (lambda x: np.round(x.astype(np.int32)), r"numpy\.round of i32"),
+        (lambda x: np.einsum(x, [0, 1]), r"numpy\.einsum of lists"),
         (lambda x: x.clip(0, 1, low=3), r"numpy\.clip"),
     )
     for function, said in unknown:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from superkernel.builder.einsum import einsum
 from superkernel.builder.tensor import Tensor
-from superkernel.frontends.einsum import einsum
 from superkernel.frontends.onnx.call import OnnxCall
 from superkernel.frontends.onnx.registry import lowers
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from torch.utils import _pytree as pytree
 
+from superkernel.builder.einsum import einsum
 from superkernel.builder.tensor import Tensor
-from superkernel.frontends.einsum import einsum
 from superkernel.frontends.fourier import of_complex, of_real, to_real
 from superkernel.frontends.torch.call import TorchCall
 from superkernel.frontends.torch.pairs import Pair

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import prod
 
+from superkernel.builder.einsum import einsum
 from superkernel.builder.tensor import Tensor
 from superkernel.core.dtypes import DType
-from superkernel.frontends.einsum import einsum
 from superkernel.frontends.torch.call import TorchCall
 from superkernel.frontends.torch.registry import lowers
 
