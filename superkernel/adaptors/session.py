@@ -1,7 +1,8 @@
 """`superkernel.InferenceSession`: an ONNX model as ONNX Runtime's Python code holds it.
 
 Model: names, types and shapes as the model declares them; one kernel where all extents are known, else one for each
-choice of shapes that was met. What only makes sense there (providers' options, devices) is not here.
+choice of shapes that was met, and of contents of inputs that decide shapes (axes, sizes). What only makes sense there
+(providers' options, devices) is not here.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, takewhile
+from math import prod
 from os import PathLike
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.api import compile as compile_graph
-from superkernel.core.errors import InputError, Violation, raise_all
+from superkernel.core.errors import InputError, UnsupportedError, Violation, raise_all
 from superkernel.core.option import did_you_mean
 from superkernel.core.options import Options
 from superkernel.frontends.onnx import declared_values, model_of
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 
 KERNELS_MAX = 16
 """Kernels that a session with changing shapes keeps; beyond, the one that was not used for longest goes."""
+DECIDING_MAX = 64
+"""Elements of an input that may decide shapes: kernels for each contents of larger ones would hardly be used again."""
 PROVIDER = "CPUExecutionProvider"
 
 
@@ -75,10 +80,16 @@ class InferenceSession:
         self._options = Options.of(options)
         self._threads = getattr(sess_options, "intra_op_num_threads", 0) or None
         self._inputs, self._outputs = ([NodeArg(*value) for value in values] for values in declared_values(self._model))
-        self._kernels: OrderedDict[tuple[tuple[int, ...], ...], Kernel] = OrderedDict()
-        self._lock = Lock()
+        self._deciding: list[str] = []  # inputs whose contents must be known to compile
+        self._kernels: OrderedDict[tuple[object, ...], Kernel] = OrderedDict()
+        self._lock = Lock()  # of the kernels that there are
+        self._making = Lock()
         if all(value.is_fixed for value in self._inputs):
-            self._kernel({})
+            try:
+                self._made((), {}, {})
+            except UnsupportedError as error:
+                sizes = {value.name: prod(d for d in value.shape if isinstance(d, int)) for value in self._inputs}
+                self._decide(error, {}, sizes)
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs that `run` takes, in the model's order."""
@@ -111,24 +122,55 @@ class InferenceSession:
                   for n in input_feed if n not in takes]  # fmt: skip
         wrong += [Violation("missing", f"input {n!r}") for n in takes if n not in input_feed]
         raise_all(InputError, wrong)
-        outputs = self._kernel(input_feed).run(dict(input_feed)).outputs
+        outputs = self._run(input_feed)
         return [outputs[name] if name in outputs else _elements(outputs, name) for name in wanted]
 
-    def _kernel(self, feed: Mapping[str, Any]) -> Kernel:
-        """The kernel for the inputs' shapes, compiled where there is none."""
-        changing = [v for v in self._inputs if not v.is_fixed]
-        shapes = {v.name: shape_of(feed[v.name], v.type, f"input {v.name!r}") for v in changing}
-        raise_all(InputError, [_misfit(v, shapes[v.name]) for v in changing if not _fits(v, shapes[v.name])])
-        key = tuple(shapes.values())
+    def _run(self, feed: Mapping[str, Any]) -> Mapping[str, NDArray[Any]]:
+        while True:
+            deciding = self._deciding
+            asked = [v for v in self._inputs if not v.is_fixed or v.name in deciding]
+            known = {v.name: shape_of(feed[v.name], v.type, f"input {v.name!r}") for v in asked}
+            raise_all(InputError, [_misfit(v, known[v.name]) for v in asked if not _fits(v, known[v.name])])
+            shapes = {v.name: known[v.name] for v in asked if not v.is_fixed}
+            decided = {name: np.asarray(feed[name]) for name in deciding}
+            key = *shapes.values(), *((a.dtype, a.shape, a.tobytes()) for a in decided.values())
+            try:
+                kernel = self._kept(key)
+                if kernel is None:
+                    with self._making:
+                        kernel = self._kept(key) or self._made(key, shapes, decided)
+            except UnsupportedError as error:
+                sizes = {name: prod(shape_of(value, "an array", f"input {name!r}")) for name, value in feed.items()}
+                self._decide(error, decided, sizes)
+            else:
+                return kernel.run({name: value for name, value in feed.items() if name not in decided}).outputs
+
+    def _kept(self, key: tuple[object, ...]) -> Kernel | None:
         with self._lock:
             found = self._kernels.get(key)
-            if found is None:
-                made: Kernel = compile_graph(self._model, threads=self._threads, options=self._options, shapes=shapes)
-                found = self._kernels[key] = made
-            self._kernels.move_to_end(key)
+            if found is not None:
+                self._kernels.move_to_end(key)
+        return found
+
+    def _made(self, key: tuple[object, ...], shapes: Mapping[str, Any], decided: Mapping[str, Any]) -> Kernel:
+        made: Kernel = compile_graph(
+            self._model, threads=self._threads, options=self._options, shapes=shapes, constants=decided
+        )
+        with self._lock:
+            self._kernels[key] = made
             while len(self._kernels) > KERNELS_MAX:
                 self._kernels.popitem(last=False)
-        return found
+        return made
+
+    def _decide(self, error: UnsupportedError, decided: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
+        """Has the inputs that an error names as deciding shapes be known from now on. Raises it where there are none,
+        or they are too large, or were known already."""
+        names: Sequence[str] = getattr(error, "inputs", ())  # StaticValueError's, whose module needs the onnx package
+        new = [name for name in names if name not in decided]
+        if not new or any(sizes.get(name, DECIDING_MAX + 1) > DECIDING_MAX for name in names):
+            raise error
+        with self._lock:
+            self._deciding = list(dict.fromkeys([*self._deciding, *new]))
 
 
 def _elements(outputs: Mapping[str, NDArray[Any]], name: str) -> list[NDArray[Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from onnx import TensorProto, helper
 import superkernel as sk
 from superkernel.adaptors import onnx_backend
 from superkernel.adaptors import session as session_module
-from superkernel.core.errors import FileFormatError, InputError, UnsupportedError
+from superkernel.core.errors import FileFormatError, GraphError, InputError, UnsupportedError
 
 
 def model(rows: int | str = 2, columns: int = 3) -> onnx.ModelProto:
@@ -98,6 +99,59 @@ def test_inputs_without_a_shape() -> None:
         np.testing.assert_array_equal(session.run(None, {"x": x})[0], np.maximum(x, 0))
     with pytest.raises(InputError, match="not an array"):
         session.run(None, {"x": [[1.0], [2.0, 3.0]]})
+
+
+def reshaped() -> Any:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])
+    shape = helper.make_tensor_value_info("shape", TensorProto.INT64, [2])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["a", "b"])
+    graph = helper.make_graph([helper.make_node("Reshape", ["x", "shape"], ["y"])], "g", [x, shape], [y])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def test_inputs_that_decide_shapes() -> None:
+    session, x = sk.InferenceSession(reshaped()), given(2, 3)
+    for wanted_shape in ([3, 2], [6, 1], [3, 2], [-1, 3]):
+        (found,) = session.run(None, {"x": x, "shape": np.array(wanted_shape)})
+        np.testing.assert_array_equal(found, x.reshape(wanted_shape))
+    assert len(session._kernels) == 3
+    rep = onnx_backend.prepare(reshaped())
+    np.testing.assert_array_equal(rep.run([x, np.array([1, 6])])[0], x.reshape(1, 6))
+    node = helper.make_node("ReduceSum", ["x", "axes"], ["y"], keepdims=0)
+    np.testing.assert_allclose(onnx_backend.run_node(node, [x, np.array([1])])[0], x.sum(axis=1), rtol=1e-6)
+    refused: tuple[tuple[Any, str], ...] = (
+        (np.array([4, 2]), "another number of elements"),
+        ([[3.0], [2.0, 1.0]], "not an array"),
+        (np.array([3.0, 2.0]), "another element type"),
+        (np.array([1, 2, 3]), "wrong shape"),
+    )
+    for value, said in refused:
+        with pytest.raises((GraphError, InputError), match=said):
+            session.run(None, {"x": x, "shape": value})
+
+
+def test_large_inputs_do_not_decide_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "DECIDING_MAX", 1)
+    with pytest.raises(UnsupportedError, match="must be known at compile time"):
+        sk.InferenceSession(reshaped())
+
+
+def test_several_threads_run_a_session() -> None:
+    session, x, wrong = sk.InferenceSession(reshaped()), given(2, 3), []
+
+    def work(shape: list[int]) -> None:
+        for _ in range(5):
+            (found,) = session.run(None, {"x": x, "shape": np.array(shape)})
+            if not np.array_equal(found, x.reshape(shape)):
+                wrong.append(shape)
+
+    threads = [threading.Thread(target=work, args=([n, 6 // n],)) for n in (1, 2, 3, 6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert len(session._kernels) == 4
 
 
 def test_sequences_are_lists() -> None:
