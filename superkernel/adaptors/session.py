@@ -140,7 +140,8 @@ class InferenceSession:
                     with self._making:
                         kernel = self._kept(key) or self._made(key, shapes, decided)
             except UnsupportedError as error:
-                sizes = {name: prod(shape_of(value, "an array", f"input {name!r}")) for name, value in feed.items()}
+                named = [(name, feed[name]) for name in _named(error) if name in feed]
+                sizes = {name: prod(shape_of(value, "an array", f"input {name!r}")) for name, value in named}
                 self._decide(error, decided, sizes)
             else:
                 return kernel.run({name: value for name, value in feed.items() if name not in decided}).outputs
@@ -165,12 +166,17 @@ class InferenceSession:
     def _decide(self, error: UnsupportedError, decided: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
         """Has the inputs that an error names as deciding shapes be known from now on. Raises it where there are none,
         or they are too large, or were known already."""
-        names: Sequence[str] = getattr(error, "inputs", ())  # StaticValueError's, whose module needs the onnx package
-        new = [name for name in names if name not in decided]
-        if not new or any(sizes.get(name, DECIDING_MAX + 1) > DECIDING_MAX for name in names):
+        new = [name for name in _named(error) if name not in decided]
+        if not new or any(sizes.get(name, DECIDING_MAX + 1) > DECIDING_MAX for name in _named(error)):
             raise error
         with self._lock:
             self._deciding = list(dict.fromkeys([*self._deciding, *new]))
+
+
+def _named(error: UnsupportedError) -> Sequence[str]:
+    """The inputs that a StaticValueError names, whose module needs the onnx package."""
+    names: Sequence[str] = getattr(error, "inputs", ())
+    return names
 
 
 def _elements(outputs: Mapping[str, NDArray[Any]], name: str) -> list[NDArray[Any]]:

@@ -111,6 +111,8 @@ def reshaped() -> Any:
 
 def test_inputs_that_decide_shapes() -> None:
     session, x = sk.InferenceSession(reshaped()), given(2, 3)
+    with pytest.raises(InputError, match="not an array"):
+        session.run(None, {"x": x, "shape": [[3.0], [2.0, 1.0]]})
     for wanted_shape in ([3, 2], [6, 1], [3, 2], [-1, 3]):
         (found,) = session.run(None, {"x": x, "shape": np.array(wanted_shape)})
         np.testing.assert_array_equal(found, x.reshape(wanted_shape))
@@ -162,6 +164,13 @@ def test_sequences_are_lists() -> None:
     ((first, second),) = pair.run(None, {"x": given(2, 3)})
     np.testing.assert_array_equal(first, given(2, 3))
     np.testing.assert_array_equal(second, given(2, 3))
+    listed = helper.make_value_info("x", helper.make_sequence_type_proto(helper.make_tensor_type_proto(1, ["n", 3])))
+    extent = helper.make_tensor_value_info("n", TensorProto.FLOAT, ["n"])
+    joined = relu(listed, helper.make_tensor_value_info("y", TensorProto.FLOAT, ["m", 3]), "ConcatFromSequence")
+    joined.graph.node[0].attribute.append(helper.make_attribute("axis", 0))
+    joined.graph.input.append(extent)
+    with pytest.raises(UnsupportedError, match="a sequence of unknown length"):
+        sk.InferenceSession(joined).run(None, {"x": [given(2, 3), given(1, 3)], "n": given(2)})
     whether = helper.make_optional_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, [2, 3]))
     value = helper.make_value_info("x", whether)
     asked = relu(value, helper.make_tensor_value_info("y", TensorProto.BOOL, []), "OptionalHasElement")
