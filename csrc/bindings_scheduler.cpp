@@ -25,6 +25,7 @@ namespace py = pybind11;
 namespace {
 
 using sk::scheduler::Arena;
+using sk::scheduler::Interference;
 using sk::scheduler::ListScheduler;
 using sk::scheduler::Partition;
 using sk::scheduler::Place;
@@ -51,10 +52,20 @@ Arena arena_of(std::vector<std::int64_t> sizes, const std::vector<std::vector<st
   return {std::move(sizes), std::move(runs), align, limit};
 }
 
-std::int64_t place(Arena& arena, std::size_t buffer, const py::array_t<bool, py::array::c_style>& meets) {
+std::int64_t place(Arena& arena, std::size_t buffer, const py::array_t<std::uint8_t, py::array::c_style>& meets) {
   if (buffer >= arena.buffers() || arena.is_placed(buffer)) refuse("a buffer that is not placed yet");
   if (meets.ndim() != 1 || static_cast<std::size_t>(meets.shape(0)) != arena.buffers()) refuse("a row of all buffers");
-  return arena.place(buffer, std::span<const bool>(meets.data(), arena.buffers()));
+  const std::span<const std::uint8_t> given(meets.data(), arena.buffers());
+  std::vector<Interference> found;
+  found.reserve(given.size());
+  for (const std::uint8_t each : given) {
+    if (each > static_cast<std::uint8_t>(Interference::kOtherCores)) refuse("numbers from 0 to 2");
+    found.push_back(static_cast<Interference>(each));
+    if (found.back() == Interference::kOtherCores && !arena.has_runs(buffer, found.size() - 1)) {
+      refuse("runs of both where other cores count");
+    }
+  }
+  return arena.place(buffer, found);
 }
 
 [[noreturn]] void refuse_schedule(const char* expected) {
@@ -181,7 +192,7 @@ py::list touched(const ListScheduler& scheduler, const std::vector<std::int32_t>
   for (const auto& each : scheduler.touched(order)) {
     py::dict last;
     for (const auto& [core, position] : each.last) last[py::int_(core)] = position;
-    found.append(py::make_tuple(each.buffer, last, each.ready, py::tuple(py::cast(each.runs))));
+    found.append(py::make_tuple(each.buffer, last, each.ready, py::tuple(py::cast(each.runs)), each.apart));
   }
   return found;
 }

@@ -6,7 +6,8 @@ lowest offset that is free during its whole life; a pointwise output may instead
 right there and is walked alike, element by element.
 
 Where several cores share the work, addresses are reused by the core that had them before as far as that can be had
-(csrc/scheduler/arena.h).
+(csrc/scheduler/arena.h). Bytes that one core alone has used, of two buffers, it may write again when it likes: of a
+chain that each core computes for its own rows, two buffers are all there is.
 
 Reuse of an address is a hazard between cores like any other: the sync planner sees it, because memory is planned
 before.
@@ -40,6 +41,9 @@ _TABLE_MOST = 1024  # buffers of which all rows of interference are made at once
 Run = tuple[int, int, int]
 """First byte, byte behind the last, and the core that writes them or `MIXED`."""
 
+FREE, MEETS, OTHER_CORES = range(3)
+"""Two buffers may share bytes; they may not; they may where the same core uses these of both."""
+
 MIXED = -1  # in place of the core, of bytes that several write in strided pieces
 
 
@@ -57,11 +61,12 @@ class MemoryPlan:
 class BufferUse:
     """Who uses a buffer: `last[core]` is the last position at which that core does; `ready[core]` is up to where
     every first writer of the buffer knows that core to be complete, through data dependences alone; `runs`: which core
-    writes which of its bytes."""
+    writes which of its bytes; `apart`: nobody else uses these, and the runs are in order."""
 
     last: dict[int, int]
     ready: list[int]
     runs: tuple[Run, ...] = ()
+    apart: bool = False
 
 
 def plan_memory(
@@ -234,7 +239,7 @@ class _Places:
         """Offsets where what interferes shares no bytes. With a limit, bytes are reused, too, by the core that had them
         before, where that needs no more bytes than it."""
         count = len(self.names)
-        arena = _core.Arena(self.sizes, meets.runs if limit else [()] * count, self.align, limit)
+        arena = _core.Arena(self.sizes, meets.runs or [()] * count, self.align, limit)
         starts = [0] * count
         for i in self._order:
             starts[i] = arena.place(i, meets.row(i))
@@ -245,7 +250,8 @@ class _Places:
 
 class _Interference:
     """Which buffers must not share bytes: those that live together, and, with users given, those whose later one does
-    not know that the earlier one's users are done. `runs`: which core writes which bytes of each."""
+    not know that the earlier one's users are done, but for bytes that one core uses of both. `runs`: which core writes
+    which bytes of each."""
 
     def __init__(self, spans: Sequence[tuple[int, int]], users: Sequence[BufferUse]) -> None:
         table = np.array(spans, np.int64).reshape(-1, 2)
@@ -254,21 +260,22 @@ class _Interference:
         self._used = [np.array([u.last.get(c, -1) for u in users]) for c in cores]
         self._ready = [np.array([u.ready[c] for u in users]) for c in cores]
         self.runs = [user.runs for user in users]
+        self._apart = np.array([u.apart for u in users] if users else [False] * len(spans), np.bool_)
         self._rows = self._of(np.s_[:, None]) if len(spans) <= _TABLE_MOST else None
 
-    def row(self, i: int) -> NDArray[np.bool_]:
-        """Buffers that interfere with buffer i."""
-        found: NDArray[np.bool_] = self._of(i) if self._rows is None else self._rows[i]
+    def row(self, i: int) -> NDArray[np.uint8]:
+        """How each buffer interferes with buffer i."""
+        found: NDArray[np.uint8] = self._of(i) if self._rows is None else self._rows[i]
         return found
 
-    def _of(self, at: Any) -> NDArray[np.bool_]:
+    def _of(self, at: Any) -> NDArray[np.uint8]:
         """The row of one buffer, or of all."""
         before, after = self._last < self._first[at], self._first > self._last[at]
+        in_order = (before | after) & self._apart & self._apart[at]
         for used, ready in zip(self._used, self._ready, strict=True):
             before &= used <= ready[at]
             after &= used[at] <= ready
-        clear: NDArray[np.bool_] = before | after
-        return ~clear
+        return np.where(before | after, FREE, np.where(in_order, OTHER_CORES, MEETS)).astype(np.uint8)
 
 
 def _users(roots: Mapping[str, str], names: Sequence[str], touched: Mapping[str, BufferUse]) -> list[BufferUse]:
@@ -278,11 +285,12 @@ def _users(roots: Mapping[str, str], names: Sequence[str], touched: Mapping[str,
         row = touched[name]
         old = found.get(root)
         if old is None:
-            found[root] = BufferUse(dict(row.last), row.ready, row.runs)
+            found[root] = BufferUse(dict(row.last), row.ready, row.runs, row.apart)
             continue
         for core, position in row.last.items():
             old.last[core] = max(position, old.last.get(core, -1))
-        found[root] = BufferUse(old.last, list(map(min, old.ready, row.ready)), old.runs)
+        apart = old.apart and row.apart and old.runs == row.runs
+        found[root] = BufferUse(old.last, list(map(min, old.ready, row.ready)), old.runs, apart)
     return [found[root] for root in names]
 
 

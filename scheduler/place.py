@@ -210,7 +210,8 @@ class _Placer:
         """For every buffer with a place of its own who touches it last, and what its first writers know by then."""
         names = list(self._numbers)
         return {
-            names[buffer]: BufferUse(last, ready, runs) for buffer, last, ready, runs in self._scheduler.touched(order)
+            names[buffer]: BufferUse(last, ready, runs, apart)
+            for buffer, last, ready, runs, apart in self._scheduler.touched(order)
         }
 
 

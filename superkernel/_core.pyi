@@ -422,7 +422,7 @@ class ListScheduler:
 
     def touched(
         self, order: Sequence[int]
-    ) -> list[tuple[int, dict[int, int], list[int], tuple[tuple[int, int, int], ...]]]:
+    ) -> list[tuple[int, dict[int, int], list[int], tuple[tuple[int, int, int], ...], bool]]:
         """A buffer that is no part of another, and the fields of its `superkernel.scheduler.memory.BufferUse`."""
 
 class Arena:
@@ -433,9 +433,9 @@ class Arena:
     def __init__(
         self, sizes: Sequence[int], runs: Sequence[Sequence[tuple[int, int, int]]], align: int, limit: int
     ) -> None: ...
-    def place(self, buffer: int, meets: npt.NDArray[np.bool_]) -> int:
-        """The offset of a buffer that was not placed yet. `meets`: by buffer, whether it interferes with this one.
-        Raises InputError."""
+    def place(self, buffer: int, meets: npt.NDArray[np.uint8]) -> int:
+        """The offset of a buffer that was not placed yet. `meets`: by buffer, how it interferes with this one (0: not,
+        1: always, 2: unless the same core uses the bytes that both share). Raises InputError."""
 
 class Probe:
     """Measures the machine with a thread per CPU, pinned there; what figures mean stands in csrc/probe/probe.h. Raises

@@ -10,6 +10,9 @@
 // together with those of buffers placed before. Bytes that several cores write in strided pieces best lie over others
 // of that kind. Where there are too many runs to look at, with many cores and buffers, a buffer takes the lowest
 // offset.
+//
+// Where two buffers interfere only because one core does not know what another has done, they may share bytes that the
+// same core uses of both: what is done by one core is done in order.
 #pragma once
 
 #include <cstddef>
@@ -26,16 +29,21 @@ struct Run {
   std::int64_t core;
 };
 
+// How a buffer interferes with another: not at all; unless the same core uses the bytes that they share; ever.
+enum class Interference : std::uint8_t { kNone = 0, kAlways = 1, kOtherCores = 2 };
+
 class Arena {
  public:
   // `sizes` in bytes and `runs` of each buffer; offsets are multiples of `align`. With `limit` 0 runs do not matter,
   // else nothing that runs move ends behind it.
   Arena(std::vector<std::int64_t> sizes, std::vector<std::vector<Run>> runs, std::int64_t align, std::int64_t limit);
 
-  // Places a buffer that was not placed yet. `meets`: which buffers interfere with it.
-  std::int64_t place(std::size_t buffer, std::span<const bool> meets);
+  // Places a buffer that was not placed yet. `meets`: how each buffer interferes with it; `kOtherCores` is between
+  // buffers whose runs are in order, of one core each, and share no bytes.
+  std::int64_t place(std::size_t buffer, std::span<const Interference> meets);
 
   std::size_t buffers() const { return sizes_.size(); }
+  bool has_runs(std::size_t buffer, std::size_t other) const { return !runs_[buffer].empty() && !runs_[other].empty(); }
   bool is_placed(std::size_t buffer) const { return is_placed_[buffer]; }
 
  private:
@@ -45,7 +53,9 @@ class Arena {
     std::size_t buffer;
   };
 
-  std::int64_t chosen(std::size_t buffer, std::int64_t lowest, std::span<const bool> meets);
+  std::int64_t chosen(std::size_t buffer, std::int64_t lowest, std::span<const Interference> meets);
+  std::int64_t laid_over(std::size_t buffer, std::int64_t lowest, std::span<const Interference> meets) const;
+  bool lies_alike(std::size_t buffer, std::int64_t offset, std::span<const Interference> meets) const;
   bool is_free(std::int64_t offset, std::int64_t size) const;
 
   std::vector<std::int64_t> sizes_;

@@ -30,6 +30,18 @@ bool holds(const std::vector<std::int32_t>& numbers, std::int32_t number) {
   return std::find(numbers.begin(), numbers.end(), number) != numbers.end();
 }
 
+using Runs = std::set<std::tuple<std::int64_t, std::int64_t, std::int32_t>>;
+
+// True of runs of one core each that share no bytes.
+bool lie_apart(const Runs& runs) {
+  std::int64_t reach = 0;
+  for (const auto& [low, high, core] : runs) {
+    if (core == kMixed || low < reach) return false;
+    reach = high;
+  }
+  return !runs.empty();
+}
+
 std::string in_ns(double ns) {
   char text[352];  // a double has up to 309 digits ahead of its point
   std::snprintf(text, sizeof text, "%.0f", ns);
@@ -57,6 +69,7 @@ ListScheduler::ListScheduler(std::vector<SubOp> subops, std::vector<std::vector<
     }
   }
   written_.resize(at(buffers));
+  crossed_.resize(at(buffers));
 }
 
 bool ListScheduler::has_cores() const {
@@ -285,7 +298,9 @@ void ListScheduler::commit(std::int32_t subop, Placement placement) {
     free_[at(core)] = times[range];
     awaited.clear();
     for (const Source& source : sources(subop, placement.partition, range)) {
-      if (source.core != core) awaited.emplace_back(source.position, source.core);
+      if (source.core == core) continue;
+      awaited.emplace_back(source.position, source.core);
+      crossed_[at(source.buffer)] = true;
     }
     known_.run(position_, core, awaited);
     for (const Access& write : range_of(taken.work, placement.partition, range).writes) {
@@ -308,10 +323,12 @@ const std::vector<ListScheduler::Source>& ListScheduler::sources(std::int32_t su
   if (!is_new) return found->second;
   const SubOp& asked = subops_[at(subop)];
   for (const Access& read : range_of(asked.work, number, range).reads) {
-    for (const Written& part : written_[at(asked.operands.at(at(read.operand))[0].buffer)]) {
+    const std::vector<Place>& chain = asked.operands.at(at(read.operand));
+    for (const Written& part : written_[at(chain.front().buffer)]) {
       if (part.low() >= read.extent->high || read.extent->low >= part.high()) continue;
       const std::int64_t bytes = shared_bytes(*read.extent, part);
-      if (bytes > 0) found->second.push_back({part.core, part.position, part.finish_ns, bytes, part.stored});
+      if (bytes == 0) continue;
+      found->second.push_back({chain.back().buffer, part.core, part.position, part.finish_ns, bytes, part.stored});
     }
   }
   return found->second;
@@ -388,12 +405,16 @@ std::vector<BufferUse> ListScheduler::touched(std::span<const std::int32_t> orde
       seen[at(value)] = true;
       if (numbers[at(buffer)] < 0) {
         numbers[at(buffer)] = static_cast<std::int32_t>(found.size());
-        BufferUse& fresh = found.emplace_back(BufferUse{buffer, {}, {}, {}});
+        BufferUse& fresh = found.emplace_back(BufferUse{buffer, {}, {}, {}, false});
         if (is_first) fresh.ready = known_.at(position, cores);
-        std::set<std::tuple<std::int64_t, std::int64_t, std::int32_t>> known;
+        Runs known;
         for (const Written& part : written_[at(buffer)]) {
           const std::tuple run(part.low(), part.high(), part.extent->is_run() ? part.core : kMixed);
           if (known.insert(run).second) fresh.runs.push_back(run);
+        }
+        if (!crossed_[at(buffer)] && lie_apart(known)) {
+          fresh.runs.assign(known.begin(), known.end());
+          fresh.apart = true;
         }
       } else if (is_first) {
         std::vector<std::int32_t>& ready = found[at(numbers[at(buffer)])].ready;

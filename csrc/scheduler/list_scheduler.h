@@ -75,12 +75,14 @@ struct Placement {
   std::string reason;
 };
 
-// Who uses a buffer: see superkernel.scheduler.memory.BufferUse. `runs`: low, high, core or `kMixed`.
+// Who uses a buffer: see superkernel.scheduler.memory.BufferUse. `runs`: low, high, core or `kMixed`; in order where
+// the buffer is `apart`.
 struct BufferUse {
   std::int32_t buffer;
   std::vector<std::pair<std::int32_t, std::int32_t>> last;
   std::vector<std::int32_t> ready;
   std::vector<std::tuple<std::int64_t, std::int64_t, std::int32_t>> runs;
+  bool apart;
 };
 
 constexpr std::int32_t kMixed = -1;
@@ -145,8 +147,9 @@ class ListScheduler {
     std::int64_t high() const { return extent->high + offset; }
   };
 
-  // What is read of a part that a core has written.
+  // What is read of a part of a buffer that a core has written.
   struct Source {
+    std::int32_t buffer;
     std::int32_t core;
     std::int32_t position;
     double finish_ns;
@@ -179,6 +182,7 @@ class ListScheduler {
   std::vector<double> free_;  // by core
   VectorClock known_;
   std::vector<std::vector<Written>> written_;  // by buffer
+  std::vector<bool> crossed_;                  // by buffer: whether a core reads what another one has written
   std::vector<Placement> placed_;              // by sub-operator
   std::int32_t position_ = 0;
   std::deque<Extent> extents_;

@@ -37,10 +37,10 @@ def shifted(runs: list[Run], offset: int) -> list[Run]:
     return [(low + offset, high + offset, core) for low, high, core in runs]
 
 
-def row(count: int, *meets: int) -> NDArray[np.bool_]:
+def row(count: int, *meets: int) -> NDArray[np.uint8]:
     """Which of so many buffers interfere."""
-    found = np.zeros(count, np.bool_)
-    found[list(meets)] = True
+    found = np.zeros(count, np.uint8)
+    found[list(meets)] = memory.MEETS
     return found
 
 
@@ -127,7 +127,7 @@ def test_without_a_limit_each_takes_the_lowest_offset_that_is_free(seed: int) ->
         meets = rng.random(40) < 0.5
         taken = meets & (offsets >= 0)
         starts, ends = offsets[taken], (offsets + np.array(sizes, np.int64))[taken]
-        assert sizes[i] == 0 or arena.place(i, meets) == lowest_free(starts, ends, sizes[i])
+        assert sizes[i] == 0 or arena.place(i, meets.astype(np.uint8)) == lowest_free(starts, ends, sizes[i])
         if sizes[i]:
             offsets[i] = lowest_free(starts, ends, sizes[i])
 
@@ -139,6 +139,78 @@ def test_without_a_limit_each_takes_the_lowest_offset_that_is_free(seed: int) ->
 def test_what_is_no_buffer_is_refused(sizes: list[int], runs: list[list[Run]], align: int, limit: int) -> None:
     with pytest.raises(InputError, match="no buffers to place"):
         _core.Arena(sizes, runs, align, limit)
+
+
+def halves(size: int, first: int = 0) -> list[Run]:
+    """Two cores write a half each."""
+    return [(0, size // 2, first), (size // 2, size, 1 - first)]
+
+
+@pytest.mark.parametrize(
+    ("size", "runs", "offset"),
+    [
+        (1024, halves(1024), 0),
+        (512, halves(512), 256),  # the cores meet at the same address
+        (512, [(0, 512, 0)], 0),  # one core alone, in its half
+        (512, [(0, 512, 1)], 512),
+        (1024, halves(1024, 1), 512),  # one of them behind it
+        (1024, [(0, 256, 0), (256, 1024, 1)], 256),
+        (960, [(0, 448, 0), (512, 960, 1)], 0),  # bytes between, which nobody uses
+    ],
+)
+@pytest.mark.parametrize("limit", [0, 4096])
+def test_buffers_lie_over_what_the_same_core_uses(size: int, runs: list[Run], offset: int, limit: int) -> None:
+    arena = _core.Arena([1024, size], [halves(1024), runs], 64, limit)
+    arena.place(0, row(2))
+    meets = row(2)
+    meets[0] = memory.OTHER_CORES
+    assert arena.place(1, meets) == offset
+
+
+@pytest.mark.parametrize("seed", seeds(4))
+def test_no_byte_is_shared_by_cores_that_do_not_know_of_each_other(seed: int) -> None:
+    rng, count = np.random.default_rng(seed), 24
+    sizes = [64 * int(n) for n in rng.integers(2, 9, count)]
+    runs = [halves(size // 128 * 128, int(rng.random() < 0.2)) for size in sizes]
+    table = rng.choice([memory.FREE, memory.MEETS, memory.OTHER_CORES], (count, count), p=[0.2, 0.3, 0.5])
+    table = np.triu(table, 1) + np.triu(table, 1).T
+    over = 0
+    for limit in (0, 4096):
+        arena, offsets = _core.Arena(sizes, runs, 64, limit), [-1] * count
+        for i in rng.permutation(count).tolist():
+            offsets[i] = arena.place(i, table[i].astype(np.uint8))
+        for i in range(count):
+            for k in range(i):
+                meet = offsets[i] < offsets[k] + sizes[k] and offsets[k] < offsets[i] + sizes[i]
+                if not meet or table[i, k] == memory.FREE:
+                    continue
+                assert table[i, k] == memory.OTHER_CORES
+                assert foreign_bytes(shifted(runs[i], offsets[i]), shifted(runs[k], offsets[k])) == 0
+                over += 1
+    assert over > 10
+
+
+def test_a_chain_that_cores_share_by_rows_takes_two_buffers() -> None:
+    """Each core writes again what only itself has read, without a wait."""
+    b = GraphBuilder("chain")
+    x = b.input("x", (16, 1024))
+    scale = b.constant(np.ones(1024, np.float32))
+    for _ in range(9):
+        x = b.rms_norm(b.tanh(x), scale)
+    b.output(x, name="y")
+    kernel = sk.compile(b.graph(), threads=2)
+    schedule = kernel._compiled.schedule
+    assert schedule.cores == 2
+    assert schedule.arena_bytes == 2 * 16 * 1024 * 4
+    assert changed_hands(schedule) == 0
+    assert kernel.report().waits == 0
+
+
+@pytest.mark.parametrize("meets", [[3, 0], [0, memory.OTHER_CORES]])
+def test_what_says_not_how_buffers_interfere_is_refused(meets: list[int]) -> None:
+    arena = _core.Arena([64, 64], [(), ()], 64, 0)
+    with pytest.raises(InputError, match="no buffers to place"):
+        arena.place(0, np.array(meets, np.uint8))
 
 
 def test_a_buffer_is_placed_once() -> None:

@@ -91,8 +91,34 @@ def test_who_touches_a_buffer_last_and_what_is_known_of_it() -> None:
     scheduler = two_steps([Region(0, 128)], [Region(64, 64)])
     order = scheduler.run_in_order("as given")
     assert [row[3] for row in scheduler.placements()] == ["as given"] * 2
-    assert scheduler.touched(order) == [(0, {0: 1, 1: 1}, [-1, -1], ((64, 192, 0),))]
+    assert scheduler.touched(order) == [(0, {0: 1, 1: 1}, [-1, -1], ((64, 192, 0),), False)]
     assert scheduler.makespan_ns() == WORK_NS + HANDOVER_NS + WORK_NS + LINE_NS + HANDOVER_NS
+
+
+@pytest.mark.parametrize(
+    ("written", "read", "apart"),
+    [
+        ([Region(0, 64), Region(64, 64)], [Region(0, 64), Region(64, 64)], True),
+        ([Region(0, 64), Region(64, 64)], [Region(0, 32), Region(96, 32)], True),
+        ([Region(0, 64), Region(64, 64)], [Region(64, 64), Region(0, 64)], False),  # each what the other has written
+        ([Region(0, 64), Region(64, 64)], [Region(0, 65), Region(65, 63)], False),
+        ([Region(0, 68), Region(64, 64)], [Region(0, 64), Region(64, 64)], False),  # both write four bytes
+        ([Region(0, 4, 8, 8), Region(4, 4, 8, 8)], [Region(0, 4, 8, 8), Region(4, 4, 8, 8)], False),  # strided pieces
+    ],
+)
+def test_buffers_of_which_nobody_uses_the_others_bytes(written: list[Region], read: list[Region], apart: bool) -> None:
+    scheduler = _core.ListScheduler(
+        [(0, [[(0, 0)]], [], [], False), (1, [[(0, 0)]], [0], [0], False)],
+        [[([WORK_NS] * 2, WORK_NS)]] * 2,
+        lambda work, _, part: ([Access(0, work == 0, ((written, read)[work][part],))], None),
+        [[0.0, HANDOVER_NS], [HANDOVER_NS, 0.0]],
+        HANDOVER_NS,
+        LINE_NS,
+        [0, 1],
+    )
+    ((_, _, _, runs, found),) = scheduler.touched(scheduler.run_in_order(""))
+    assert found is apart
+    assert not apart or runs == ((0, 64, 0), (64, 128, 1))
 
 
 def test_what_goes_wrong_with_an_answer_is_told() -> None:
