@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -33,6 +34,7 @@ from superkernel.core.errors import GraphError, InputError, SuperKernelError
 from superkernel.core.tensor import TensorType
 from superkernel.ir.graph import Graph, KernelType, Node, inferred_types, type_of_array
 from superkernel.ops.attributes import canonical_attrs
+from superkernel.ops.opdef import Family
 from superkernel.ops.table import find_op, suggest_ops
 
 __all__ = ["GraphBuilder", "Tensor", "TensorLike"]
@@ -252,7 +254,7 @@ class GraphBuilder(OperatorMethods):
                 values.append(self._own(item))
             else:
                 dtype = lender.dtype if isinstance(item, (bool, int, float)) and lender is not None else None
-                if dtype is not None and not _fits(item, dtype, op in _COMPARISONS):
+                if dtype is not None and not _fits(item, dtype, _compares(op)):
                     raise InputError("the number does not fit the element type", expected=str(dtype), found=repr(item))
                 values.append(self._own(self.constant(item, dtype)))
         return values
@@ -351,7 +353,17 @@ class GraphBuilder(OperatorMethods):
         value.name, value.named = name, True
 
 
-_COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"})
+@cache
+def _compares(op: str) -> bool:
+    """Whether an operator makes truth values of two integers."""
+    definition, integer = find_op(op), TensorType(DType.I64, ())
+    if definition is None or definition.family is not Family.POINTWISE or len(definition.args) != 2:
+        return False
+    try:
+        (result,) = inferred_types(op, (integer, integer), tuple(canonical_attrs(definition, {}).items()))
+    except SuperKernelError:
+        return False
+    return result is not None and result.dtype is DType.BOOL
 
 
 def _fits(number: Any, dtype: DType, by_value: bool) -> bool:
