@@ -29,7 +29,7 @@ struct Run {
   std::int64_t core;
 };
 
-// How a buffer interferes with another: not at all; unless the same core uses the bytes that they share; ever.
+// How a buffer interferes with another: not at all; always; unless the same core uses what they share.
 enum class Interference : std::uint8_t { kNone = 0, kAlways = 1, kOtherCores = 2 };
 
 class Arena {

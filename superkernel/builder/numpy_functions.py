@@ -173,13 +173,20 @@ def _reduction(op: str) -> Callable[..., Handle]:
     return reduce
 
 
+def _summable(a: Handle) -> Handle:
+    """In the element type in which NumPy adds and multiplies: floats' own, else 64 bits."""
+    if a.dtype.is_float:
+        return a
+    return a.astype(DType.I64 if a.dtype.is_signed or a.dtype is DType.BOOL else DType.U64)
+
+
 def reduced(op: str, a: Handle, axis: Any, keepdims: bool) -> Handle:
     """A reduction in the element type that NumPy gives it: sums and products of integers and truth values are of 64
     bits, means of them f64. Raises GraphError, also where the greatest or least of nothing is asked for."""
     if op == "reduce_mean" and not a.dtype.is_float:
         a = a.astype(DType.F64)
-    elif op in ("reduce_sum", "reduce_prod") and not a.dtype.is_float:
-        a = a.astype(DType.I64 if a.dtype.is_signed or a.dtype is DType.BOOL else DType.U64)
+    elif op in ("reduce_sum", "reduce_prod"):
+        a = _summable(a)
     if axis is not None and not _axes(axis):
         return a
     bytes_ = a.astype(DType.U8) if a.dtype is DType.BOOL else a  # of truth values there are no kernels
@@ -233,9 +240,7 @@ def _flat(a: Handle, axis: int | None) -> Handle:
 
 
 def _running_sum(a: Handle, axis: int | None = None) -> Handle:
-    if not a.dtype.is_float:
-        a = a.astype(DType.I64 if a.dtype.is_signed or a.dtype is DType.BOOL else DType.U64)
-    flat = _flat(a, axis)
+    flat = _flat(_summable(a), axis)
     return _apply(a, "cumsum", flat, axis=_only_place(0 if axis is None else axis, flat.rank))
 
 

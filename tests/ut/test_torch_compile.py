@@ -46,7 +46,7 @@ def compiled(module: Any, **options: Any) -> Any:
     return torch.compile(module, backend=dynamo.backend, options={"threads": 2, **options})
 
 
-def same(found: Any, wanted: Any) -> None:
+def assert_same(found: Any, wanted: Any) -> None:
     torch.testing.assert_close(found, wanted, rtol=2e-5, atol=2e-5)
 
 
@@ -65,7 +65,7 @@ def test_a_module() -> None:
     x = torch.randn(3, 8)
     found = compiled(net)(x)
     assert isinstance(found, torch.Tensor)
-    same(found, net(x))
+    assert_same(found, net(x))
 
 
 def test_changing_sizes_share_one_graph(made: list[Any]) -> None:
@@ -73,7 +73,7 @@ def test_changing_sizes_share_one_graph(made: list[Any]) -> None:
     fast = compiled(net)
     for batch in (3, 4, 5, 4, 3, 5):
         x = torch.randn(batch, 8)
-        same(fast(x), net(x))
+        assert_same(fast(x), net(x))
     assert len(made) <= 4  # the first size is a graph of its own, sizes are a dimension from then on
     before = len(made)
     for batch in (4, 5):
@@ -86,7 +86,7 @@ def test_the_oldest_of_many_sizes_goes(monkeypatch: pytest.MonkeyPatch, made: li
     fast = torch.compile(nn.ReLU(), backend=dynamo.backend, dynamic=True)
     for size in (5, 6, 7, 7, 5):
         x = torch.randn(size)
-        same(fast(x), torch.relu(x))
+        assert_same(fast(x), torch.relu(x))
     assert len(made) == 4  # 5, 6, 7, and 5 again
 
 
@@ -107,7 +107,7 @@ def test_marked_dimensions_stay_dynamic(made: list[Any]) -> None:
         x = torch.randn(batch, 8)
         torch._dynamo.mark_dynamic(x, 0)  # an error where the graph is of one batch alone
         computed, handed_on = fast(x)
-        same(computed, module(x)[0])
+        assert_same(computed, module(x)[0])
         assert handed_on is x
     assert len(made) == 3
 
@@ -119,25 +119,25 @@ def test_graph_breaks() -> None:
         return y.softmax(-1) + x
 
     x = torch.randn(4, 6)
-    same(compiled(broken)(x), broken(x))
+    assert_same(compiled(broken)(x), broken(x))
 
 
 def test_parameters_that_are_written_to_or_replaced_are_seen() -> None:
     net, x = Net(), torch.randn(2, 8)
     fast = compiled(net)
-    same(fast(x), net(x))
+    assert_same(fast(x), net(x))
     net.first.weight.mul_(3)
-    same(fast(x), net(x))
+    assert_same(fast(x), net(x))
     net.last.bias = nn.Parameter(torch.full((4,), 7.0))
-    same(fast(x), net(x))
+    assert_same(fast(x), net(x))
     net.load_state_dict(Net().state_dict())
-    same(fast(x), net(x))
+    assert_same(fast(x), net(x))
     net.first.weight.data = torch.full_like(net.first.weight, 0.25)
-    same(fast(x), net(x))
+    assert_same(fast(x), net(x))
     net.half()
     fast(x.half())
     net.float()
-    same(fast(x), net(x))
+    assert_same(fast(x), net(x))
 
 
 class Counting(nn.Module):
@@ -156,7 +156,7 @@ def test_changing_sizes_share_constants(made: list[Any]) -> None:
     run = torch.compile(model, backend=dynamo.backend, options={"threads": 2}, dynamic=True)
     for rows in (3, 5):
         x = torch.randn(rows, 160)
-        same(run(x), model(x))
+        assert_same(run(x), model(x))
     (one,), (other,) = (variant._kernel._compiled.image.constants.shared for variant in made)
     assert one is other
     weights = [max(v._kernel._compiled.source.constants.values(), key=lambda a: a.nbytes) for v in made]
@@ -169,9 +169,9 @@ def test_large_parameters_that_are_written_to_are_packed_anew(copied: bool, monk
     model = nn.Linear(600, 600)  # more than is always copied
     run = compiled(model)
     x = torch.randn(3, 600)
-    same(run(x), model(x))
+    assert_same(run(x), model(x))
     model.weight[1, 1] += 1000.0
-    same(run(x), model(x))
+    assert_same(run(x), model(x))
 
 
 def test_buffers_that_are_written_to(made: list[Any]) -> None:
@@ -179,12 +179,12 @@ def test_buffers_that_are_written_to(made: list[Any]) -> None:
     plain, fast = copy.deepcopy(net), torch.compile(net, backend=dynamo.backend, dynamic=True)
     for rows in (2, 3, 2, 3):
         x = torch.randn(rows, 3)
-        same(fast(x), plain(x))
-        same(net.count, plain.count)
+        assert_same(fast(x), plain(x))
+        assert_same(net.count, plain.count)
     assert len(made) == 2
     net.count.fill_(5)
     plain.count.fill_(5)
-    same(fast(x), plain(x))
+    assert_same(fast(x), plain(x))
 
 
 def test_what_is_no_tensor_and_what_is_handed_on() -> None:
@@ -195,7 +195,7 @@ def test_what_is_no_tensor_and_what_is_handed_on() -> None:
     fast = torch.compile(mixed, backend=dynamo.backend, dynamic=True)
     for factor in (2, 3):
         product, handed, nothing, number = fast(x, factor)
-        same(product, x * factor)
+        assert_same(product, x * factor)
         assert handed is x
         assert nothing is None
         assert number == 4
@@ -270,8 +270,8 @@ def test_results_that_share_memory(function: Any) -> None:
     for rows in (4, 5, 6):
         x = torch.randn(rows, 6)
         own = x.clone()
-        same(fast(x), function(own))
-        same(x, own)
+        assert_same(fast(x), function(own))
+        assert_same(x, own)
 
 
 def test_a_graph_of_views_is_run_by_torch() -> None:
@@ -297,7 +297,7 @@ def test_results_that_share_memory_by_no_view_are_left_to_eager_mode() -> None:
 
     x = torch.randn(3, 5)
     with pytest.warns(dynamo.EagerWarning, match="results of the graph share memory"):
-        same(compiled(grown)(x), grown(x))
+        assert_same(compiled(grown)(x), grown(x))
 
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.bool])
@@ -313,7 +313,7 @@ def test_element_types(kind: torch.dtype) -> None:
 
 def test_inputs_that_are_not_dense() -> None:
     x = torch.randn(6, 8).t()[1::2]
-    same(compiled(torch.sigmoid)(x), torch.sigmoid(x))
+    assert_same(compiled(torch.sigmoid)(x), torch.sigmoid(x))
 
 
 def test_strides_of_inputs_that_are_not_dense_are_left_to_eager_mode() -> None:
@@ -322,10 +322,10 @@ def test_strides_of_inputs_that_are_not_dense_are_left_to_eager_mode() -> None:
 
     fast = compiled(strided)
     for x in (torch.randn(3, 4), torch.randn(5, 6)):
-        same(fast(x), strided(x))
+        assert_same(fast(x), strided(x))
     x = torch.randn(8, 12)[::2, ::2]
     with pytest.warns(dynamo.EagerWarning, match="strides of a tensor that is not contiguous"):
-        same(fast(x), strided(x))
+        assert_same(fast(x), strided(x))
 
 
 def test_strides_among_the_results() -> None:
@@ -339,8 +339,8 @@ def test_inference_mode() -> None:
     net, x = Net(), torch.randn(2, 8)
     with torch.inference_mode():
         fast = compiled(net)
-        same(fast(x), net(x))
-        same(fast(x + 1), net(x + 1))
+        assert_same(fast(x), net(x))
+        assert_same(fast(x + 1), net(x + 1))
 
 
 def test_several_threads() -> None:
@@ -357,7 +357,7 @@ def test_several_threads() -> None:
     call(inputs[0])
     with ThreadPoolExecutor(4) as pool:
         for found, right in zip(pool.map(call, inputs), wanted, strict=True):
-            same(found, right)
+            assert_same(found, right)
 
 
 def test_first_calls_in_several_threads() -> None:
@@ -372,7 +372,7 @@ def test_first_calls_in_several_threads() -> None:
     with ThreadPoolExecutor(4) as pool:
         for net, found in zip(nets, pool.map(call, range(4)), strict=True):
             for rows, result in zip((2, 3, 5), found, strict=True):
-                same(result, net(torch.ones(rows, 8)))
+                assert_same(result, net(torch.ones(rows, 8)))
     assert nn.Module.__call__ is untouched
 
 
@@ -384,7 +384,7 @@ def test_gradients_are_left_to_eager_mode() -> None:
             found = fast(x)
         assert found.grad_fn is not None
         fast(x)  # said once
-    same(fast(x), net(x))  # a graph of its own, and compiled
+    assert_same(fast(x), net(x))  # a graph of its own, and compiled
 
 
 def test_autocast_is_left_to_eager_mode() -> None:
@@ -392,7 +392,7 @@ def test_autocast_is_left_to_eager_mode() -> None:
     fast = compiled(net)
     with torch.autocast("cpu", dtype=torch.bfloat16), pytest.warns(dynamo.EagerWarning, match="autocast"):
         assert torch.equal(fast(x), net(x))
-    same(fast(x), net(x))  # a graph of its own, and compiled
+    assert_same(fast(x), net(x))  # a graph of its own, and compiled
 
 
 MASKS = {
@@ -414,9 +414,9 @@ def test_attention_modules(averaged: bool | None, masks: dict[str, torch.Tensor]
     net, x = nn.MultiheadAttention(32, 4, batch_first=True).eval(), torch.randn(2, 7, 32)
     options = {**masks, "need_weights": averaged is not None, "average_attn_weights": averaged is True}
     found, wanted = compiled(net)(x, x, x, **options), net(x, x, x, **options)
-    same(found[0], wanted[0])
+    assert_same(found[0], wanted[0])
     if averaged is not None:
-        same(found[1], wanted[1])
+        assert_same(found[1], wanted[1])
 
 
 @pytest.mark.parametrize(("activation", "first"), [("relu", False), ("gelu", True)])
@@ -425,7 +425,7 @@ def test_encoder_layers(activation: str, first: bool) -> None:
     fast, x = compiled(net), torch.randn(2, 7, 32)
     for masks in (MASKS["none"], MASKS["keys"], MASKS["both"]):
         given = {f"src_{name.removeprefix('attn_')}": mask for name, mask in masks.items()}
-        same(fast(x, **given), net(x, **given))
+        assert_same(fast(x, **given), net(x, **given))
 
 
 def determined(x: torch.Tensor) -> torch.Tensor:
@@ -436,8 +436,8 @@ def test_what_has_no_lowering_is_left_to_eager_mode() -> None:
     x = torch.randn(3, 3)
     fast = compiled(determined)
     with pytest.warns(dynamo.EagerWarning, match="det"):
-        same(fast(x), determined(x))
-    same(fast(x), determined(x))
+        assert_same(fast(x), determined(x))
+    assert_same(fast(x), determined(x))
 
 
 @pytest.mark.parametrize(
