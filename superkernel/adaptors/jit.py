@@ -13,11 +13,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial, update_wrapper
 from os import PathLike
-from threading import Lock, RLock
 from typing import Any, overload
 
 import numpy as np
 
+from superkernel.adaptors.kept import Kept
 from superkernel.api import compile as compile_graph
 from superkernel.builder import GraphBuilder
 from superkernel.builder.tensor import Tensor
@@ -28,9 +28,6 @@ from superkernel.core.options import Options
 from superkernel.ir.graph import Graph
 from superkernel.runtime.kernel import Kernel
 from superkernel.target.base import Target
-
-KERNELS_MAX = 16
-"""Kernels that a function keeps; beyond, the one that was not called for longest goes."""
 
 
 @overload
@@ -92,9 +89,7 @@ class TracedFunction:
             hint = "call it in a function of your own"
             raise InputError("a function that does not say what it takes", found=str(error), hint=hint) from error
         self._compile = partial(compile_graph, target=target, threads=threads, options=options)
-        self._kernels: OrderedDict[Any, tuple[Kernel, Any]] = OrderedDict()
-        self._lock = Lock()  # of the kernels that there are
-        self._making = RLock()  # a function may call itself while it is traced
+        self._kernels: Kept[tuple[Kernel, Any]] = Kept()
 
     def __reduce__(self) -> str:
         """As functions are pickled and copied: by name."""
@@ -121,28 +116,11 @@ class TracedFunction:
 
     def _found(self, args: Any, named: Any) -> tuple[list[Any], Kernel, Any]:
         given, arrays = self._opened(args, named)
-        key = _key(given)
-        found = self._kept(key)
-        if found is None:
-            with self._making:
-                found = self._kept(key) or self._made(key, given)
-        return arrays, *found
+        return arrays, *self._kernels.get(_key(given), partial(self._made, given))
 
-    def _kept(self, key: Any) -> tuple[Kernel, Any] | None:
-        with self._lock:
-            found = self._kernels.get(key)
-            if found is not None:
-                self._kernels.move_to_end(key)
-        return found
-
-    def _made(self, key: Any, given: Any) -> tuple[Kernel, Any]:
+    def _made(self, given: Any) -> tuple[Kernel, Any]:
         graph, results = self._traced(given)
-        made = self._compile(graph), results
-        with self._lock:
-            self._kernels[key] = made
-            while len(self._kernels) > KERNELS_MAX:
-                self._kernels.popitem(last=False)
-        return made
+        return self._compile(graph), results
 
     def _opened(self, args: Any, named: Any) -> tuple[Any, list[Any]]:
         """The arguments with `_Input`s in place of arrays, and the arrays."""

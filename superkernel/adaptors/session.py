@@ -7,9 +7,9 @@ choice of shapes that was met, and of contents of inputs that decide shapes (axe
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count, takewhile
 from math import prod
 from os import PathLike
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from superkernel.adaptors.kept import Kept
 from superkernel.api import compile as compile_graph
 from superkernel.core.errors import InputError, UnsupportedError, Violation, raise_all
 from superkernel.core.option import did_you_mean
@@ -29,8 +30,6 @@ from superkernel.runtime.inputs import shape_of
 if TYPE_CHECKING:
     from superkernel.runtime.kernel import Kernel
 
-KERNELS_MAX = 16
-"""Kernels that a session with changing shapes keeps; beyond, the one that was not used for longest goes."""
 DECIDING_MAX = 64
 """Elements of an input that may decide shapes: kernels for each contents of larger ones would hardly be used again."""
 PROVIDER = "CPUExecutionProvider"
@@ -81,12 +80,11 @@ class InferenceSession:
         self._threads = getattr(sess_options, "intra_op_num_threads", 0) or None
         self._inputs, self._outputs = ([NodeArg(*value) for value in values] for values in declared_values(self._model))
         self._deciding: list[str] = []  # inputs whose contents must be known to compile
-        self._kernels: OrderedDict[tuple[object, ...], Kernel] = OrderedDict()
-        self._lock = Lock()  # of the kernels that there are
-        self._making = Lock()
+        self._kernels: Kept[Kernel] = Kept()
+        self._lock = Lock()  # of the deciding inputs
         if all(value.is_fixed for value in self._inputs):
             try:
-                self._made((), {}, {})
+                self._kernel((), {}, {})
             except UnsupportedError as error:
                 sizes = {value.name: prod(d for d in value.shape if isinstance(d, int)) for value in self._inputs}
                 self._decide(error, {}, sizes)
@@ -135,10 +133,7 @@ class InferenceSession:
             decided = {name: np.asarray(feed[name]) for name in deciding}
             key = *shapes.values(), *((a.dtype, a.shape, a.tobytes()) for a in decided.values())
             try:
-                kernel = self._kept(key)
-                if kernel is None:
-                    with self._making:
-                        kernel = self._kept(key) or self._made(key, shapes, decided)
+                kernel = self._kernel(key, shapes, decided)
             except UnsupportedError as error:
                 named = [(name, feed[name]) for name in _named(error) if name in feed]
                 sizes = {name: prod(shape_of(value, "an array", f"input {name!r}")) for name, value in named}
@@ -146,22 +141,11 @@ class InferenceSession:
             else:
                 return kernel.run({name: value for name, value in feed.items() if name not in decided}).outputs
 
-    def _kept(self, key: tuple[object, ...]) -> Kernel | None:
-        with self._lock:
-            found = self._kernels.get(key)
-            if found is not None:
-                self._kernels.move_to_end(key)
-        return found
-
-    def _made(self, key: tuple[object, ...], shapes: Mapping[str, Any], decided: Mapping[str, Any]) -> Kernel:
-        made: Kernel = compile_graph(
-            self._model, threads=self._threads, options=self._options, shapes=shapes, constants=decided
+    def _kernel(self, key: tuple[object, ...], shapes: Mapping[str, Any], decided: Mapping[str, Any]) -> Kernel:
+        make = partial(
+            compile_graph, self._model, threads=self._threads, options=self._options, shapes=shapes, constants=decided
         )
-        with self._lock:
-            self._kernels[key] = made
-            while len(self._kernels) > KERNELS_MAX:
-                self._kernels.popitem(last=False)
-        return made
+        return self._kernels.get(key, make)
 
     def _decide(self, error: UnsupportedError, decided: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
         """Has the inputs that an error names as deciding shapes be known from now on. Raises it where there are none,

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import superkernel as sk
-from superkernel.adaptors import jit as jit_module
+from superkernel.adaptors import kept
 from superkernel.core.errors import GraphError, InputError, UnsupportedError
 from superkernel.ops.table import op_table
 
@@ -315,7 +315,7 @@ def test_operators_that_numpy_does_not_have() -> None:
 
 
 def test_kernels_are_kept_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jit_module, "KERNELS_MAX", 2)
+    monkeypatch.setattr(kept, "KERNELS_MAX", 2)
     function = sk.jit(lambda x, n: x * n, threads=1)
     kernels = [function.kernel(X, n) for n in (1, 2, 1, 3)]
     assert kernels[0] is kernels[2]

@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import superkernel as sk
-from superkernel.adaptors import onnx_backend
+from superkernel.adaptors import kept, onnx_backend
 from superkernel.adaptors import session as session_module
 from superkernel.core.errors import FileFormatError, GraphError, InputError, UnsupportedError
 
@@ -68,14 +68,14 @@ def test_a_session_runs_by_name(tmp_path: Path) -> None:
 
 
 def test_a_session_takes_the_shapes_that_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "KERNELS_MAX", 2)
+    monkeypatch.setattr(kept, "KERNELS_MAX", 2)
     session = sk.InferenceSession(model("rows"), SimpleNamespace(intra_op_num_threads=1), options={"precision": "f32"})
     assert session.get_inputs()[0].shape == ["rows", 3]
     for rows in (1, 4, 1, 7, 4):
         x = given(rows, 3)
         for found, want in zip(session.run(None, {"x:0": x}), wanted(x), strict=True):
             np.testing.assert_array_equal(found, want)
-    assert len(session._kernels) == 2
+    assert len(session._kernels._items) == 2
 
 
 def test_what_code_for_onnx_runtime_does() -> None:
@@ -116,7 +116,7 @@ def test_inputs_that_decide_shapes() -> None:
     for wanted_shape in ([3, 2], [6, 1], [3, 2], [-1, 3]):
         (found,) = session.run(None, {"x": x, "shape": np.array(wanted_shape)})
         np.testing.assert_array_equal(found, x.reshape(wanted_shape))
-    assert len(session._kernels) == 3
+    assert len(session._kernels._items) == 3
     rep = onnx_backend.prepare(reshaped())
     np.testing.assert_array_equal(rep.run([x, np.array([1, 6])])[0], x.reshape(1, 6))
     node = helper.make_node("ReduceSum", ["x", "axes"], ["y"], keepdims=0)
@@ -153,7 +153,7 @@ def test_several_threads_run_a_session() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
-    assert len(session._kernels) == 4
+    assert len(session._kernels._items) == 4
 
 
 def test_sequences_are_lists() -> None:
