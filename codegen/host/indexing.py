@@ -142,6 +142,21 @@ class _Table:
         return Expr(self.kb, self.kb.load(self.pointer, position, self.dtype, lanes))
 
 
+class _Corner:
+    """An end of the cell that an output index of an axis lies in: its element's offset in the input and its weight.
+    `step`: from the elements of the table on, to the next one at most `last`."""
+
+    def __init__(self, offsets: _Table, weights: _Table | None = None, step: int = 0, last: int = 0) -> None:
+        self._offsets, self.weights, self._step, self._last = offsets, weights, step, last
+
+    def offset(self, position: Index, lanes: int) -> Expr:
+        first = self._offsets.at(position, lanes).to_int(64)
+        if self._step == 0:
+            return first
+        following = first + self._step
+        return following.clamp_high(self._last) if self._step > 0 else following.clamp_low(self._last)
+
+
 def _emit_resize(kb: KernelBuilder, body: Body) -> None:
     kind, program = input_type(body), input_program(kb, body, 0).program
     if program.instructions:
@@ -149,19 +164,19 @@ def _emit_resize(kb: KernelBuilder, body: Body) -> None:
     item, shape = program.inputs[0], body.anchor_outputs[0].shape
     linear = body.attr["mode"] == "linear"
     work = DType.F64 if kind.dtype is DType.F64 or kind.dtype.is_integer else DType.F32  # integers truncate: exactly
-    ends: list[list[tuple[_Table, _Table | None]] | None] = []  # per axis: (offsets, weights) of its terms
+    ends: list[list[_Corner] | None] = []  # per axis
     for d, plan in enumerate(axis_plans(kind.shape, body.attr)):
         if plan is None:
             ends.append(None)
             continue
-        low = _Table(kb, f"low{d}", plan.low * item.strides[d], DType.I64)
+        step, last = item.strides[d], (kind.shape[d] - 1) * item.strides[d]
+        low = _Table(kb, f"low{d}", plan.low * step, DType.I32 if abs(last) < 1 << 31 else DType.I64)
         if not linear:
-            ends.append([(low, None)])
+            ends.append([_Corner(low)])
             continue
         upper = np.asarray(plan.weight, np.float64)
         weights = [_Table(kb, f"{name}{d}", w, work) for name, w in (("lower", 1.0 - upper), ("upper", upper))]
-        high = _Table(kb, f"high{d}", plan.high * item.strides[d], DType.I64)
-        ends.append([(low, weights[0]), (high, weights[1])])
+        ends.append([_Corner(low, weights[0]), _Corner(low, weights[1], step, last)])
     epilogue = ProgramEmitter(kb, body.epilogue)
     lanes = max(1, kb.cpu.vector_bytes // 8)
     with each_row(kb, kb.begin, kb.end, shape[:-1]) as outer:
@@ -188,13 +203,12 @@ def _resized(kb, ends, item, coords, lanes: int, work: DType, dtype: DType) -> i
                     spread = lane_numbers(kb, lanes, I64, item.strides[d])
                 base = kb.add(base, kb.mul(coords[d], item.strides[d]))
                 continue
-            offsets, weights = term
             if d == last:
-                spread = offsets.at(coords[d], lanes)
+                spread = term.offset(coords[d], lanes)
             else:
-                base = kb.add(base, offsets.at(coords[d], 1).v)
-            if weights is not None:
-                part = weights.at(coords[d], lanes if d == last else 1)
+                base = kb.add(base, term.offset(coords[d], 1).v)
+            if term.weights is not None:
+                part = term.weights.at(coords[d], lanes if d == last else 1)
                 part = part if d == last else Expr(kb, kb.splat(part.v, lanes))
                 weight = part if weight is None else weight * part
         place = Expr(kb, kb.splat(kb.i64(base), lanes))

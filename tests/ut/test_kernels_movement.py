@@ -195,6 +195,8 @@ def test_resize(mode: str, coordinates: str) -> None:
     attrs = {"mode": mode, "coordinate_mode": coordinates}
     check_op("host.index", "resize", [numbers(2, 3, 5, 7)], {**attrs, "sizes": (2, 3, 10, 21)}, splits=1)
     check_op("host.index", "resize", [numbers(7)], {**attrs, "sizes": (40,)}, tier="avx2")
+    turned = {0: ((7, 5, 3), (2, 1, 0))}
+    check_op("host.index", "resize", [numbers(3, 5, 7)], {**attrs, "sizes": (3, 12, 15)}, views=turned)
     x = numbers(3, 5, 7, dtype="i1")
     check_op(
         "host.index", "resize", [x], {**attrs, "sizes": (3, 3, 7)}, tol=1.0, tier="avx2"
@@ -255,3 +257,4 @@ def test_a_resize_with_tables_of_megabytes(rng: np.random.Generator) -> None:
     places = np.clip((np.arange(2 * columns) + 0.5) / 2 - 0.5, 0, columns - 1)
     expected = np.interp(places, np.arange(columns), x[0, 0].astype(np.float64))
     np.testing.assert_allclose(kernel(x)[0, 0], expected, atol=1e-6)
+    assert kernel.summary()["code_bytes"] < 12 * 2 * columns + 10_000, "an offset and two weights per column"
