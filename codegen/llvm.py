@@ -31,8 +31,9 @@ class LlvmTarget(NamedTuple):
     loaded_here: bool = False
     level: int = 2
 
+    @cache  # noqa: B019  (a handful of them, equal ones alike)
     def open(self) -> llvm.TargetMachine:
-        """LLVM's object for it."""
+        """LLVM's object for it: one, since what it finds out about a CPU takes about as long as compiling a copy."""
         initialize_llvm()
         return llvm.Target.from_triple(self.triple).create_target_machine(
             cpu=self.cpu,

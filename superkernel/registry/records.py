@@ -258,7 +258,7 @@ class Requirement:
 
     def __post_init__(self) -> None:
         parts = (self.op, self.inputs, self.outputs, self.attrs, self.platform, self.policy, self.program)
-        rest = (self.program_dtypes, self.program_steps, self.layout)
+        rest = (self.program_dtypes, self.program_steps, self.layout, self.program_body)
         object.__setattr__(self, "_hash", hash((*parts, *rest)))
 
     def __hash__(self) -> int:
