@@ -213,7 +213,9 @@ def from_pretrained(
         raise InputError("not a number of tokens", location="context", expected=expected, found=repr(context))
     kind = decoder.dtype if dtype is None else DType.of(dtype)
     if kind not in (DType.F32, DType.F16, DType.BF16):
-        raise InputError("not a type to compute in", location="dtype", expected="f32, f16 or bf16", found=str(kind))
+        hint = "the weights are of that type: dtype='f32' computes in another" if dtype is None else ""
+        expected = "f32, f16 or bf16"
+        raise InputError("not a type to compute in", location="dtype", expected=expected, found=str(kind), hint=hint)
 
     def make(graph: Graph, states: Mapping[str, NDArray[Any]], later: Later) -> Kernel:
         with paused():

@@ -29,6 +29,7 @@ import superkernel as sk
 from superkernel.cli import main
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.core.errors import FileFormatError, InputError, UnsupportedError
+from superkernel.frontends.pretrained.fields import Fields
 from superkernel.frontends.pretrained.rotary import rotary_of
 
 pytestmark = pytest.mark.slow
@@ -304,6 +305,40 @@ def test_what_cannot_be_read_is_refused_with_its_place(tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text(kept)
 
 
+_WINDOW = {"sliding_window": 6, "use_sliding_window": True, "max_window_layers": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("llama", _WINDOW),  # has no window, whatever fields say
+        ("mistral-window", {**_WINDOW, "sliding_window": None}),
+        ("mixtral", _WINDOW),
+        ("qwen2", _WINDOW),
+        ("qwen3", {**_WINDOW, "layer_types": ["sliding_attention", "full_attention"]}),
+        ("qwen2-moe", _WINDOW),
+        ("qwen3-moe", _WINDOW),  # of all layers
+        ("qwen3-moe", {**_WINDOW, "use_sliding_window": False}),
+    ],
+)
+def test_windows_are_those_of_transformers(name: str, fields: dict[str, Any], tmp_path: Path) -> None:
+    made(name).save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    kept = {key: value for key, value in json.loads(path.read_text()).items() if key not in (*_WINDOW, "layer_types")}
+    path.write_text(json.dumps({**kept, **fields}))
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    ours = sk.from_pretrained(tmp_path, threads=1, chunks=(1, 8))
+    np.testing.assert_allclose(ours(PROMPT), logits_of(theirs, PROMPT)[-1], rtol=0, atol=2e-5)
+
+
+def test_kinds_of_layers_that_are_not_known_are_refused(tmp_path: Path) -> None:
+    made("qwen3").save_pretrained(tmp_path)
+    for kinds in (["sliding_attention"], ["chunked_attention"] * 2):
+        changed_config(tmp_path, use_sliding_window=True, sliding_window=6, layer_types=kinds)
+        with pytest.raises(FileFormatError, match="layer_types"):
+            sk.from_pretrained(tmp_path)
+
+
 @pytest.mark.parametrize("kind", ["linear", "llama3", "yarn"])
 def test_scaled_positions_have_the_frequencies_of_transformers(kind: str) -> None:
     parameters = {
@@ -317,7 +352,7 @@ def test_scaled_positions_have_the_frequencies_of_transformers(kind: str) -> Non
     config = transformers.LlamaConfig(**{**_COMMON, "head_dim": 32, "max_position_embeddings": 1024})
     config.rope_parameters = parameters
     expected, scale = ROPE_INIT_FUNCTIONS[kind](config, "cpu")
-    found = rotary_of(parameters, 32, 1024)
+    found = rotary_of(Fields(parameters, "here"), 32, 1024)
     np.testing.assert_allclose(found.frequencies, expected.numpy(), rtol=1e-6)
     assert found.scale == pytest.approx(scale)
 

@@ -34,7 +34,7 @@ def read_decoder(source: str | PathLike[str] | Any) -> Decoder:
 
             return read_gguf(path)
         raise InputError("not a language model", expected=_SOURCES, found=repr(str(path)))
-    if hasattr(source, "state_dict") and hasattr(source, "config"):
+    if hasattr(source, "state_dict") and hasattr(getattr(source, "config", None), "to_dict"):
         from superkernel.frontends.pretrained.hugging_face import read_module
 
         return read_module(source)

@@ -21,12 +21,17 @@ from numpy.typing import NDArray
 from superkernel.core.errors import FileFormatError, MachineError, UnsupportedError
 from superkernel.frontends.pretrained.decoder import Attention, Block, Decoder, Experts, FeedForward, Linear, Norm
 from superkernel.frontends.pretrained.factors import Coded, Dense, Matrix
+from superkernel.frontends.pretrained.fields import Fields
 from superkernel.frontends.pretrained.rotary import Rotary, rotary_of
 
 Array = NDArray[Any]
 
 ARCHITECTURES = ("gpt2", "llama", "qwen2", "qwen3", "qwen2moe", "qwen3moe")
 _INTERLEAVED = ("llama",)
+_DAMAGE = (
+    ValueError, KeyError, IndexError, OSError, TypeError, AttributeError, OverflowError, RecursionError,
+)  # fmt: skip
+_ARRAY_MAX = 1 << 22  # elements of a field: vocabularies and their merges have less than a million
 _SUPER = 256  # neighbours in a block of the K types
 _SUB = 32  # that share a scale in it
 
@@ -35,16 +40,34 @@ def read_gguf(path: Path) -> Decoder:
     """The decoder of a file. Raises FileFormatError on what does not read, UnsupportedError on architectures and types
     of tensors that are not known, MachineError where the package `gguf` is missing."""
     try:
-        from gguf import GGUFReader
+        from gguf import GGUFReader, GGUFValueType
     except ImportError as error:
         hint = "pip install 'superkernel-compiler[generation]'"
         raise MachineError("GGUF files need the package gguf", location=str(path), hint=hint) from error
+
+    class Reader(GGUFReader):  # type: ignore[misc]  # gguf is optional, and Any to the type checker
+        """That of the package goes on behind the end of a file, for as many elements as the file says it has."""
+
+        def _get(self, offset: int, dtype: Any, count: int = 1, override_order: Any = None) -> Array:
+            found: Array = super()._get(offset, dtype, count, override_order)
+            if len(found) != int(count):
+                raise ValueError(f"{count} elements at byte {offset} of {len(self.data)}")
+            return found
+
+        def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:
+            if raw_type == GGUFValueType.ARRAY and (count := self._get(orig_offs + 4, np.uint64)[0]) > _ARRAY_MAX:
+                raise ValueError(f"an array of {count} elements")
+            return super()._get_field_parts(orig_offs, raw_type)
+
     try:
-        reader = GGUFReader(path)
+        with np.errstate(over="ignore"):  # of sums with numbers that lead out of the file
+            reader = Reader(path)
         fields = {name: field.contents() for name, field in reader.fields.items() if not _is_vocabulary(name)}
         tensors = {tensor.name: tensor for tensor in reader.tensors}
-    except (ValueError, KeyError, IndexError, OSError, TypeError, AttributeError, OverflowError) as error:
+    except _DAMAGE as error:
         raise FileFormatError("not a GGUF file", location=str(path), found=str(error)) from error
+    if reader.byte_order != "I":
+        raise UnsupportedError("a file of the other order of bytes", location=str(path))
     return _Gguf(path, fields, tensors).read()
 
 
@@ -55,37 +78,42 @@ def _is_vocabulary(name: str) -> bool:
 class _Gguf:
     def __init__(self, path: Path, fields: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
         self.where, self.name = str(path), path.stem
-        self.fields, self.tensors = fields, tensors
-        self.kind = str(fields.get("general.architecture"))
+        self.tensors = tensors
+        self.kind = Fields(fields, self.where).text("general.architecture", "")
+        self.fields = Fields(fields, self.where, f"{self.kind}.")
         self.used: set[str] = set()
         if self.kind not in ARCHITECTURES:
             expected = ", ".join(ARCHITECTURES)
             raise UnsupportedError("architecture", location=self.where, expected=expected, found=repr(self.kind))
+        if Fields(fields, self.where, "split.").whole("count", 1, least=0) > 1:
+            hint = "llama-gguf-split --merge makes one of them"
+            raise UnsupportedError("a model in several files", location=self.where, hint=hint)
 
     def read(self) -> Decoder:
-        embedding = self._matrix("token_embd.weight")
-        width = int(self._field("embedding_length"))
-        heads = int(self._field("attention.head_count"))
-        kv_heads = int(self._field("attention.head_count_kv", heads))
-        size = int(self._field("attention.key_length", width // heads))
-        epsilon = "attention.layer_norm_epsilon" if self.kind == "gpt2" else "attention.layer_norm_rms_epsilon"
-        self._check_shape("token_embd.weight", embedding, (embedding.shape[0], width))
+        fields, embedding = self.fields, self._matrix("token_embd.weight")
+        self.width, self.heads = fields.whole("embedding_length"), fields.whole("attention.head_count")
+        self.kv_heads = fields.whole("attention.head_count_kv", self.heads)
+        if self.heads % self.kv_heads:
+            raise fields.error("attention.head_count_kv", f"a divisor of the {self.heads} heads")
+        self.size = fields.whole("attention.key_length", self.width // self.heads)
+        self.positions_max = fields.whole("context_length")
+        learned = self.kind == "gpt2"
+        epsilon = "attention.layer_norm_epsilon" if learned else "attention.layer_norm_rms_epsilon"
+        self._check_shape("token_embd.weight", embedding.shape, (embedding.shape[0], self.width))
         decoder = Decoder(
             name=self.name,
             embedding=embedding,
-            blocks=tuple(
-                self._block(number, width, heads, kv_heads, size) for number in range(int(self._field("block_count")))
-            ),
-            final_norm=self._norm("output_norm"),
-            head=self._matrix("output.weight") if "output.weight" in self.tensors else embedding,
-            heads=heads,
-            kv_heads=kv_heads,
-            head_size=size,
-            positions_max=int(self._field("context_length")),
-            epsilon=float(self._field(epsilon)),
-            activation="gelu_tanh" if self.kind == "gpt2" else "silu",
-            rotary=None if self.kind == "gpt2" else self._rotary(size),
-            positions=self._floats("position_embd.weight") if self.kind == "gpt2" else None,
+            blocks=tuple(self._block(number) for number in range(fields.whole("block_count"))),
+            final_norm=self._norm("output_norm", self.width),
+            head=self._head(embedding),
+            heads=self.heads,
+            kv_heads=self.kv_heads,
+            head_size=self.size,
+            positions_max=self.positions_max,
+            epsilon=fields.number(epsilon),
+            activation="gelu_tanh" if learned else "silu",
+            rotary=None if learned else self._rotary(),
+            positions=self._shaped("position_embd.weight", self.positions_max, self.width) if learned else None,
         )
         rest = sorted(name for name in self.tensors if name not in self.used)
         if rest:
@@ -93,32 +121,38 @@ class _Gguf:
             raise FileFormatError("tensors that have no place", location=self.where, found=", ".join(rest), hint=hint)
         return decoder
 
-    def _field(self, name: str, default: Any = None) -> Any:
-        found = self.fields.get(f"{self.kind}.{name}", default)
-        if found is None:
-            raise FileFormatError("the file lacks a field", location=self.where, expected=f"{self.kind}.{name}")
-        return found
+    def _head(self, embedding: Matrix) -> Matrix:
+        if "output.weight" not in self.tensors:
+            return embedding
+        head = self._matrix("output.weight")
+        self._check_shape("output.weight", head.shape, embedding.shape)
+        return head
 
-    def _rotary(self, size: int) -> Rotary:
-        given = {"rope_theta": self._field("rope.freq_base", 10000.0)}
-        scaling = str(self._field("rope.scaling.type", "none"))
+    def _rotary(self) -> Rotary:
+        fields, where = self.fields, self.where
+        given: dict[str, Any] = {"rope_theta": fields.number("rope.freq_base", 10000.0, above=0.0)}
+        scaling = fields.text("rope.scaling.type", "none")
         if scaling != "none":
-            trained = self._field("rope.scaling.original_context_length", 0)
-            given |= {"rope_type": scaling, "factor": self._field("rope.scaling.factor", 1.0)}
+            trained = fields.whole("rope.scaling.original_context_length", 0, least=0)
+            given |= {"rope_type": scaling, "factor": fields.number("rope.scaling.factor", 1.0, above=0.0)}
             given |= {"original_max_position_embeddings": trained}
-        rotated = int(self._field("rope.dimension_count", size))
+        rotated = fields.whole("rope.dimension_count", self.size, least=2)
+        if rotated > self.size or rotated % 2:
+            raise fields.error("rope.dimension_count", f"an even number of the {self.size} elements of a head")
         interleaved = self.kind in _INTERLEAVED
-        rotary = rotary_of(given, rotated, int(self._field("context_length")), interleaved=interleaved)
+        rotary = rotary_of(Fields(given, where), rotated, self.positions_max, interleaved=interleaved)
         if "rope_freqs.weight" in self.tensors:  # what each frequency is divided by
-            rotary = replace(rotary, frequencies=rotary.frequencies / self._floats("rope_freqs.weight"))
+            divisors = self._shaped("rope_freqs.weight", rotated // 2)
+            rotary = replace(rotary, frequencies=rotary.frequencies / divisors)
         return rotary
 
-    def _block(self, number: int, width: int, heads: int, kv_heads: int, size: int) -> Block:
-        place = f"blk.{number}"
-        window = int(self._field("attention.sliding_window", 0)) or None
+    def _block(self, number: int) -> Block:
+        place, width, heads, kv_heads, size = f"blk.{number}", self.width, self.heads, self.kv_heads, self.size
+        window = self.fields.whole("attention.sliding_window", 0, least=0) or None
         if self.kind == "gpt2":
             joined = self._linear(f"{place}.attn_qkv", width, 3 * width)
-            assert joined.bias is not None
+            if joined.bias is None:
+                raise self._lacks(f"{place}.attn_qkv.bias")
             query, key, value = map(Linear, joined.matrix.parts(width, width, width), np.split(joined.bias, 3))
         else:
             query = self._linear(f"{place}.attn_q", width, heads * size)
@@ -130,43 +164,40 @@ class _Gguf:
             key,
             value,
             self._linear(f"{place}.attn_output", heads * size, width),
-            self._norm(f"{place}.attn_q_norm") if normed else None,
-            self._norm(f"{place}.attn_k_norm") if normed else None,
+            self._norm(f"{place}.attn_q_norm", size) if normed else None,
+            self._norm(f"{place}.attn_k_norm", size) if normed else None,
             window,
         )
         mixture = f"{place}.ffn_gate_inp.weight" in self.tensors
-        feed = (
-            self._experts(place, width)
-            if mixture
-            else self._feed(place, width, int(self._field("feed_forward_length")))
-        )
-        return Block(self._norm(f"{place}.attn_norm"), attention, self._norm(f"{place}.ffn_norm"), feed)
+        feed = self._experts(place) if mixture else self._feed(place, self.fields.whole("feed_forward_length"))
+        return Block(self._norm(f"{place}.attn_norm", width), attention, self._norm(f"{place}.ffn_norm", width), feed)
 
-    def _feed(self, place: str, width: int, inner: int, suffix: str = "") -> FeedForward:
+    def _feed(self, place: str, inner: int, suffix: str = "") -> FeedForward:
+        width = self.width
         up = self._linear(f"{place}.ffn_up{suffix}", width, inner)
         down = self._linear(f"{place}.ffn_down{suffix}", inner, width)
         gated = f"{place}.ffn_gate{suffix}.weight" in self.tensors
         return FeedForward(up, down, self._linear(f"{place}.ffn_gate{suffix}", width, inner) if gated else None)
 
-    def _experts(self, place: str, width: int) -> Experts:
-        count, top = int(self._field("expert_count")), int(self._field("expert_used_count"))
-
-        def stacked(name: str) -> Array:
-            """[experts, inputs, outputs]."""
-            return np.ascontiguousarray(self._stack(f"{place}.{name}.weight", count).swapaxes(1, 2))
-
+    def _experts(self, place: str) -> Experts:
+        width, count = self.width, self.fields.whole("expert_count")
+        top = self.fields.whole("expert_used_count")
+        if top > count:
+            raise self.fields.error("expert_used_count", f"at most the {count} experts that there are")
+        _, inner, _ = self._shape(f"{place}.ffn_up_exps.weight", axes=3)
         shared = shared_gate = None
         if f"{place}.ffn_up_shexp.weight" in self.tensors:
-            inner = int(self.tensors[f"{place}.ffn_up_shexp.weight"].shape[1])
-            shared = self._feed(place, width, inner, "_shexp")
-            gate = f"{place}.ffn_gate_inp_shexp.weight"
-            if gate in self.tensors:
-                shared_gate = Linear(Dense(self._floats(gate).reshape(1, width)))
+            shared = self._feed(place, self._matrix(f"{place}.ffn_up_shexp.weight").shape[0], "_shexp")
+            name = f"{place}.ffn_gate_inp_shexp.weight"
+            if name in self.tensors:  # [width], with axes of 1 around it or not
+                gate = self._floats(name)
+                self._check_shape(name, (gate.size,), (width,))
+                shared_gate = Linear(Dense(gate.reshape(1, width)))
         return Experts(
             self._linear(f"{place}.ffn_gate_inp", width, count),
-            stacked("ffn_gate_exps"),
-            stacked("ffn_up_exps"),
-            stacked("ffn_down_exps"),
+            self._stack(f"{place}.ffn_gate_exps.weight", count, inner, width),
+            self._stack(f"{place}.ffn_up_exps.weight", count, inner, width),
+            self._stack(f"{place}.ffn_down_exps.weight", count, width, inner),
             top,
             renormalised=self.kind in ("llama", "qwen3moe"),
             shared=shared,
@@ -175,27 +206,44 @@ class _Gguf:
 
     # Tensors ----------------------------------------------------------------------------------------------------------
 
+    def _lacks(self, name: str) -> FileFormatError:
+        return FileFormatError("the model lacks a tensor", location=self.where, expected=name)
+
     def _tensor(self, name: str) -> Any:
         found = self.tensors.get(name)
         if found is None:
-            raise FileFormatError("the model lacks a tensor", location=self.where, expected=name)
+            raise self._lacks(name)
         self.used.add(name)
         return found
 
-    def _check_shape(self, name: str, matrix: Matrix, shape: tuple[int, int]) -> None:
-        if matrix.shape != shape:
+    def _shape(self, name: str, axes: int) -> tuple[int, ...]:
+        """Of a tensor with as many axes and with elements. Raises FileFormatError where it is another one."""
+        shape = tuple(reversed(self._tensor(name).shape.tolist()))
+        if len(shape) != axes or 0 in shape:
             where = f"{self.where}, tensor {name!r}"
-            raise FileFormatError("wrong shape", location=where, expected=list(shape), found=list(matrix.shape))
+            raise FileFormatError("wrong shape", location=where, expected=f"{axes} axes", found=list(shape))
+        return shape
 
-    def _norm(self, place: str) -> Norm:
+    def _check_shape(self, name: str, found: tuple[int, ...], shape: tuple[int, ...]) -> None:
+        if found != shape:
+            where = f"{self.where}, tensor {name!r}"
+            raise FileFormatError("wrong shape", location=where, expected=list(shape), found=list(found))
+
+    def _shaped(self, name: str, *shape: int) -> Array:
+        """A tensor of plain floats. Raises FileFormatError where it has another shape."""
+        found = self._floats(name)
+        self._check_shape(name, found.shape, shape)
+        return found
+
+    def _norm(self, place: str, size: int) -> Norm:
         bias = f"{place}.bias"
-        return Norm(self._floats(f"{place}.weight"), self._floats(bias) if bias in self.tensors else None)
+        return Norm(self._shaped(f"{place}.weight", size), self._shaped(bias, size) if bias in self.tensors else None)
 
     def _linear(self, place: str, inputs: int, outputs: int) -> Linear:
         name, bias = f"{place}.weight", f"{place}.bias"
         matrix = self._matrix(name)
-        self._check_shape(name, matrix, (outputs, inputs))
-        return Linear(matrix, self._floats(bias) if bias in self.tensors else None)
+        self._check_shape(name, matrix.shape, (outputs, inputs))
+        return Linear(matrix, self._shaped(bias, outputs) if bias in self.tensors else None)
 
     def _floats(self, name: str, others: Iterable[str] = ()) -> Array:
         """A tensor of plain floats, of the shape that it has. `others`: types that its caller would take as well."""
@@ -211,23 +259,21 @@ class _Gguf:
         return np.asarray(tensor.data)
 
     def _matrix(self, name: str) -> Matrix:
-        tensor = self._tensor(name)
+        tensor, _ = self._tensor(name), self._shape(name, axes=2)
         decode = _BLOCKS.get(tensor.tensor_type.name)
         return Dense(self._floats(name, _BLOCKS)) if decode is None else decode(np.asarray(tensor.data))
 
-    def _stack(self, name: str, count: int) -> Array:
-        """Matrices of experts, [experts, outputs, inputs], decoded where they are in blocks."""
+    def _stack(self, name: str, count: int, outputs: int, inputs: int) -> Array:
+        """Matrices of experts, [experts, inputs, outputs], decoded where they are in blocks."""
         tensor = self._tensor(name)
+        self._check_shape(name, self._shape(name, axes=3), (count, outputs, inputs))
         decode = _BLOCKS.get(tensor.tensor_type.name)
         if decode is None:
             found = self._floats(name, _BLOCKS)
         else:
             data = np.asarray(tensor.data)
             found = np.stack([decode(data[e]).dense() for e in range(len(data))])
-        if found.ndim != 3 or found.shape[0] != count:
-            where = f"{self.where}, tensor {name!r}"
-            raise FileFormatError("wrong shape", location=where, expected=f"{count} matrices", found=list(found.shape))
-        return found
+        return np.ascontiguousarray(found.swapaxes(1, 2))
 
 
 # Blocks of codes ------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.core.errors import FileFormatError, UnsupportedError, Violation, raise_all
+from superkernel.core.errors import FileFormatError, UnsupportedError
 from superkernel.core.files import is_file
 from superkernel.frontends.pretrained.decoder import (
     ACTIVATIONS,
@@ -27,6 +27,7 @@ from superkernel.frontends.pretrained.decoder import (
     Norm,
 )
 from superkernel.frontends.pretrained.factors import Dense
+from superkernel.frontends.pretrained.fields import Fields
 from superkernel.frontends.pretrained.rotary import Rotary, rotary_of
 from superkernel.frontends.pretrained.tensors import Tensors, mapped_safetensors
 
@@ -35,6 +36,8 @@ Array = NDArray[Any]
 LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen2_moe", "qwen3_moe")
 ARCHITECTURES = ("gpt2", *LLAMA_LIKE)
 _LAYERS_OF_OWN_KIND = {"mixtral": "block_sparse_moe", "qwen2_moe": "mlp", "qwen3_moe": "mlp"}
+_SLIDING = "sliding_attention"
+_LAYER_TYPES = ("full_attention", _SLIDING)
 _BUFFERS = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias")
 """What older checkpoints store and nobody reads."""
 
@@ -48,7 +51,7 @@ def read_folder(folder: Path) -> Decoder:
         config = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(config, dict):
             raise ValueError("not an object")
-    except ValueError as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise FileFormatError("not a configuration", location=str(path), found=str(error)) from error
     return read(config, mapped_safetensors(folder), folder.name)
 
@@ -64,44 +67,43 @@ def read_module(module: Any) -> Decoder:
 
 def read(config: Mapping[str, Any], tensors: Tensors, name: str) -> Decoder:
     """The decoder of a configuration and its tensors."""
-    kind = str(config.get("model_type"))
+    fields = Fields(config, tensors.where)
+    kind = fields.text("model_type", "")
     if kind not in ARCHITECTURES:
-        raise UnsupportedError(
-            "architecture", location=tensors.where, expected=", ".join(ARCHITECTURES), found=repr(kind)
-        )
-    try:
-        decoder = _gpt2(config, tensors, name) if kind == "gpt2" else _LlamaLike(kind, config, tensors).read(name)
-    except KeyError as error:
-        raise FileFormatError("the configuration lacks a field", location=tensors.where, expected=str(error)) from error
+        expected = ", ".join(ARCHITECTURES)
+        raise UnsupportedError("architecture", location=fields.where, expected=expected, found=repr(kind))
+    decoder = _gpt2(fields, tensors, name) if kind == "gpt2" else _LlamaLike(kind, fields, tensors).read(name)
     tensors.refuse_rest(_BUFFERS)
     return decoder
 
 
-def _activation(config: Mapping[str, Any], field: str, where: str) -> str:
-    found = str(config[field])
+def _activation(config: Fields, field: str) -> str:
+    found = config.text(field)
     if found not in ACTIVATIONS:
-        raise UnsupportedError("activation", location=where, expected=", ".join(ACTIVATIONS), found=repr(found))
+        expected = ", ".join(ACTIVATIONS)
+        raise UnsupportedError("activation", location=config.where, expected=expected, found=repr(found))
     return ACTIVATIONS[found]
 
 
-def _refuse_set(config: Mapping[str, Any], where: str, *fields: str) -> None:
-    """Raises UnsupportedError with all of these fields that are on."""
-    raise_all(
-        UnsupportedError,
-        [Violation(f"field {f!r}", where, "off", repr(config[f])) for f in fields if config.get(f)],
-    )
+def _require(config: Fields, name: str, wanted: bool) -> None:
+    """Raises UnsupportedError where the field, which is as wanted by default, is not."""
+    if config.is_on(name, wanted) is not wanted:
+        on = ("off", "on")
+        raise UnsupportedError(f"field {name!r}", location=config.where, expected=on[wanted], found=on[not wanted])
 
 
-def _gpt2(config: Mapping[str, Any], tensors: Tensors, name: str) -> Decoder:
+def _gpt2(config: Fields, tensors: Tensors, name: str) -> Decoder:
     """Linear layers are stored as [inputs, outputs]; queries, keys and values in one."""
-    _refuse_set(config, tensors.where, "scale_attn_by_inverse_layer_idx", "add_cross_attention")
-    if not config.get("scale_attn_weights", True):
-        raise UnsupportedError("field 'scale_attn_weights'", location=tensors.where, expected="on", found="off")
-    width, count = int(config["n_embd"]), int(config["n_head"])
-    inner, positions = int(config.get("n_inner") or 4 * width), int(config["n_positions"])
+    _require(config, "scale_attn_by_inverse_layer_idx", False)
+    _require(config, "add_cross_attention", False)
+    _require(config, "scale_attn_weights", True)
+    width, count = config.whole("n_embd"), config.whole("n_head")
+    inner, positions = config.whole("n_inner", 4 * width), config.whole("n_positions")
+    if width % count:
+        raise config.error("n_head", f"a divisor of the {width} elements of a token")
     prefix = "transformer." if "transformer.wte.weight" in tensors else ""
-    embedding = Dense(tensors.shaped(f"{prefix}wte.weight", int(config["vocab_size"]), width))
-    tied = bool(config.get("tie_word_embeddings", True))
+    embedding = Dense(tensors.shaped(f"{prefix}wte.weight", config.whole("vocab_size"), width))
+    tied = config.is_on("tie_word_embeddings", True)
 
     def norm(place: str) -> Norm:
         return Norm(tensors.shaped(f"{place}.weight", width), tensors.shaped(f"{place}.bias", width))
@@ -134,15 +136,15 @@ def _gpt2(config: Mapping[str, Any], tensors: Tensors, name: str) -> Decoder:
     return Decoder(
         name=name,
         embedding=embedding,
-        blocks=tuple(block(number) for number in range(int(config["n_layer"]))),
+        blocks=tuple(block(number) for number in range(config.whole("n_layer"))),
         final_norm=norm(f"{prefix}ln_f"),
         head=head,
         heads=count,
         kv_heads=count,
         head_size=width // count,
         positions_max=positions,
-        epsilon=float(config["layer_norm_epsilon"]),
-        activation=_activation(config, "activation_function", tensors.where),
+        epsilon=config.number("layer_norm_epsilon"),
+        activation=_activation(config, "activation_function"),
         positions=tensors.shaped(f"{prefix}wpe.weight", positions, width),
     )
 
@@ -150,19 +152,22 @@ def _gpt2(config: Mapping[str, Any], tensors: Tensors, name: str) -> Decoder:
 class _LlamaLike:
     """Llama and what differs from it in a few fields."""
 
-    def __init__(self, kind: str, config: Mapping[str, Any], tensors: Tensors) -> None:
+    def __init__(self, kind: str, config: Fields, tensors: Tensors) -> None:
         self.kind, self.config, self.tensors = kind, config, tensors
-        self.width, self.inner = int(config["hidden_size"]), int(config["intermediate_size"])
-        self.heads = int(config["num_attention_heads"])
-        self.kv_heads = int(config.get("num_key_value_heads") or self.heads)
-        self.head_size = int(config.get("head_dim") or self.width // self.heads)
+        self.width, self.inner = config.whole("hidden_size"), config.whole("intermediate_size")
+        self.heads = config.whole("num_attention_heads")
+        self.kv_heads = config.whole("num_key_value_heads", self.heads)
+        if self.heads % self.kv_heads:
+            raise config.error("num_key_value_heads", f"a divisor of the {self.heads} heads")
+        self.head_size = config.whole("head_dim", 128 if kind == "qwen3" else self.width // self.heads)
         self.prefix = "model." if "model.embed_tokens.weight" in tensors else ""
 
     def read(self, name: str) -> Decoder:
         config, tensors = self.config, self.tensors
-        _refuse_set(config, tensors.where, "quantization_config")
-        embedding = Dense(tensors.shaped(f"{self.prefix}embed_tokens.weight", int(config["vocab_size"]), self.width))
-        if config.get("tie_word_embeddings", False):
+        if "quantization_config" in config:
+            raise UnsupportedError("quantised weights", location=f"{config.where}, field 'quantization_config'")
+        embedding = Dense(tensors.shaped(f"{self.prefix}embed_tokens.weight", config.whole("vocab_size"), self.width))
+        if config.is_on("tie_word_embeddings"):
             head = embedding
             if "lm_head.weight" in tensors:
                 tensors.shaped("lm_head.weight", *embedding.shape)
@@ -171,38 +176,46 @@ class _LlamaLike:
         return Decoder(
             name=name,
             embedding=embedding,
-            blocks=tuple(self._block(number) for number in range(int(config["num_hidden_layers"]))),
+            blocks=tuple(self._block(number) for number in range(config.whole("num_hidden_layers"))),
             final_norm=self._norm(f"{self.prefix}norm", self.width),
             head=head,
             heads=self.heads,
             kv_heads=self.kv_heads,
             head_size=self.head_size,
-            positions_max=int(config["max_position_embeddings"]),
-            epsilon=float(config["rms_norm_eps"]),
-            activation=_activation(config, "hidden_act", tensors.where),
+            positions_max=config.whole("max_position_embeddings"),
+            epsilon=config.number("rms_norm_eps"),
+            activation=_activation(config, "hidden_act"),
             rotary=self._rotary(),
         )
 
     def _rotary(self) -> Rotary:
         config = self.config
-        given = config.get("rope_parameters") or config.get("rope_scaling") or {}
-        parameters = {"rope_theta": config.get("rope_theta", 10000.0), **given}
-        share = float(parameters.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0)
-        return rotary_of(parameters, int(self.head_size * share), int(config["max_position_embeddings"]))
+        given = config.inner("rope_parameters") or config.inner("rope_scaling")
+        theta = config.number("rope_theta", 1e6 if self.kind == "mixtral" else 1e4, above=0.0)
+        share = given.number("partial_rotary_factor", config.number("partial_rotary_factor", 1.0))
+        rotated = self.head_size * share
+        if not 2 <= rotated <= self.head_size or int(rotated) % 2:
+            expected = f"an even number of the {self.head_size} elements of a head that turn"
+            raise UnsupportedError("positions", location=config.where, expected=expected, found=f"{rotated:g}")
+        positions = config.whole("max_position_embeddings")
+        return rotary_of(given.over(rope_theta=theta), int(rotated), positions)
 
     def _window(self, number: int) -> int | None:
-        """Of a layer; models tell it in one of three ways."""
-        config = self.config
-        window = config.get("sliding_window")
-        if not window:
+        """Of a layer; kinds of models tell it in different ways, and have their defaults."""
+        config, kind = self.config, self.kind
+        unused = kind.startswith("qwen") and not config.is_on("use_sliding_window")
+        if kind == "llama" or unused or config.is_null("sliding_window"):
             return None
-        kinds = config.get("layer_types")
-        if kinds:
-            return int(window) if kinds[number] == "sliding_attention" else None
-        if self.kind.startswith("qwen"):
-            slides = config.get("use_sliding_window") and number >= int(config.get("max_window_layers", 0))
-            return int(window) if slides else None
-        return int(window)
+        window = config.whole("sliding_window", 0 if kind == "mixtral" else 4096, least=0) or None
+        if kind in ("mistral", "mixtral", "qwen3_moe"):
+            return window
+        if kinds := config.values("layer_types"):
+            if len(kinds) <= number or kinds[number] not in _LAYER_TYPES:
+                raise config.error("layer_types", f"{' or '.join(_LAYER_TYPES)} for each layer")
+            return window if kinds[number] == _SLIDING else None
+        full = config.whole("max_window_layers", 28, least=0)
+        slides = number < full and number % 2 == 0 if kind == "qwen2_moe" else number >= full
+        return window if slides else None
 
     def _norm(self, place: str, size: int) -> Norm:
         return Norm(self.tensors.shaped(f"{place}.weight", size))
@@ -241,29 +254,32 @@ class _LlamaLike:
 
     def _is_mixture(self, number: int) -> bool:
         config = self.config
-        if self.kind not in _LAYERS_OF_OWN_KIND or number in (config.get("mlp_only_layers") or ()):
+        if self.kind not in _LAYERS_OF_OWN_KIND or number in config.values("mlp_only_layers"):
             return False
-        return (number + 1) % int(config.get("decoder_sparse_step") or 1) == 0
+        return (number + 1) % config.whole("decoder_sparse_step", 1) == 0
 
     def _experts(self, block: str) -> Experts:
         config, width = self.config, self.width
-        count = int(config.get("num_local_experts") or config["num_experts"])
-        inner = int(config.get("moe_intermediate_size") or self.inner)
+        count = config.whole("num_local_experts" if "num_local_experts" in config else "num_experts")
+        inner = config.whole("moe_intermediate_size", self.inner)
+        top = config.whole("num_experts_per_tok")
+        if top > count:
+            raise config.error("num_experts_per_tok", f"at most the {count} experts that there are")
         place = f"{block}.{_LAYERS_OF_OWN_KIND[self.kind]}"
         if f"{place}.gate.weight" not in self.tensors:  # a module of transformers 5
             place = f"{block}.mlp"
         gate, up, down = self._stacked(f"{place}.experts", count, inner)
         shared = shared_gate = None
         if self.kind == "qwen2_moe":
-            shared = self._feed(f"{place}.shared_expert", int(config["shared_expert_intermediate_size"]))
+            shared = self._feed(f"{place}.shared_expert", config.whole("shared_expert_intermediate_size"))
             shared_gate = self._linear(f"{place}.shared_expert_gate", width, 1)
         return Experts(
             self._linear(f"{place}.gate", width, count),
             gate,
             up,
             down,
-            int(config["num_experts_per_tok"]),
-            self.kind == "mixtral" or bool(config.get("norm_topk_prob")),
+            top,
+            self.kind == "mixtral" or config.is_on("norm_topk_prob"),
             shared,
             shared_gate,
         )

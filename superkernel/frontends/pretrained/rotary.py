@@ -8,7 +8,6 @@ pair turns within the trained context and scales cosine and sine (Peng et al., Y
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import log, pi
 from typing import Any
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.core.errors import UnsupportedError
+from superkernel.frontends.pretrained.fields import Fields
 
 Array = NDArray[Any]
 LINEAR, LLAMA3, YARN = "linear", "llama3", "yarn"
@@ -44,42 +44,44 @@ class Rotary:
         return cos.astype(np.float32), sin.astype(np.float32)
 
 
-def rotary_of(parameters: Mapping[str, Any], rotated: int, positions_max: int, *, interleaved: bool = False) -> Rotary:
+def rotary_of(parameters: Fields, rotated: int, positions_max: int, *, interleaved: bool = False) -> Rotary:
     """parameters: `rope_type`, `rope_theta` and what the type takes, as configurations of Hugging Face have them.
-    positions_max: the model's, where a type needs the trained context and is not told it. Raises UnsupportedError."""
-    kind = str(parameters.get("rope_type") or parameters.get("type") or "default")
+    positions_max: the model's, where a type needs the trained context and is not told it. Raises FileFormatError and
+    UnsupportedError."""
+    kind = parameters.text("rope_type", parameters.text("type", "default"))
     if kind not in SCALINGS:
-        raise UnsupportedError("scaling of positions", expected=", ".join(SCALINGS), found=repr(kind))
-    theta = float(parameters.get("rope_theta", 10000.0))
+        expected = ", ".join(SCALINGS)
+        raise UnsupportedError("scaling of positions", location=parameters.where, expected=expected, found=repr(kind))
+    theta = parameters.number("rope_theta", 10000.0, above=1.0 if kind == YARN else 0.0)
     plain = theta ** (-np.arange(0, rotated, 2) / rotated)
     if kind == LINEAR:
-        return Rotary(plain / float(parameters["factor"]), interleaved=interleaved)
-    trained = int(parameters.get("original_max_position_embeddings") or positions_max)
+        return Rotary(plain / parameters.number("factor", above=0.0), interleaved=interleaved)
+    trained = parameters.whole("original_max_position_embeddings", 0, least=0) or positions_max
     if kind == LLAMA3:
         return Rotary(_llama3(plain, parameters, trained), interleaved=interleaved)
     if kind == YARN:
-        factor = float(parameters["factor"])
+        factor = parameters.number("factor", above=0.0)
         return Rotary(_yarn(plain, theta, factor, parameters, trained), _yarn_scale(factor, parameters), interleaved)
     return Rotary(plain, interleaved=interleaved)
 
 
-def _llama3(plain: Array, parameters: Mapping[str, Any], trained: int) -> Array:
-    factor = float(parameters["factor"])
-    low, high = (float(parameters[f"{end}_freq_factor"]) for end in ("low", "high"))
+def _llama3(plain: Array, parameters: Fields, trained: int) -> Array:
+    factor, low = parameters.number("factor", above=0.0), parameters.number("low_freq_factor")
+    high = parameters.number("high_freq_factor", above=low)
     turns = trained * plain / (2 * pi)
     kept = np.clip((turns - low) / (high - low), 0.0, 1.0)
     return plain * (kept + (1 - kept) / factor)
 
 
-def _yarn(plain: Array, theta: float, factor: float, parameters: Mapping[str, Any], trained: int) -> Array:
+def _yarn(plain: Array, theta: float, factor: float, parameters: Fields, trained: int) -> Array:
     pairs = len(plain)
 
     def pair_that_turns(times: float) -> float:
         return pairs * log(trained / (times * 2 * pi)) / log(theta)
 
-    fast, slow = float(parameters.get("beta_fast") or 32), float(parameters.get("beta_slow") or 1)
+    fast, slow = parameters.number("beta_fast", 32.0, above=0.0), parameters.number("beta_slow", 1.0, above=0.0)
     low, high = pair_that_turns(fast), pair_that_turns(slow)
-    if parameters.get("truncate", True):
+    if parameters.is_on("truncate", True):
         low, high = np.floor(low), np.ceil(high)
     low, high = max(low, 0), min(high, 2 * pairs - 1)
     divided = np.clip((np.arange(pairs) - low) / max(high - low, 0.001), 0.0, 1.0)
@@ -87,13 +89,12 @@ def _yarn(plain: Array, theta: float, factor: float, parameters: Mapping[str, An
     return frequencies
 
 
-def _yarn_scale(factor: float, parameters: Mapping[str, Any]) -> float:
-    given = parameters.get("attention_factor")
-    if given is not None:
-        return float(given)
+def _yarn_scale(factor: float, parameters: Fields) -> float:
+    if "attention_factor" in parameters:
+        return parameters.number("attention_factor")
 
     def scale(weight: float) -> float:
         return 0.1 * weight * log(factor) + 1.0 if factor > 1 else 1.0
 
-    own, all_dims = parameters.get("mscale"), parameters.get("mscale_all_dim")
-    return scale(float(own)) / scale(float(all_dims)) if own and all_dims else scale(1.0)
+    own, all_dims = (parameters.number(name, 0.0) for name in ("mscale", "mscale_all_dim"))
+    return scale(own) / scale(all_dims) if own and all_dims else scale(1.0)

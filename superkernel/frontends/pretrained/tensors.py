@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.core.errors import FileFormatError, Violation, raise_all
+from superkernel.core.errors import FileFormatError, UnsupportedError, Violation, raise_all
 from superkernel.core.files import is_file
 
 Array = NDArray[Any]
@@ -33,9 +33,9 @@ INDEX = "model.safetensors.index.json"
 
 class Tensors(Mapping[str, Array]):
     """Tensors by name, which remembers those that were asked for: what is left over belongs to a variant that its
-    reader does not know."""
+    reader does not know. A name may stand for a type that cannot be read instead: an error where it is asked for."""
 
-    def __init__(self, arrays: Mapping[str, Array], where: str) -> None:
+    def __init__(self, arrays: Mapping[str, Array | str], where: str) -> None:
         self._arrays, self.where = arrays, where
         self._used: set[str] = set()
 
@@ -43,7 +43,12 @@ class Tensors(Mapping[str, Array]):
         if name not in self._arrays:
             raise FileFormatError("the model lacks a tensor", location=self.where, expected=name)
         self._used.add(name)
-        return self._arrays[name]
+        found = self._arrays[name]
+        if isinstance(found, str) or found.dtype not in _DTYPES.values():
+            kind = found if isinstance(found, str) else str(found.dtype)
+            place, known = f"{self.where}, tensor {name!r}", ", ".join(_DTYPES)
+            raise UnsupportedError("type of tensor", location=place, expected=known, found=kind)
+        return found
 
     def __contains__(self, name: object) -> bool:
         return name in self._arrays
@@ -80,11 +85,13 @@ def mapped_safetensors(folder: Path) -> Tensors:
         outside = [n for n in names if Path(n).name != n]
         raise_all(FileFormatError, [Violation("a file outside the folder", str(index), found=repr(n)) for n in outside])
         files = [folder / name for name in names]
+        missing = [Violation("a file that the index names is missing", str(f)) for f in files if not is_file(f)]
+        raise_all(FileFormatError, missing)
     elif is_file(single):
         files = [single]
     else:
         raise FileFormatError("no weights", location=str(folder), expected=f"{single.name} or {index.name}")
-    arrays: dict[str, Array] = {}
+    arrays: dict[str, Array | str] = {}
     for file in files:
         arrays |= _mapped(file)
     return Tensors(arrays, str(folder))
@@ -94,11 +101,11 @@ def _index(path: Path) -> Mapping[str, str]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
         return {str(name): str(file) for name, file in found.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FileFormatError("not an index of weights", location=str(path), found=str(error)) from error
 
 
-def _mapped(path: Path) -> dict[str, Array]:
+def _mapped(path: Path) -> dict[str, Array | str]:
     try:
         with path.open("rb") as file:
             nbytes = int.from_bytes(file.read(8), "little")
@@ -106,19 +113,32 @@ def _mapped(path: Path) -> dict[str, Array]:
                 raise ValueError(f"a header of {nbytes} bytes")
             head = json.loads(file.read(nbytes))
         data = np.memmap(path, np.uint8, "r", offset=0)[8 + nbytes :]
-        return {name: _tensor(data, entry) for name, entry in head.items() if name != "__metadata__"}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        entries = {name: entry for name, entry in head.items() if name != "__metadata__"}
+        _check_places(entries, len(data))
+        return {name: _tensor(data, entry) for name, entry in entries.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FileFormatError("not a safetensors file", location=str(path), found=str(error)) from error
 
 
-def _tensor(data: Array, entry: Mapping[str, Any]) -> Array:
-    dtype = _DTYPES.get(entry["dtype"])
-    begin, end = entry["data_offsets"]
-    if dtype is None:  # whoever needs it says that it is missing by its name and bytes
-        return np.asarray(data[begin:end])
-    shape = tuple(int(d) for d in entry["shape"])
-    if not 0 <= begin <= end <= len(data) or end - begin != prod(shape) * dtype.itemsize:
-        raise ValueError(f"{shape} of {entry['dtype']} in bytes {begin} to {end} of {len(data)}")
+def _check_places(entries: Mapping[str, Any], nbytes: int) -> None:
+    """Raises ValueError where tensors do not lie one behind the other over all the data, as the format demands."""
+    end = 0
+    for first, last in sorted(entry["data_offsets"] for entry in entries.values()):
+        if first != end or last < first:
+            raise ValueError(f"a tensor in bytes {first} to {last}, behind one that ends at {end}")
+        end = last
+    if end != nbytes:
+        raise ValueError(f"tensors of {end} bytes in {nbytes}")
+
+
+def _tensor(data: Array, entry: Mapping[str, Any]) -> Array | str:
+    """The tensor of an entry; the name of its type where that is none of ours."""
+    dtype, (begin, end), shape = _DTYPES.get(entry["dtype"]), entry["data_offsets"], tuple(entry["shape"])
+    if dtype is None:
+        return str(entry["dtype"])
+    whole = all(type(size) is int and size >= 0 for size in shape)
+    if not whole or end - begin != prod(shape) * dtype.itemsize:
+        raise ValueError(f"{list(shape)} of {entry['dtype']} in bytes {begin} to {end}")
     part = data[begin:end]
     if begin % dtype.itemsize:
         part = part.copy()
