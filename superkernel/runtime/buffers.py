@@ -16,7 +16,7 @@ from superkernel import _core
 from superkernel.core.errors import InputError, Violation, raise_all
 from superkernel.core.tensor import TensorType
 from superkernel.ir.graph import type_of_array
-from superkernel.runtime.inputs import converted
+from superkernel.runtime.inputs import converted, is_torch
 
 Array = NDArray[Any]
 
@@ -106,11 +106,17 @@ def _shared(value: Any) -> Array | None:
     try:
         if hasattr(value, "__array_interface__"):
             return np.asarray(value)
-        if str(getattr(value, "dtype", "")) == "torch.bfloat16" and value.is_contiguous() and not value.requires_grad:
-            from superkernel.frontends.torch.types import tensor_array  # DLPack into NumPy has no such type
+        if is_torch(value):
+            from superkernel.frontends.torch.types import require_memory, tensor_array
 
-            return tensor_array(value, "")
+            require_memory(value, "")
+            if value.is_neg():
+                raise InputError("its memory holds the negated elements", hint="call .resolve_neg() on it")
+            if str(value.dtype) == "torch.bfloat16" and value.is_contiguous() and not value.requires_grad:
+                return tensor_array(value, "")  # DLPack into NumPy has no such type
         return np.from_dlpack(value) if hasattr(value, "__dlpack__") else None
+    except InputError:
+        raise
     except Exception as error:  # whatever the foreign object's own code raises
         found = f"{type(error).__name__}: {error}"
         hint = "call .detach() on it" if getattr(value, "requires_grad", False) else "it must be in CPU memory"

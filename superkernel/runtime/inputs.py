@@ -122,11 +122,16 @@ def as_dense(value: Any, kind: TensorType) -> Array:
 
 def results_like(given: Sequence[Any], outputs: Sequence[Array]) -> list[Any]:
     """Outputs as tensors of torch, which share their memory, where one of the inputs is one; else as they are."""
-    if not any(type(value).__module__.partition(".")[0] == "torch" for value in given):
+    if not any(map(is_torch, given)):
         return list(outputs)
     from superkernel.frontends.torch.types import array_tensor
 
     return [array_tensor(array) for array in outputs]
+
+
+def is_torch(value: Any) -> bool:
+    """Whether it is a tensor of torch, or of a subclass."""
+    return any(c.__name__ == "Tensor" and c.__module__ == "torch" for c in type(value).__mro__)
 
 
 def _foreign(value: Any, kind: TensorType) -> Array:
@@ -134,10 +139,13 @@ def _foreign(value: Any, kind: TensorType) -> Array:
     try:
         if isinstance(value, np.generic) or hasattr(value, "__array_interface__"):
             return np.asarray(value)
-        if str(getattr(value, "dtype", "")) == "torch.bfloat16":
-            from superkernel.frontends.torch.types import tensor_array
+        if is_torch(value):
+            from superkernel.frontends.torch.types import require_memory, tensor_array
 
-            return tensor_array(value, "")
+            if str(value.dtype) == "torch.bfloat16":
+                return tensor_array(value, "")
+            require_memory(value, "")
+            value = value.resolve_neg()  # DLPack does not know of views that negate
         has_array = hasattr(value, "__array__")
         if hasattr(value, "__dlpack__") and not (kind.dtype is DType.BF16 and has_array):  # NumPy's has no bf16
             return np.from_dlpack(value)

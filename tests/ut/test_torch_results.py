@@ -14,6 +14,7 @@ if os.environ.get("SK_REQUIRE_TORCH") != "1":
 import torch
 
 import superkernel as sk
+from superkernel.core.errors import InputError
 
 
 def kernel(dtype: str = "f32", outputs: int = 1) -> Any:
@@ -79,3 +80,58 @@ def test_kernels_of_several_sizes_and_traced_functions() -> None:
     traced = sk.jit(lambda x, k: np.maximum(x, 0) * k, threads=1)(x, 2.0)
     assert isinstance(traced, torch.Tensor)
     assert torch.equal(traced, torch.relu(x) * 2)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_views_that_negate_are_read_as_what_they_are(dtype: str) -> None:
+    """Such as `z.conj().imag`: the memory holds the elements with the other sign."""
+    x = torch.arange(6.0).reshape(2, 3).to(torch.bfloat16 if dtype == "bf16" else torch.float32)
+    negated = torch._neg_view(x)
+    assert negated.is_neg()
+    summed = kernel(dtype)
+    assert torch.equal(summed(negated, negated), -2 * x)
+    with pytest.raises(InputError, match=r"resolve_neg"):
+        summed.bind(negated, x)
+    with pytest.raises(InputError, match=r"resolve_neg"):
+        summed(x, x, out=negated)
+
+    class Shifted(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("shift", negated)
+
+        def forward(self, y: torch.Tensor) -> torch.Tensor:
+            return y + self.shift
+
+    assert torch.equal(sk.compile(Shifted(), example_inputs=(negated,), threads=1)(negated), -2 * x)
+    with torch.no_grad():
+        assert torch.equal(torch.compile(Shifted(), backend="superkernel")(negated), -2 * x)
+
+
+class Wrapper(torch.Tensor):
+    """Says that it has elements on the CPU, and has none."""
+
+    @staticmethod
+    def __new__(cls) -> Wrapper:
+        made: Wrapper = torch.Tensor._make_wrapper_subclass(cls, (2, 3), dtype=torch.float32)
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, *_: Any) -> Any:
+        raise NotImplementedError(str(function))
+
+
+@pytest.mark.parametrize("make", [Wrapper, lambda: torch._efficientzerotensor(2, 3)])
+def test_tensors_without_memory_are_refused(make: Any) -> None:
+    summed, x = kernel(), torch.ones(2, 3)
+    for call in (lambda: summed(make(), x), lambda: summed(x, x, out=make()), lambda: summed.bind(x, make())):
+        with pytest.raises(InputError, match="no data"):
+            call()
+
+
+def test_subclasses_of_tensors_give_tensors() -> None:
+    class Own(torch.Tensor):
+        pass
+
+    x = torch.ones(2, 3).as_subclass(Own)
+    assert type(kernel()(x, x)) is torch.Tensor

@@ -32,13 +32,24 @@ def tensor_array(tensor: torch.Tensor, where: str) -> NDArray[Any]:
     """The contents of a dense tensor of any device, C-ordered; they share the tensor's memory where it is so already.
     Raises UnsupportedError."""
     dtype = element_type(tensor.dtype, where)
-    if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type == "meta":
-        found = "no data (device meta)" if tensor.device.type == "meta" else str(tensor.layout)
-        raise UnsupportedError("only dense tensors with data are supported", location=where, found=found)
-    dense = tensor.detach().cpu().contiguous()
+    require_memory(tensor, where)
+    dense = tensor.detach().cpu().resolve_neg().contiguous()
     if dtype is DType.BF16:  # NumPy has no such type: the bytes go across as integers
         return np.asarray(dense.view(torch.int16).numpy().view(dtype.numpy))
     return np.asarray(dense.numpy())
+
+
+def require_memory(tensor: torch.Tensor, where: str) -> None:
+    """Raises UnsupportedError where a tensor's elements do not lie in memory of its own: those of device meta, fake
+    ones, and subclasses that wrap other tensors say that they are on the CPU, at address 0."""
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
+        found = "nested" if tensor.is_nested else str(tensor.layout)
+    elif tensor.device.type == "meta" or (tensor.numel() and tensor.data_ptr() == 0):
+        kind = type(tensor)
+        found = "no data (device meta)" if tensor.device.type == "meta" else f"no data ({kind.__name__})"
+    else:
+        return
+    raise UnsupportedError("only dense tensors with data are supported", location=where, found=found)
 
 
 def array_tensor(array: NDArray[Any]) -> torch.Tensor:
