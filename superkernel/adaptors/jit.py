@@ -22,7 +22,7 @@ from superkernel.api import compile as compile_graph
 from superkernel.builder import GraphBuilder
 from superkernel.builder.tensor import Tensor
 from superkernel.core.dtypes import DType
-from superkernel.core.errors import InputError
+from superkernel.core.errors import InputError, SuperKernelError
 from superkernel.core.option import HOST
 from superkernel.core.options import Options
 from superkernel.ir.graph import Graph
@@ -82,6 +82,8 @@ class TracedFunction:
         threads: int | None,
         options: Options | Mapping[str, Any] | None,
     ) -> None:
+        if not callable(function):
+            raise InputError("not a function", expected="of arrays", found=type(function).__name__)
         update_wrapper(self, function)
         try:
             self._function, self._signature = function, inspect.signature(function)
@@ -93,7 +95,7 @@ class TracedFunction:
 
     def __reduce__(self) -> str:
         """As functions are pickled and copied: by name."""
-        return self.__qualname__
+        return str(getattr(self, "__qualname__", repr(self._function)))
 
     def __call__(self, /, *args: Any, **named: Any) -> Any:
         if _has_handle((args, named)):  # called by a function that is traced: a part of it
@@ -125,7 +127,9 @@ class TracedFunction:
     def _opened(self, args: Any, named: Any) -> tuple[Any, list[Any]]:
         """The arguments with `_Input`s in place of arrays, and the arrays."""
         bound = self._signature.bind(*args, **named)
-        if type(self._function).__module__ != np.__name__:  # defaults of NumPy's own functions are not always accepted
+        if (
+            type(_innermost(self._function)).__module__ != np.__name__
+        ):  # defaults of NumPy's own functions are not always accepted
             bound.apply_defaults()
         arrays: dict[str, Any] = {}
         return _opened(dict(bound.arguments), "", arrays), list(arrays.values())
@@ -144,11 +148,19 @@ class TracedFunction:
         return builder.graph(), results
 
 
+def _innermost(function: Any) -> Any:
+    """What a partial application, perhaps of another one, calls in the end."""
+    return _innermost(function.func) if isinstance(function, partial) else function
+
+
 class _Input:
-    """An array among the arguments: its name as an input, type and shape."""
+    """An array among the arguments: its name as an input, type and shape. Raises InputError."""
 
     def __init__(self, name: str, array: Any) -> None:
-        self.name, self.dtype, self.shape = name, DType.of(_dtype(array)), tuple(map(int, array.shape))
+        try:
+            self.name, self.dtype, self.shape = name, DType.of(_dtype(array)), tuple(map(int, array.shape))
+        except SuperKernelError as error:
+            raise InputError(violations=[v.within(f"argument {name!r}") for v in error.violations]) from error
 
 
 class _Output(int):

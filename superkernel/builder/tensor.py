@@ -142,6 +142,17 @@ class Tensor:
     def __bool__(self) -> bool:
         raise InputError("a Tensor has no truth value while the graph is built", location=f"value {self.name!r}")
 
+    def __float__(self) -> NoReturn:
+        raise InputError("a Tensor is no number while the graph is built", location=f"value {self.name!r}")
+
+    __int__ = __float__
+
+    def __divmod__(self, other: Any) -> tuple[Tensor, Tensor]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> tuple[Tensor, Tensor]:
+        return other // self, other % self
+
     def __len__(self) -> int:
         if not self.shape:
             raise InputError("a scalar has no length", location=f"value {self.name!r}")

@@ -6,6 +6,7 @@ import copy
 import pickle
 import threading
 import time
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -314,6 +315,18 @@ def test_operators_that_numpy_does_not_have() -> None:
     np.testing.assert_allclose(found.sum(axis=-1), np.ones(3), rtol=1e-6)
 
 
+def test_partial_applications_of_functions_of_numpy() -> None:
+    plus_one = sk.jit(partial(partial(np.add), 1))
+    assert np.array_equal(plus_one(X), X + 1)
+    assert copy.copy(plus_one) is plus_one
+
+
+def test_quotients_with_remainders() -> None:
+    for function in (lambda c: divmod(c, 3), lambda c: divmod(-7, c)):
+        ours, theirs = sk.jit(function)(C), function(C)
+        assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
 def test_kernels_are_kept_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "KERNELS_MAX", 2)
     function = sk.jit(lambda x, n: x * n, threads=1)
@@ -338,6 +351,13 @@ def test_refusals() -> None:
         sk.jit(lambda x: 3)(X)
     with pytest.raises(InputError, match="truth value"):
         sk.jit(lambda x: x if x else -x)(X)
+    for number in (float, int):
+        with pytest.raises(InputError, match="no number while the graph is built"):
+            sk.jit(lambda x, number=number: x * number(x.sum()))(X)
+    with pytest.raises(InputError, match=r"argument 'x_0': element type is not supported.*complex128"):
+        sk.jit(lambda x: x[0])([X.astype(complex)])
+    with pytest.raises(InputError, match="not a function"):
+        sk.jit(3)  # type: ignore[call-overload]
     with pytest.raises(GraphError):
         sk.jit(lambda x, y: x @ y)(X, Y)
     for quotient in (lambda c: c / 2, lambda c: C / c, lambda c: np.true_divide(1, c)):
