@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx.backend.base import Backend, BackendRep
 
@@ -48,7 +49,7 @@ class SuperKernelBackend(Backend):
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> SuperKernelRep:
         """The model, compiled. `kwargs`: options of `superkernel.compile`. Raises as it does."""
         if not cls.supports_device(device):
-            raise InputError("no such device", location="device", expected="CPU", found=device)
+            raise InputError("no such device", location="device", expected="CPU", found=repr(device))
         super().prepare(model, device)  # the standard's checker
         return SuperKernelRep(InferenceSession(model, options=kwargs))
 
@@ -63,18 +64,26 @@ class SuperKernelBackend(Backend):
     ) -> Any:
         """One node of the newest operator set, on arrays in the order of its inputs."""
         names = [name for name in node.input if name]
+        if len(inputs) != len(names):
+            expected = f"{len(names)} ({', '.join(names)})"
+            raise InputError("not an array per input of the node", expected=expected, found=str(len(inputs)))
+        feed = dict(zip(names, map(np.asarray, inputs), strict=True))
         given = [
-            onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
-            for name, array in zip(names, inputs, strict=True)
+            onnx.helper.make_tensor_value_info(name, _tensor_type(array.dtype), array.shape)
+            for name, array in feed.items()
         ]
         outputs = [onnx.helper.make_empty_tensor_value_info(name) for name in node.output if name]
         graph = onnx.helper.make_graph([node], node.op_type or "node", given, outputs)
-        return SuperKernelRep(InferenceSession(onnx.helper.make_model(graph), options=kwargs)).run(list(inputs))
+        return SuperKernelRep(InferenceSession(onnx.helper.make_model(graph), options=kwargs)).run(feed)
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
         """ "CPU", with a number or without."""
-        return device.partition(":")[0] == "CPU"
+        return isinstance(device, str) and device.partition(":")[0] == "CPU"
+
+
+def _tensor_type(dtype: np.dtype[Any]) -> int:
+    return int(onnx.helper.np_dtype_to_tensor_dtype(dtype.newbyteorder("=")))
 
 
 is_compatible = SuperKernelBackend.is_compatible

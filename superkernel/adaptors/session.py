@@ -7,13 +7,14 @@ choice of shapes that was met, and of contents of inputs that decide shapes (axe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count, takewhile
 from math import prod
 from os import PathLike
 from threading import Lock
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from superkernel.api import compile as compile_graph
 from superkernel.core.errors import InputError, UnsupportedError, Violation, raise_all
 from superkernel.core.option import did_you_mean
 from superkernel.core.options import Options
-from superkernel.frontends.onnx import declared_values, model_of
+from superkernel.frontends.onnx import declared_values, own_model
 from superkernel.runtime.inputs import shape_of
 
 if TYPE_CHECKING:
@@ -70,12 +71,12 @@ class InferenceSession:
         *,
         options: Options | Mapping[str, Any] | None = None,
     ) -> None:
-        listed = [providers] if isinstance(providers, str) else providers or (PROVIDER,)
-        names = [p[0] if isinstance(p, tuple) else p for p in listed]
-        if PROVIDER not in names:
+        listed = [providers] if isinstance(providers, str) or not isinstance(providers, Iterable) else list(providers)
+        names = [p[0] if isinstance(p, tuple) and p else p for p in listed if p is not None]
+        if names and PROVIDER not in names:
             found = ", ".join(map(str, names))
             raise InputError("no provider that is here", location="providers", expected=PROVIDER, found=found)
-        self._model = model_of(path_or_bytes)
+        self._model = own_model(path_or_bytes)
         self._options = Options.of(options)
         self._threads = getattr(sess_options, "intra_op_num_threads", 0) or None
         self._inputs, self._outputs = ([NodeArg(*value) for value in values] for values in declared_values(self._model))
@@ -108,11 +109,12 @@ class InferenceSession:
         Raises InputError on names that there are not, on inputs that are missing and on types and shapes that are not
         the model's."""
         del run_options  # of logging and of stopping
-        if not isinstance(input_feed, Mapping) or isinstance(output_names, str):
+        are_names = output_names is None or (isinstance(output_names, Iterable) and not isinstance(output_names, str))
+        if not isinstance(input_feed, Mapping) or not are_names:
             found = f"{type(output_names).__name__}, {type(input_feed).__name__}"
             raise InputError("not what a session runs", expected="a list of names, {name: array}", found=found)
         known = [value.name for value in self._outputs]
-        wanted = list(output_names or known)
+        wanted = [*(() if output_names is None else output_names)] or known
         takes = [value.name for value in self._inputs]
         wrong = [Violation(f"no output {n!r}", "", ", ".join(known), hint=did_you_mean([n], known))
                  for n in wanted if n not in known]  # fmt: skip
@@ -122,6 +124,10 @@ class InferenceSession:
         raise_all(InputError, wrong)
         outputs = self._run(input_feed)
         return [outputs[name] if name in outputs else _elements(outputs, name) for name in wanted]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled and copied as the model that it was made of; kernels are compiled again, or come from the cache."""
+        return _again, (self._model, self._threads, self._options)
 
     def _run(self, feed: Mapping[str, Any]) -> Mapping[str, NDArray[Any]]:
         while True:
@@ -155,6 +161,10 @@ class InferenceSession:
             raise error
         with self._lock:
             self._deciding = list(dict.fromkeys([*self._deciding, *new]))
+
+
+def _again(model: Any, threads: int | None, options: Options) -> InferenceSession:
+    return InferenceSession(model, SimpleNamespace(intra_op_num_threads=threads), options=options)
 
 
 def _named(error: UnsupportedError) -> Sequence[str]:

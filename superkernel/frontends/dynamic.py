@@ -74,9 +74,9 @@ def dynamic_source(
 
 
 def _of_onnx(source: Any, ranges: Ranges, constants: Mapping[str, Any] | None) -> DynamicSource:
-    from superkernel.frontends.onnx import declared_inputs, load_onnx, model_of
+    from superkernel.frontends.onnx import declared_inputs, load_onnx, own_model
 
-    model = model_of(source)
+    model = own_model(source)
     declared = {name: kind for name, kind in declared_inputs(model).items() if name not in (constants or {})}
     names = {d for _, shape in declared.values() for d in shape if isinstance(d, str)}
     wrong = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -177,7 +179,27 @@ def test_sequences_are_lists() -> None:
     assert sk.InferenceSession(asked).get_inputs()[0].type == "optional(tensor(float))"
 
 
+def test_a_session_is_of_the_model_as_it_was() -> None:
+    x, changed = given(4, 3), model("rows")
+    session = sk.InferenceSession(changed)
+    dynamic = sk.compile_dynamic(changed, {"rows": (1, 8)}, threads=1)
+    changed.graph.node[1].op_type = "Neg"
+    np.testing.assert_array_equal(session.run(["y/out"], {"x:0": x})[0], wanted(x)[0])
+    np.testing.assert_array_equal(dynamic(x)[0], wanted(x)[0])
+
+
+@pytest.mark.parametrize("rows", [2, "rows"])
+def test_sessions_are_copied_and_pickled(rows: int | str) -> None:
+    x, session = given(2, 3), sk.InferenceSession(model(rows), SimpleNamespace(intra_op_num_threads=1))
+    for other in (copy.deepcopy(session), pickle.loads(pickle.dumps(session))):
+        assert other is not session
+        np.testing.assert_array_equal(other.run(None, {"x:0": x})[0], wanted(x)[0])
+
+
 def test_what_a_session_refuses() -> None:
+    for providers in (3, object(), [()], [("CUDAExecutionProvider", {})]):
+        with pytest.raises(InputError, match="no provider that is here"):
+            sk.InferenceSession(model(), providers=providers)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="no provider that is here"):
         sk.InferenceSession(model(), providers=["CUDAExecutionProvider"])
     with pytest.raises(InputError, match="not an ONNX model"):
@@ -199,6 +221,7 @@ def test_what_a_session_refuses() -> None:
         (None, [given(2, 3)], "not what a session runs"),
         (None, None, "not what a session runs"),
         ("z", {"x:0": given(2, 3)}, "not what a session runs"),
+        (3, {"x:0": given(2, 3)}, "not what a session runs"),
     )
     for names, feed, said in refused:
         with pytest.raises(InputError, match=said):
@@ -215,6 +238,12 @@ def test_the_interface_of_backends() -> None:
     node = helper.make_node("Gemm", ["a", "b"], ["c"], alpha=2.0)
     a, b = given(2, 4), given(4, 3)
     np.testing.assert_allclose(onnx_backend.run_node(node, [a, b])[0], 2 * (a @ b), rtol=1e-5, atol=1e-5)
+    twice = helper.make_node("Add", ["a", "a"], ["c"])
+    np.testing.assert_array_equal(onnx_backend.run_node(twice, [a, a])[0], 2 * a)
+    np.testing.assert_array_equal(onnx_backend.run_node(twice, [a.astype(">f4")] * 2)[0], 2 * a)
+    with pytest.raises(InputError, match=r"expected 2 \(a, b\); found 1"):
+        onnx_backend.run_node(node, [a])
+    assert not onnx_backend.supports_device(None)  # type: ignore[arg-type]
     assert onnx_backend.supports_device("CPU")
     assert not onnx_backend.supports_device("CUDA")
     assert onnx_backend.is_compatible(model())

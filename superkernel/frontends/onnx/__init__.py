@@ -89,6 +89,16 @@ def model_of(source: str | PathLike[str] | bytes | onnx.ModelProto) -> onnx.Mode
         raise FileFormatError("not a readable ONNX model", location="bytes", found=str(error)[:200]) from error
 
 
+def own_model(source: str | PathLike[str] | bytes | onnx.ModelProto) -> onnx.ModelProto:
+    """As `model_of`, but a copy of an onnx.ModelProto: what is compiled later does not change with it."""
+    model = model_of(source)
+    if model is not source:
+        return model
+    own = type(model)()
+    own.CopyFrom(model)
+    return own
+
+
 DeclaredValue: TypeAlias = "tuple[str, str, list[int | str | None], bool]"
 """Name, type as ONNX Runtime writes it, shape, with names of symbolic extents and None of others that are not known;
 and whether there is a shape, where there could be."""
