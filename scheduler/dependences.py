@@ -17,9 +17,10 @@ def dependences(grouping: Grouping) -> list[set[int]]:
                 continue
             buffer = grouping.buffers[name]
             key, *wholes = (n if b.address is None else b.address for n, b, _ in view_chain(grouping.buffers, name))
-            if operand.role is Role.INPUT:
-                before[at].update(writers.get(key, ()))
-                readers.setdefault(key, []).append(at)
+            if operand.role is Role.INPUT:  # of a part that nobody writes by itself: who writes what it lies in
+                before[at].update(next((writers[k] for k in (key, *wholes) if k in writers), ()))
+                for whole in (key, *wholes):
+                    readers.setdefault(whole, []).append(at)
             elif operand.role is Role.INOUT or buffer.previous is not None:  # takes over bytes that others used
                 before[at].update(writers.get(key, ()))
                 before[at].update(readers.get(key, ()))

@@ -29,7 +29,7 @@ from superkernel.scheduler.grouping import Grouping
 from superkernel.scheduler.hostcall import HOST_REFERENCE
 from superkernel.scheduler.join import add_pointwise, single_body
 from superkernel.scheduler.moves import add_concat, add_view, materialise
-from superkernel.scheduler.program_builder import build_body
+from superkernel.scheduler.program_builder import build_body, parts_only
 from superkernel.scheduler.storage import StoragePolicy
 from superkernel.scheduler.tiling import KernelFamily
 from superkernel.scheduler.values import Values
@@ -83,6 +83,8 @@ def _build(values: Values) -> tuple[SubOperator, ...]:
     taken: set[str] = set()
     for cluster in _in_order(values):
         body, operands = build_body(values, cluster)
+        if values.context.target.begins_inside:
+            body, operands = parts_only(values, body, operands)
         body = shared.setdefault(body, body)
         kernel = values.context.choose(body) if cluster.anchor is None else cluster.anchor.kernel
         nodes = [values.context.graph.nodes[i] for i in sorted(set(cluster.nodes))]

@@ -83,7 +83,7 @@ def plan_memory(
     every buffer, bytes."""
     parents = {name: b.inside for name, b in buffers.items() if b.inside is not None}
     lives = _lifetimes(subops, buffers, parents)
-    places = _Places(lives, buffers, _in_place(subops, buffers, lives), align)
+    places = _Places(lives, buffers, _in_place(subops, lives, parents), align)
     offsets, arena = _offsets(places, touched, roomy_bytes) if touched is not None and lives else places.smallest
     blob = _Blob(constants, buffers, align)
     addresses = []
@@ -136,21 +136,21 @@ def _lifetimes(
 
 
 def _in_place(
-    subops: Sequence[SubOperator], buffers: Mapping[str, ValueBuffer], lives: Mapping[str, tuple[int, int]]
+    subops: Sequence[SubOperator], lives: Mapping[str, tuple[int, int]], parents: Mapping[str, tuple[str, int]]
 ) -> dict[str, str]:
-    """Output buffer -> the input buffer whose bytes it takes over. Buffers with parts are left alone."""
-    whole = {b.inside[0] for b in buffers.values() if b.inside is not None}
+    """Output buffer -> the input buffer whose bytes it takes over: one that no other operand has a part of."""
     shared: dict[str, str] = {}
     taken: set[str] = set()
     for at, sub in enumerate(subops):
         if sub.body.op is not None:
             continue
+        roots = [_root(value, parents)[0] for value in sub.values]
         for i, operand in enumerate(sub.body.operands):
             name = sub.values[i]
-            if operand.role is not Role.OUTPUT or name not in lives or lives[name][0] != at or name in whole:
+            if operand.role is not Role.OUTPUT or name not in lives or lives[name][0] != at:
                 continue
             for j, source in enumerate(sub.values):
-                fits = source in lives and lives[source][1] == at and source not in taken and source not in whole
+                fits = source in lives and lives[source][1] == at and source not in taken and roots.count(source) == 1
                 if fits and sub.body.operands[j].role is Role.INPUT and walks_alike(sub, j, i):
                     shared[name] = source
                     taken.add(source)

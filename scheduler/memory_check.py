@@ -3,8 +3,9 @@
 Model: the sub-operators are gone through in the global order. Each byte of every space has an owner, the buffer that
 was last written there; a buffer that is a part of another one counts as that one. Reading an operand demands that its
 buffer owns the operand's bytes; writing one makes its buffer the owner; overwriting in place demands that the bytes
-belong to the version before. In the end outputs and updated states own their bytes. Together with the ordering that
-`sync` proves, every task reads what the global order says.
+belong to the version before. All operands that are one buffer, or parts of it, place it alike. In the end outputs and
+updated states own their bytes. Together with the ordering that `sync` proves, every task reads what the global order
+says.
 
 It looks at addresses, types and views only, and shares no code with the planner of the memory. Reads count for the
 whole operand (through a window onto a larger buffer, for the bytes that the views touch), writes for the very bytes
@@ -15,11 +16,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 
 from superkernel.core.errors import VerificationError, Violation, raise_all
 from superkernel.core.tensor import Region, full_box, regions_of_box
 from superkernel.ir.body import Body, PointwiseProgram, Role, SubOperator, View
-from superkernel.scheduler.grouping import ValueBuffer
+from superkernel.scheduler.grouping import ValueBuffer, view_chain
 from superkernel.scheduler.schedule import MemoryAddress, Space
 
 MAX_RUNS = 4096
@@ -73,10 +75,18 @@ def check_memory(
             known[key] = list(written_runs(body, operand) if written else read_runs(body, operand))
         return known[key]
 
+    places: dict[str, tuple[Space, int, int]] = {}
     for sub, row in zip(subops, addresses, strict=True):
         uses = list(zip(sub.values, sub.body.operands, row, strict=True))
         for index, (value, operand, address) in enumerate(uses):
-            wanted = _whole(value, buffers)
+            wanted, inside = _whole(value, buffers)
+            place = address.space, address.slot, address.offset - inside
+            if operand.role is not Role.CONSTANT and places.setdefault(wanted, place) != place:
+                space, slot, start = places[wanted]
+                where = f"sub-operator {sub.index} ({sub.name}), operand {value!r}"
+                meant = f"{space.value}{slot} from byte {start + inside} on"
+                found = f"{address.space.value}{address.slot} from byte {address.offset} on"
+                wrong.append(Violation("a buffer lies at two places", where, meant, found))
             if operand.role is Role.INOUT:
                 wanted = buffers[wanted].previous or wanted
             if operand.role in (Role.OUTPUT, Role.CONSTANT) or not operand.type.nbytes:
@@ -94,7 +104,7 @@ def check_memory(
             if operand.role in (Role.OUTPUT, Role.INOUT) and operand.type.nbytes:
                 owners = spaces.setdefault((address.space, address.slot), ByteOwners())
                 for start, stop in runs_of(sub.body, index, True):
-                    owners.claim(address.offset + start, address.offset + stop, _whole(value, buffers))
+                    owners.claim(address.offset + start, address.offset + stop, _whole(value, buffers)[0])
     replaced = {buffer.previous for buffer in buffers.values()}
     for name, buffer in buffers.items():
         address = buffer.address
@@ -142,17 +152,21 @@ def _runs(regions: Iterable[Region]) -> Iterator[tuple[int, int]]:
             yield start, start + region.length
 
 
+def _checked_chain(name: str, buffers: Mapping[str, ValueBuffer]) -> Iterator[tuple[str, ValueBuffer, int]]:
+    """`view_chain`, of buffers that may be anything."""
+    for step, found in enumerate(view_chain(buffers, name)):
+        if step > len(buffers):
+            raise VerificationError("a buffer that is a part of itself", found=name)
+        yield found
+
+
 def _is_window(name: str, buffers: Mapping[str, ValueBuffer]) -> bool:
-    """True of a buffer that shares all bytes of the one it lies in."""
-    inside = buffers[name].inside
-    return inside is not None and buffers[inside[0]].type == buffers[name].type
+    """True of a buffer that shares all bytes of the one it lies in, and of a part of such a one."""
+    kinds = [buffer.type for _, buffer, _ in _checked_chain(name, buffers)]
+    return any(inner == outer for inner, outer in pairwise(kinds))
 
 
-def _whole(name: str, buffers: Mapping[str, ValueBuffer]) -> str:
-    """The buffer that a buffer is a part of in the end."""
-    for _ in buffers:
-        inside = buffers[name].inside
-        if inside is None:
-            return name
-        name = inside[0]
-    raise VerificationError("a buffer that is a part of itself", found=name)
+def _whole(name: str, buffers: Mapping[str, ValueBuffer]) -> tuple[str, int]:
+    """The buffer that a buffer is a part of in the end, and its byte offset there."""
+    *_, (whole, _, offset) = _checked_chain(name, buffers)
+    return whole, offset

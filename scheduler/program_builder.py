@@ -1,13 +1,16 @@
 """From a finished cluster to its `Body`: buffers become numbered operands, cells become SSA programs without dead code.
 
 Canonical: operands stand in order of first use within their role (inputs, constants, outputs), SSA numbers in order
-of first use, so that equal work gives equal bodies whatever the buffers are called.
+of first use, so that equal work gives equal bodies whatever the buffers are called. Where a target allows it
+(`begins_inside`), operands are parts of their buffers, so that it does not matter either where in a buffer work begins.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
+from superkernel.core.tensor import TensorType
 from superkernel.ir.body import (
     AnchorInput,
     Body,
@@ -43,6 +46,57 @@ def build_body(values: Values, cluster: Cluster) -> tuple[Body, tuple[str, ...]]
     attrs = tuple(anchor.node.attrs.items())
     body = Body(anchor.node.op, attrs, operands, feeds, anchor.types, anchor.outputs, epilogue)
     return body, tuple(order)
+
+
+def parts_only(values: Values, body: Body, names: tuple[str, ...]) -> tuple[Body, tuple[str, ...]]:
+    """The same where each operand begins with the first element that is touched of it, a part of its buffer."""
+    starts = [0] * len(names)
+    operands, found = list(body.operands), list(names)
+    for index, (first, stop) in _extents(body).items():
+        role, dtype = operands[index].role, operands[index].type.dtype
+        if first > 0 and role in (Role.INPUT, Role.OUTPUT):
+            starts[index], kind = first, TensorType(dtype, (stop - first,))
+            operands[index] = Operand(role, kind)
+            found[index] = values.part(names[index], first, kind, written=role is Role.OUTPUT)
+    if not any(starts):
+        return body, names
+
+    def moved(source: AnchorInput) -> AnchorInput:
+        if isinstance(source, View):
+            return replace(source, offset=source.offset - starts[source.operand])
+        return None if source is None else program(source)
+
+    def program(source: PointwiseProgram) -> PointwiseProgram:
+        inputs = tuple(replace(i, offset=i.offset - starts[i.source]) if i.source >= 0 else i for i in source.inputs)
+        outputs = tuple(replace(o, offset=o.offset - starts[o.target]) if o.target >= 0 else o for o in source.outputs)
+        return replace(source, inputs=inputs, outputs=outputs)
+
+    feeds = tuple(map(moved, body.anchor_inputs))
+    body = replace(body, operands=tuple(operands), anchor_inputs=feeds, epilogue=program(body.epilogue))
+    return body, tuple(found)
+
+
+def _extents(body: Body) -> dict[int, tuple[int, int]]:
+    """By operand the first element that a body touches, and the one behind the last."""
+    found: dict[int, tuple[int, int]] = {}
+
+    def walk(operand: int, shape: Shape, strides: Shape, offset: int) -> None:
+        if operand < 0 or 0 in shape:
+            return
+        ends = [(d - 1) * s for d, s in zip(shape, strides, strict=True)]
+        low, high = offset + sum(e for e in ends if e < 0), offset + sum(e for e in ends if e > 0)
+        first, stop = found.get(operand, (low, 0))
+        found[operand] = min(first, low), max(stop, high + 1)
+
+    for source in (body.epilogue, *body.anchor_inputs):
+        if isinstance(source, View):
+            walk(source.operand, source.shape, source.strides, source.offset)
+        elif source is not None:
+            for item in source.inputs:
+                walk(item.source, source.shape, item.strides, item.offset)
+            for out in source.outputs:
+                walk(out.target, source.shape, out.strides, out.offset)
+    return found
 
 
 _RANK = {Role.INPUT: 0, Role.CONSTANT: 1, Role.OUTPUT: 2, Role.INOUT: 2}

@@ -88,6 +88,7 @@ class Values:
         self.members: dict[int, list[str]] = {}  # cluster -> values in its registers
         self.notes: list[GroupNote] = []
         self.control: set[int] = set()
+        self._parts: dict[tuple[str, int, TensorType, bool], str] = {}
         self._names: dict[tuple[int, int, int], str] = {}  # (cluster, slot, cell) -> its first value
         graph = context.graph
         for i, (name, kind) in enumerate(graph.inputs.items()):
@@ -298,6 +299,15 @@ class Values:
         self.constants[name] = np.ascontiguousarray(array).reshape(array.shape)
         ref = self.where[value] = self._enter(name, ValueBuffer(self.context.graph.types[value], CONSTANTS))
         return ref
+
+    def part(self, name: str, first: int, kind: TensorType, *, written: bool) -> str:
+        """The part of a buffer that begins with some element of it: to read, where equal ones are one, or to write."""
+        key = (name, first, kind, written)
+        found = self._parts.get(key)
+        if found is None:
+            found = self._parts[key] = self.fresh(f"{name}@{first}")
+            self.buffers[found] = ValueBuffer(kind, inside=(name, first * kind.dtype.itemsize))
+        return found
 
     def fresh(self, name: str) -> str:
         """`name`, or a variation that is no buffer yet."""

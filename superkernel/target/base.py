@@ -35,6 +35,10 @@ class Target(ABC):
     tables_beside: ClassVar[bool] = False
     """Whether tilings that depend on data may be computed beside the cores that run kernels (option `tiling`)."""
 
+    begins_inside: ClassVar[bool] = False
+    """Whether what a kernel reads may begin anywhere inside a buffer, so that kernels which differ in that alone are
+    one. Where it is not, code may count on how whole buffers are aligned."""
+
     @property
     def kernel_kind(self) -> str:
         """The kind whose kernels run on it, as their rows name it."""

@@ -37,6 +37,7 @@ class CpuTarget(Target):
     image_layouts: ClassVar[tuple[str, ...]] = ("row_major", "channels_last")
     image_ranks: ClassVar[tuple[int, ...]] = (3, 4, 5)
     computes_integers: ClassVar[bool] = True
+    begins_inside: ClassVar[bool] = True
 
     triple: str
     tier: str  # "avx512", "avx2", "plain"

@@ -168,6 +168,22 @@ def test_a_reused_buffer_that_is_still_needed_is_named() -> None:
         check_memory(grouping.subops, flat, grouping.buffers)
 
 
+def test_a_part_that_is_read_elsewhere_in_its_buffer_is_refused() -> None:
+    g = GraphMaker()
+    x = g.op("softmax", g.input("x", 8, 16), axis=-1)
+    rows = [g.op("slice", x, starts=(i,), ends=(i + 1,), axes=(0,), steps=(1,)) for i in (2, 5)]
+    grouping, plan = planned(g.graph(*(g.op("softmax", row, axis=-1) for row in rows)))
+    assert grouping.subops[1].body is grouping.subops[2].body, "rows of one kernel"
+    starts = [plan.addresses[i][0].offset - plan.addresses[0][1].offset for i in (1, 2)]
+    assert starts == [2 * 16 * 4, 5 * 16 * 4]
+    check_memory(grouping.subops, plan.addresses, grouping.buffers)
+    for early in (0, 1):
+        moved = [list(row) for row in plan.addresses]
+        moved[2][0] = moved[early][1 - early]
+        with pytest.raises(VerificationError, match="a buffer lies at two places"):
+            check_memory(grouping.subops, moved, grouping.buffers)
+
+
 def test_outputs_and_states_have_their_own_spaces() -> None:
     grouping, plan = planned(random_graph(5, 40))
     written = {
