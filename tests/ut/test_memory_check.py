@@ -82,6 +82,11 @@ def strange(sub: int, operand: str, expected: str, found: str) -> str:
     return f"{where}: the operand's bytes are not its own; expected {expected}; found {found}"
 
 
+def elsewhere(sub: int, operand: str, expected: str, found: str) -> str:
+    where = f"sub-operator {sub} (s{sub}), operand {operand!r}"
+    return f"{where}: a buffer lies at two places; expected {expected}; found {found}"
+
+
 def lost(place: str, expected: str, found: str) -> str:
     return f"{place}: a result is not what was to be left there; expected {expected}; found {found}"
 
@@ -148,6 +153,7 @@ def test_every_strange_operand_is_named() -> None:
     found = wrong(BUFFERS, [X, WRITE_A], [Y, over], [READ_A, replace(READ_A, value="b"), RESULT], [READ_A])
     assert found == [
         strange(2, "a", "a", "bytes 12..14 of arena0 hold 'b'"),
+        elsewhere(2, "b", "arena0 from byte 12 on", "arena0 from byte 8 on"),
         strange(2, "b", "b", "bytes 8..12 of arena0 hold 'a'"),
         strange(2, "b", "b", "bytes 14..16 of arena0 hold 'a'"),
         strange(3, "a", "a", "bytes 12..14 of arena0 hold 'b'"),
@@ -218,11 +224,23 @@ def test_reads_through_a_window_count_for_what_its_views_touch() -> None:
 
 
 def test_a_part_counts_as_what_it_is_a_part_of() -> None:
-    buffers = {**BUFFERS, "low": buffer(4, inside=("high", 0)), "high": buffer(8, inside=("a", 0))}
+    buffers = {**BUFFERS, "low": buffer(4, inside=("all", 0)), "high": buffer(4, inside=("all", 4))}
+    buffers |= {"all": buffer(8, inside=("a", 0))}
     low, high = Use("low", OUT, at(ARENA, 8), 4), Use("b", OUT, at(ARENA, 12), 4)
     assert wrong(buffers, [X, low], [Y, replace(high, value="high")], [READ_A, RESULT]) == []
     found = wrong(buffers, [X, low], [Y, high], [READ_A, RESULT])
     assert found == [strange(2, "a", "a", "bytes 12..16 of arena0 hold 'b'")]
+
+
+def test_a_part_that_lies_elsewhere_than_in_its_buffer() -> None:
+    """All bytes are the buffer's own, but not those of the part."""
+    buffers = {**BUFFERS, "high": buffer(4, inside=("a", 4))}
+    high = Use("high", IN, at(ARENA, 12), 4)
+    assert wrong(buffers, [X, WRITE_A], [high, RESULT]) == []
+    found = wrong(buffers, [X, WRITE_A], [replace(high, address=at(ARENA, 10)), RESULT])
+    assert found == [elsewhere(1, "high", "arena0 from byte 12 on", "arena0 from byte 10 on")]
+    found = wrong(buffers, [X, replace(high, role=OUT), replace(WRITE_A, address=at(ARENA, 4))], [READ_A, RESULT])
+    assert found[0] == elsewhere(0, "a", "arena0 from byte 8 on", "arena0 from byte 4 on")
 
 
 def test_a_buffer_that_is_a_part_of_itself() -> None:
