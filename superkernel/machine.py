@@ -39,6 +39,7 @@ from superkernel import _core
 from superkernel.core import settings
 from superkernel.core.errors import FileFormatError, MachineError
 from superkernel.core.files import exists, replacing, whole
+from superkernel.core.json_text import parse_json
 from superkernel.core.limits import usable_memory_bytes
 from superkernel.core.version import sources_digest
 from superkernel.core.warn import warn
@@ -183,7 +184,7 @@ def _dot_shares() -> dict[str, float]:
     kept = profile_path()
     path = None if kept is None else kept.with_suffix(".dots")
     try:
-        found = json.loads(path.read_bytes()) if path is not None else None
+        found = parse_json(path.read_bytes()) if path is not None else None
         if isinstance(found, dict) and all(found.get(field) in (0, *_SHARES) for field in _DOTS):
             return {field: found[field] for field in _DOTS if found[field]}
     except (OSError, ValueError):

@@ -31,7 +31,7 @@ from superkernel.core.option import HOST
 from superkernel.ir.graph import Graph, Node
 from superkernel.ops.table import find_op
 from superkernel.reference import evaluate
-from superkernel.reference.random_inputs import random_inputs
+from superkernel.reference.random_inputs import check_seed, random_inputs
 from superkernel.registry.eligibility import relative_error
 from superkernel.registry.predicates import Reason, matches_any
 from superkernel.registry.records import KernelRole, Policy, Requirement
@@ -96,7 +96,8 @@ class TrialTime:
 
 def trials(table: KernelTable[Any], pattern: str, target: Target, seed: int = 0) -> Iterator[Trial]:
     """Every kernel whose id matches, on every problem that it is eligible for. Raises InputError where none matches, or
-    there is no problem to try one on."""
+    there is no problem to try one on, and on a seed that is none."""
+    check_seed(seed)
     for kernel, problem in _cases(table, pattern, target):
         try:
             found = _trial(table, kernel, problem, target, seed)

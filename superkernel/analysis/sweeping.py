@@ -37,6 +37,7 @@ from superkernel.codegen import processes
 from superkernel.core.counted import counted
 from superkernel.core.errors import FileFormatError, InputError, MachineError, SuperKernelError
 from superkernel.core.files import exists
+from superkernel.core.json_text import parse_json
 from superkernel.core.options import Options
 from superkernel.core.version import __version__, sources_digest
 from superkernel.ir.graph import Graph
@@ -181,7 +182,10 @@ def sweep(
             while len(found) < len(points):
                 take()
         except BrokenExecutor as error:
-            hint = "fewer workers need less memory; what was done is kept where there is a file"
+            hint = (
+                'fewer workers need less memory; a script sweeps below `if __name__ == "__main__":`, as each process '
+                "imports it; what was done is kept where there is a file"
+            )
             raise MachineError("a process of the sweep died", found=str(error), hint=hint) from error
         finally:
             for future in running:
@@ -295,6 +299,10 @@ def graph_digest(graph: Graph) -> str:
     return found.hexdigest()
 
 
+_NO_ROWS = "not a file of a sweep's rows"
+_ROW_START = '{"key": "'
+
+
 def _opened(stack: ExitStack, file: str | os.PathLike[str] | None) -> tuple[dict[str, dict[str, Any]], IO[str] | None]:
     """The rows of a file by key, and the file, to append to."""
     if file is None:
@@ -303,26 +311,27 @@ def _opened(stack: ExitStack, file: str | os.PathLike[str] | None) -> tuple[dict
     try:
         text = path.read_text(encoding="utf-8") if exists(path) else ""
         out = stack.enter_context(path.open("a", encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise MachineError("cannot keep rows", location=f"file {str(path)!r}", found=str(error)) from error
-    lines = text.split("\n")
-    for line in lines[:-1]:
+    except UnicodeDecodeError as error:
+        raise FileFormatError(_NO_ROWS, location=f"file {str(path)!r}", found=str(error)) from error
+    *lines, last = text.split("\n")
+    for line in (*lines, last) if last else lines:
         row = _row(line)
-        if row is None:
-            raise FileFormatError("not a file of a sweep's rows", location=f"file {str(path)!r}", found=line[:60])
-        kept[row["key"]] = row["figures"]
-    if lines[-1]:  # cut off
-        out.write("\n" if (row := _row(lines[-1])) else "")
         if row is not None:
             kept[row["key"]] = row["figures"]
-        else:
-            out.truncate(len(text.encode()) - len(lines[-1].encode()))
+        elif line is not last or last[: len(_ROW_START)] != _ROW_START[: len(last)]:
+            raise FileFormatError(_NO_ROWS, location=f"file {str(path)!r}", found=line[:60])
+        else:  # a row that was cut off
+            out.truncate(len(text.encode()) - len(last.encode()))
+            last = ""
+    out.write("\n" if last else "")
     return kept, out
 
 
 def _row(line: str) -> dict[str, Any] | None:
     try:
-        row = json.loads(line)
+        row = parse_json(line)
     except ValueError:
         return None
     fits = isinstance(row, dict) and isinstance(row.get("key"), str) and isinstance(row.get("figures"), dict)

@@ -51,6 +51,7 @@ from superkernel.core import settings
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import FileFormatError, InputError
 from superkernel.core.files import exists, file_name, is_elf, is_file, mapped, replacing
+from superkernel.core.json_text import parse_json
 from superkernel.core.options import Options
 from superkernel.core.typed_form import ALIGNMENT, decode, encode
 from superkernel.core.version import sources_digest
@@ -326,7 +327,7 @@ def _arrays(data: memoryview) -> dict[str, Array]:
         return {}
     start = 8 + int.from_bytes(data[:8], "little")
     found = {}
-    for name, entry in json.loads(bytes(data[8:start])).items():
+    for name, entry in parse_json(bytes(data[8:start])).items():
         if name != "__metadata__":
             begin, end = entry["data_offsets"]
             raw = data[start + begin : start + end]
@@ -374,7 +375,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, memoryview], Callable[[
         with opened as file, zipfile.ZipFile(file) as archive:
             if any(info.compress_type != zipfile.ZIP_STORED for info in archive.infolist()):
                 raise ValueError("a compressed member")  # `save` writes none, and their size could be anything
-            header = json.loads(archive.read(_HEADER))
+            header = parse_json(archive.read(_HEADER))
             data = mapped(file)
             members = {info.filename: _member(data, info) for info in archive.infolist()}
         del members[_HEADER]

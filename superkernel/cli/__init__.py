@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import argparse
 import errno
-import json
-import math
 import os
 import sys
 import time
@@ -42,6 +40,7 @@ from superkernel.cli import target as cli_target
 from superkernel.cli import tune as cli_tune
 from superkernel.core.errors import InputError, InternalError, MachineError, SuperKernelError
 from superkernel.core.files import is_elf, is_folder
+from superkernel.core.json_text import json_text
 from superkernel.core.options import parse_options
 from superkernel.display.tracing import save_page
 
@@ -113,7 +112,7 @@ def _load_kernels(files: Sequence[str]) -> None:
 
 def _failed(error: SuperKernelError, words: Sequence[str]) -> int:
     if "--json" in words:
-        print(json.dumps(error.to_json(), indent=2))
+        print(json_text(error.to_json()))
     else:
         print(f"superkernel: {error.category} error: {error}", file=sys.stderr)
     return EXIT_CODES[error.category]
@@ -550,13 +549,4 @@ def _sim(args: argparse.Namespace) -> int:
 
 
 def _print(args: argparse.Namespace, data: Any, text: Callable[[], str]) -> None:
-    print(json.dumps(_plain(data), indent=2, default=str, allow_nan=False) if args.json else text())
-
-
-def _plain(data: Any) -> Any:
-    """`data` with null for the numbers that JSON has not."""
-    if isinstance(data, dict):
-        return {key: _plain(value) for key, value in data.items()}
-    if isinstance(data, (list, tuple)):
-        return [_plain(value) for value in data]
-    return None if isinstance(data, float) and not math.isfinite(data) else data
+    print(json_text(data) if args.json else text())

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from superkernel.core.errors import InputError, UnsupportedError, Violation, raise_all
 from superkernel.core.files import is_file
+from superkernel.core.json_text import json_text
 from superkernel.core.option import HOST
 from superkernel.core.options import OPTIONS, Options
 from superkernel.target.cpu import TIERS, CpuTarget, profiled
@@ -273,7 +273,7 @@ def _test(args: argparse.Namespace) -> int:
     from superkernel.analysis.kernel_trials import text_of, trials
 
     found = list(trials(*_tried(args), args.seed))
-    print(json.dumps([asdict(t) for t in found], indent=1) if args.json else text_of(found))
+    print(json_text([asdict(t) for t in found], 1) if args.json else text_of(found))
     return 1 if any(t.fault for t in found) else 0
 
 
@@ -281,7 +281,7 @@ def _bench(args: argparse.Namespace) -> int:
     from superkernel.analysis.kernel_trials import timings, timings_text
 
     found = list(timings(*_tried(args), args.rounds, args.seed))
-    print(json.dumps([asdict(t) for t in found], indent=1) if args.json else timings_text(found))
+    print(json_text([asdict(t) for t in found], 1) if args.json else timings_text(found))
     return 0
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from typing import Any
 
 from superkernel.core.counted import counted
 from superkernel.core.errors import InputError
+from superkernel.core.json_text import json_text
 
 Parser = argparse.ArgumentParser
 Commands = argparse._SubParsersAction  # argparse names the type of `add_subparsers` no other way
@@ -40,7 +40,7 @@ def _list(args: argparse.Namespace) -> int:
 
     targets = [load_target(name) for name in preset_names()]
     if args.json:
-        print(json.dumps([{"name": t.name, "description": t.description, "cores": t.cores} for t in targets], indent=2))
+        print(json_text([{"name": t.name, "description": t.description, "cores": t.cores} for t in targets]))
     else:
         print("\n".join(f"{t.name:8}{t.description}" for t in targets))
     return 0
@@ -54,7 +54,7 @@ def _show(args: argparse.Namespace) -> int:
         raise InputError("--json and --toml exclude one another")
     target = load_target(args.name)
     if args.json:
-        print(json.dumps(to_json(target), indent=2))
+        print(json_text(to_json(target)))
     else:
         print(target.text().rstrip() if args.toml else table(target))
     return 0
@@ -66,7 +66,7 @@ def _check(args: argparse.Namespace) -> int:
     target = load_target(args.file)
     counts = {kind: sum(o == kind for _, o in target.origins) for kind in ("published", "default", "user")}
     if args.json:
-        print(json.dumps({"ok": True, "name": target.name, "cores": target.cores, "origins": counts}, indent=2))
+        print(json_text({"ok": True, "name": target.name, "cores": target.cores, "origins": counts}))
     else:
         said = ", ".join(f"{number} {kind}" for kind, number in counts.items())
         print(f"{target.name}: {counted(target.cores, 'core')}, {len(target.origins)} fields ({said})")
@@ -83,7 +83,7 @@ def _validate(args: argparse.Namespace) -> int:
     target = load_target(args.name)
     rows = validate(target)
     if args.json:
-        print(json.dumps({"name": target.name, "facts": [row.to_json() for row in rows]}, indent=2))
+        print(json_text({"name": target.name, "facts": [row.to_json() for row in rows]}))
     else:
         shown = validation_page.page if args.page else validation_page.text
         print(shown(target, rows).rstrip())

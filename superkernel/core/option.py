@@ -159,10 +159,10 @@ class Option:
             return tuple(word.split(","))
         if self.element is bool or self._is_switch:
             return word if word in self.choices else _WORDS.get(word.lower(), word)
-        if self.element is float:
-            with suppress(ValueError):
-                return float(word)
-        return int(word) if self.element is int and word.isdecimal() else word
+        if self.element is float or (self.element is int and word.isdecimal()):
+            with suppress(ValueError):  # no number, or one of thousands of digits
+                return self.element(word)
+        return word
 
 
 def option(default: Any, stage: Stage, doc: str, **about: Any) -> Any:

@@ -32,6 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.core.dtypes import DType
+from superkernel.core.json_text import parse_json
 
 ALIGNMENT = 64
 VERSION = 1
@@ -208,7 +209,7 @@ class _Reader:
 
     def __init__(self, kind: Any, data: bytes | memoryview, at_hand: Arrays, variants: Variants) -> None:
         length = int.from_bytes(data[:8], "little")
-        document = json.loads(bytes(data[8 : 8 + length]))
+        document = parse_json(bytes(data[8 : 8 + length]))
         version, declared, self.root, self.texts, heads = document
         if (version, declared) != (VERSION, str(kind)):
             raise ValueError(f"version {version!r} of {declared!r}")

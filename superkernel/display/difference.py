@@ -26,6 +26,7 @@ from typing import Any
 
 from superkernel.core.errors import FileFormatError, InputError
 from superkernel.core.files import file_name
+from superkernel.core.json_text import parse_json
 from superkernel.display.spans import SpanKind
 from superkernel.display.units import format_us
 
@@ -168,10 +169,10 @@ def read_measurement(path: str | PathLike[str]) -> dict[str, Any]:
     """A JSON object from a file. Raises InputError, FileFormatError."""
     name, where = file_name(path), f"file {str(path)!r}"
     try:
-        data = json.loads(name.read_text(encoding="utf-8"))
+        data = parse_json(name.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError("the file cannot be read", location=where, found=str(error.strerror), hint=_HINT) from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         hint = f"was it cut short? It has to be {_HINT}"
         raise FileFormatError(
             "not JSON", location=where, expected="a JSON object", found=str(error), hint=hint

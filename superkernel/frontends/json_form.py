@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import FileFormatError, InputError, MachineError, SuperKernelError
 from superkernel.core.files import is_file, whole
+from superkernel.core.json_text import parse_json
 from superkernel.frontends.networkx_form import from_networkx, to_networkx
 from superkernel.ir.graph import Graph
 
@@ -126,8 +127,8 @@ def load_json(path: str | Path) -> Graph:
 def graph_of(head: bytes, sides: Path | Mapping[str, bytes], where: str) -> Graph:
     """The graph of a head and its side files (a folder, or contents by name). Raises FileFormatError, GraphError."""
     try:
-        document = json.loads(head.decode("utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        document = parse_json(head.decode("utf-8"))
+    except ValueError as error:
         raise FileFormatError("not JSON", location=where, found=str(error)) from error
     _check_head(document, where)
     reader = _Arrays(sides, document.get("files") or {}, where)
@@ -253,7 +254,7 @@ def _read_side(name: str, content: Path | bytes, place: str) -> dict[str, NDArra
             with np.load(content if isinstance(content, Path) else io.BytesIO(content), allow_pickle=False) as archive:
                 if "names" not in archive:
                     return {key: archive[key] for key in archive.files}
-                names = json.loads(bytes(archive["names"][()]))
+                names = parse_json(bytes(archive["names"][()]))
                 return {key: archive[f"a{i}"] for i, key in enumerate(names)}
     except Exception as error:  # SafetensorError is a subclass of none of these, and not exported as a type everywhere
         known = (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile)

@@ -13,11 +13,16 @@ from superkernel.core.errors import InputError
 from superkernel.core.tensor import TensorType
 
 
+def check_seed(seed: object) -> None:
+    """Raises InputError on a seed that is none."""
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
+        raise InputError("bad seed", expected="an integer >= 0", found=repr(seed))
+
+
 def random_inputs(types: Mapping[str, TensorType], seed: int) -> dict[str, NDArray[Any]]:
     """Standard normal floats, integers 0 to 9 (indices into real tables rather stay small), fair truth values.
     Raises InputError on a seed that is none."""
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
-        raise InputError("bad seed", expected="an integer >= 0", found=repr(seed))
+    check_seed(seed)
     rng = np.random.default_rng(seed)
     made: dict[str, NDArray[Any]] = {}
     for name, kind in types.items():

@@ -9,6 +9,7 @@ from typing import Any
 
 from superkernel.core.errors import FileFormatError, MachineError
 from superkernel.core.files import whole
+from superkernel.core.json_text import parse_json
 
 
 def canonical_json(data: Any) -> str:
@@ -41,7 +42,7 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise FileFormatError(f"not a {what}", location=f"file {str(path)!r}", found=str(error)) from error
     try:
-        data = json.loads(text)
+        data = parse_json(text)
     except ValueError as error:
         raise FileFormatError(f"not a {what}", location=f"file {str(path)!r}", found=str(error)) from error
     if not isinstance(data, dict):

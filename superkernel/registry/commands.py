@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from superkernel.core.counted import counted
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InputError
+from superkernel.core.json_text import json_text
 from superkernel.ops.table import op_table
 from superkernel.registry.eligibility import clauses_of
 from superkernel.registry.manifest import Manifest, merge
@@ -205,4 +205,4 @@ def _columns(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _json(data: Any) -> str:
-    return json.dumps(data, indent=1, sort_keys=True)
+    return json_text(data, 1, sort_keys=True)

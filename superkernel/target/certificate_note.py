@@ -20,6 +20,7 @@ from typing import Any, Final
 from elftools.elf.elffile import ELFFile
 
 from superkernel.core.errors import FileFormatError
+from superkernel.core.json_text import parse_json
 from superkernel.target.note import note_place, read_note, write_note
 
 SECTION: Final = ".note.superkernel.certificate"
@@ -59,8 +60,8 @@ def checked_certificate(data: bytes, name: str = "program") -> CertificateNote:
         raise FileFormatError("a program without a certificate", location=f"file {name!r}", hint=hint)
     where = note_place(name, SECTION)
     try:
-        note = CertificateNote(**json.loads(text))
-    except (ValueError, TypeError, RecursionError) as error:
+        note = CertificateNote(**parse_json(text))
+    except (ValueError, TypeError) as error:
         raise FileFormatError("not a certificate", location=where, found=f"{type(error).__name__}: {error}") from error
     at = _place(data)
     found = "no digest in its place" if at is None else _digest(data, at)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from superkernel.core.errors import FileFormatError
+from superkernel.core.json_text import parse_json
 from superkernel.target.note import note_place, read_note, write_note
 
 SECTION: Final = ".note.superkernel.launches"
@@ -39,9 +40,9 @@ def noted_launches(data: bytes, name: str = "program") -> LaunchNote | None:
     if text is None:
         return None
     try:
-        table = json.loads(text)
+        table = parse_json(text)
         note = LaunchNote(tuple(tuple(map(int, row)) for row in table["launches"]), tuple(map(str, table["names"])))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise _unreadable(name, f"{type(error).__name__}: {error}") from error
     if not note.launches or any(not 0 <= n < len(note.names) for row in note.launches for n in row):
         raise _unreadable(name, f"{len(note.launches)} launches of {len(note.names)} sub-operators")

@@ -22,6 +22,7 @@ from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from superkernel.core.errors import FileFormatError, Violation, raise_all
+from superkernel.core.json_text import parse_json
 
 SCHEMA = 1
 KIND = "machine"
@@ -148,8 +149,8 @@ def load_profile(path: str | Path) -> MachineProfile:
     """The profile in a file. Raises FileFormatError with everything that is wrong with it."""
     where = f"file {str(path)!r}"
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        data = parse_json(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise FileFormatError("cannot be read as a machine's profile", location=where, found=str(error)) from error
     return from_json(data, where)
 

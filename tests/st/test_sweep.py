@@ -186,6 +186,8 @@ def test_what_cannot_be_is_a_row_that_says_so() -> None:
         (["--target", "a4"], "unknown target"),
         (["--file", "."], "cannot keep rows"),
         (["--file", "README"], "not a file of a sweep's rows"),
+        (["--file", "one-line.json"], "not a file of a sweep's rows"),
+        (["--file", "binary"], "not a file of a sweep's rows"),
     ],
     ids=str,
 )
@@ -193,11 +195,14 @@ def test_mistakes_are_named(
     words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "README").write_text("something\nelse\n")
+    files = {"README": b"something\nelse\n", "one-line.json": b'{"other": 1}', "binary": b"\xff\xfe\0"}
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
     save_json(models.mlp((32, 48, 16)), "m.json")
     target = [] if "--target" in words else ["--target", "mini"]
     assert main(["sweep", "m.json", *target, *words]) in (2, 4)
     assert message in capsys.readouterr().err
+    assert {name: (tmp_path / name).read_bytes() for name in files} == files
 
 
 def test_the_best_are_those_that_no_other_one_beats() -> None:

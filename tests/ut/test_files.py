@@ -16,10 +16,16 @@ import numpy as np
 import pytest
 
 import superkernel as sk
+from superkernel.analysis import canary
 from superkernel.core.errors import FileFormatError, InputError, MachineError
 from superkernel.core.files import file_name, replacing
-from superkernel.frontends.json_form import save_json
+from superkernel.core.json_text import json_text
+from superkernel.display.difference import read_measurement
+from superkernel.frontends.json_form import load_json, save_json
 from superkernel.registry.canonical import write_json
+from superkernel.registry.manifest import Manifest
+from superkernel.target.machine import load_profile
+from superkernel.target.timings import load_timings
 
 
 def test_a_file_is_replaced_at_the_end(tmp_path: Path) -> None:
@@ -121,6 +127,36 @@ def test_nobody_asks_pathlib_what_there_is() -> None:
     }
     assert {name for name in asking if not name.endswith("/generate.py")} == OF_ITS_OWN & asking
     assert asks.search("path.is_dir()")
+
+
+def test_json_is_parsed_in_one_place() -> None:
+    """`json.loads` raises RecursionError, too, which few think of."""
+    parsing = {str(p.relative_to(SOURCES)) for p in SOURCES.rglob("*.py") if "json.load" in p.read_text()}
+    assert parsing == {"core/json_text.py"}
+
+
+NO_JSON = ("[" * 100_000, '{"a":' * 50_000, '{"nodes": ' + "9" * 10_000 + "}", "", "{", "\ufeff{}")
+
+
+@pytest.mark.parametrize("text", NO_JSON, ids=range(len(NO_JSON)))
+def test_texts_that_are_no_json(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "any.json"
+    path.write_text(text)
+    acts: list[Callable[[], object]] = [
+        lambda: load_json(path),
+        lambda: Manifest.load(path),
+        lambda: canary.read(path),
+        lambda: read_measurement(path),
+        lambda: load_profile(path),
+        lambda: load_timings(path, "", ""),
+    ]
+    for act in acts:
+        with pytest.raises(FileFormatError):
+            act()
+
+
+def test_json_has_no_infinity() -> None:
+    assert json_text({"a": [float("inf"), (float("nan"), 1.5)]}, 0) == '{\n"a": [\nnull,\n[\nnull,\n1.5\n]\n]\n}'
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "x" * 5000])

@@ -22,6 +22,7 @@ from superkernel.backends.aicore.timeline import span_of
 from superkernel.codegen.cache import ObjectCache
 from superkernel.compilation.compiled import Job
 from superkernel.compilation.planned import HASHED_BYTES_MAX, job_key
+from superkernel.core.json_text import parse_json
 from superkernel.core.options import OPTIONS, Options
 from superkernel.reference.random_inputs import random_inputs
 from superkernel.target.aicore import AicoreTarget
@@ -78,7 +79,7 @@ def _read(data: bytes | None, options: Options) -> Options | None:
     if data is None:
         return None
     try:
-        chosen: dict[str, Any] = json.loads(data)
+        chosen: dict[str, Any] = parse_json(data)
         legal = all(chosen[name] in (getattr(options, name), OPTIONS[name].off) for name in DECISIONS)
         return replace(options, **{name: chosen[name] for name in DECISIONS}) if legal else None
     except (ValueError, TypeError, KeyError):

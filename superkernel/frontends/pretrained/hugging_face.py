@@ -6,7 +6,6 @@ know is refused, and so is a tensor that has no place: a model is read whole or 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from superkernel.core.errors import FileFormatError, UnsupportedError
 from superkernel.core.files import is_file
+from superkernel.core.json_text import parse_json
 from superkernel.frontends.pretrained.decoder import (
     ACTIVATIONS,
     Attention,
@@ -48,7 +48,7 @@ def read_folder(folder: Path) -> Decoder:
     if not is_file(path):
         raise FileFormatError("no configuration", location=str(folder), expected="config.json")
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = parse_json(path.read_text(encoding="utf-8"))
         if not isinstance(config, dict):
             raise ValueError("not an object")
     except (OSError, ValueError, RecursionError) as error:

@@ -6,7 +6,6 @@ the data behind it), and the data.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from superkernel.core.errors import FileFormatError, UnsupportedError, Violation, raise_all
 from superkernel.core.files import is_file
+from superkernel.core.json_text import parse_json
 
 Array = NDArray[Any]
 
@@ -99,7 +99,7 @@ def mapped_safetensors(folder: Path) -> Tensors:
 
 def _index(path: Path) -> Mapping[str, str]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        found = parse_json(path.read_text(encoding="utf-8"))["weight_map"]
         return {str(name): str(file) for name, file in found.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FileFormatError("not an index of weights", location=str(path), found=str(error)) from error
@@ -111,7 +111,7 @@ def _mapped(path: Path) -> dict[str, Array | str]:
             nbytes = int.from_bytes(file.read(8), "little")
             if nbytes > _HEAD_BYTES_MAX:
                 raise ValueError(f"a header of {nbytes} bytes")
-            head = json.loads(file.read(nbytes))
+            head = parse_json(file.read(nbytes))
         data = np.memmap(path, np.uint8, "r", offset=0)[8 + nbytes :]
         entries = {name: entry for name, entry in head.items() if name != "__metadata__"}
         _check_places(entries, len(data))
