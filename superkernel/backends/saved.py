@@ -29,9 +29,9 @@ import json
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache, reduce
 from os import PathLike
 from pathlib import Path
@@ -231,7 +231,18 @@ def load_saved(path: str | PathLike[str], cores: int | None = None) -> AnyCompil
     """Read a saved kernel of any kind of target; `cores`: other than it was compiled for. Raises InputError where there
     is no such file, FileFormatError where it is damaged."""
     path = file_name(path)
-    header, members, check_arrays = _read(path)
+    with _read(path) as (header, members, check_arrays):
+        return _compilation(path, cores, header, members, check_arrays)
+
+
+def _compilation(
+    path: Path,
+    cores: int | None,
+    header: Mapping[str, Any],
+    members: Mapping[str, memoryview],
+    check_arrays: Callable[[], None],
+) -> AnyCompilation:
+    """What a file's header and members say. Raises FileFormatError."""
     try:
         options = Options.of(header["options"])
         stored_cores = int(header["cores"])
@@ -268,9 +279,9 @@ def load_source(path: str | PathLike[str]) -> Graph:
     """The graph that a saved kernel was compiled from, ahead of all passes: what compiling it anew starts from. Raises
     as `load_saved`."""
     path = file_name(path)
-    _, members, check_arrays = _read(path)
-    check_arrays()
-    return _graph_of(members, path)
+    with _read(path) as (_, members, check_arrays):
+        check_arrays()
+        return _graph_of(members, path)
 
 
 def _graph_of(members: Mapping[str, memoryview], path: Path) -> Graph:
@@ -352,9 +363,11 @@ def compile_stored(
     return made
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, memoryview], Callable[[], None]]:
+@contextmanager
+def _read(path: Path) -> Iterator[tuple[dict[str, Any], dict[str, memoryview], Callable[[], None]]]:
     """Header, verified members, and what waits until the large ones are verified, too, while others work. All raise
-    FileFormatError where something is damaged."""
+    FileFormatError where something is damaged. When the block ends, however it does, nobody verifies any more: whoever
+    reads on in a file that is cut short then ends the process."""
     where = f"file {str(path)!r}"
     if exists(path) and not is_file(path):  # of a device or a pipe there may be no end
         raise InputError("the file cannot be read", location=where, expected="a regular file")
@@ -393,14 +406,13 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, memoryview], Callable[[
     damaged = [n for n, d in members.items() if n not in _LARGE and digests.get(n) != hashlib.sha256(d).hexdigest()]
     damaged += sorted(({_GRAPH} | digests.keys() | sums.keys()) - members.keys())
     raise_damaged(damaged)
-    pool = ThreadPoolExecutor(len(_LARGE))
-    found_sums = pool.map(zlib.crc32, [members.get(name, b"") for name in _LARGE])
-    pool.shutdown(wait=False)
-    return (
-        header,
-        members,
-        lambda: raise_damaged([n for n, s in zip(_LARGE, found_sums, strict=True) if s != sums.get(n, 0)]),
-    )
+    with ThreadPoolExecutor(len(_LARGE)) as pool:
+        found_sums = pool.map(zlib.crc32, [members.get(name, b"") for name in _LARGE])
+        yield (
+            header,
+            members,
+            lambda: raise_damaged([n for n, s in zip(_LARGE, found_sums, strict=True) if s != sums.get(n, 0)]),
+        )
 
 
 def _member(data: memoryview, info: zipfile.ZipInfo) -> memoryview:

@@ -10,9 +10,12 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -203,3 +206,19 @@ def test_damage_in_any_member_is_found(path: Path, member: str) -> None:
     path.write_bytes(whole)
     with pytest.raises(sk.FileFormatError, match=f"checksums differ; found {member}"):
         sk.load(path)
+
+
+def test_nobody_reads_on_in_a_file_that_was_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever then wrote another kernel into it would end the process (SIGBUS)."""
+    read: list[int] = []
+
+    def crc32(data: memoryview) -> int:
+        time.sleep(0.2)
+        read.append(zlib.crc32(data))
+        return read[-1]
+
+    rewritten(path, lambda members, header: header.update(cores="many"))
+    monkeypatch.setattr(saved, "zlib", SimpleNamespace(crc32=crc32, error=zlib.error))
+    with pytest.raises(sk.FileFormatError, match="not a whole saved kernel"):
+        sk.load(path)
+    assert len(read) == len(saved._LARGE)
