@@ -681,3 +681,71 @@ def test_operators_that_are_gone_are_refused() -> None:
     proto = model([node("Upsample", "x s", mode="nearest")], {"x": f32(1, 1, 2, 2)}, constants={"s": np.ones(4, "f4")})
     with pytest.raises(FileFormatError, match="does not exist any more"):
         load_graph(proto)
+
+
+def ints(*values: int) -> NDArray[np.int64]:
+    return np.array(values, np.int64)
+
+
+ONE_OUTPUT = helper.make_graph([node("Relu", "x", "w0")], "one", [], branch("Relu").output)
+CONTRADICTIONS: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "Expand to a negative size": (node("Expand", "x s"), {"s": ints(-1, -1)}, "not a shape to expand to"),
+    "Expand to another size": (node("Expand", "x s"), {"s": ints(7, 7)}, "not a shape to expand to"),
+    "a constant of a negative size": (node("ConstantOfShape", "s"), {"s": ints(-1, 2)}, "not the shape and value"),
+    "a constant beyond memory": (node("ConstantOfShape", "s"), {"s": ints(1 << 40, 1 << 40)}, "too large"),
+    "an axis twice": (node("Unsqueeze", "x s"), {"s": ints(1, 1)}, "an axis is given twice"),
+    "Resize to few sizes": (node("Resize", "x _ _ s"), {"s": ints()}, "not what to resize to"),
+    "Resize without end": (node("Resize", "x _ s"), {"s": np.full(2, np.inf, np.float32)}, "not what to resize to"),
+    "no k": (node("TopK", "x s", "y z"), {"s": ints()}, "not a single element"),
+    "no depth": (node("OneHot", "s d v"), {"s": ints(1), "d": ints(), "v": ints(0, 1)}, "not a single element"),
+    "steps of 0": (
+        node("Range", "a b c"), {"a": np.float32(0), "b": np.float32(5), "c": np.float32(0)}, "not a range"
+    ),
+    "a range to NaN": (
+        node("Range", "a b c"), {"a": np.float32(0), "b": np.float32(np.nan), "c": np.float32(1)}, "not a range"
+    ),
+    "a range beyond memory": (
+        node("Range", "a b c"), {"a": np.int64(0), "b": np.int64(1 << 60), "c": np.int64(1)}, "too large"
+    ),
+    "pads of other axes": (
+        node("Pad", "x p _ a"), {"p": ints(1, 1, 1), "a": ints(1)}, "not two pads per axis|rules"
+    ),
+    "windows of other axes": (
+        node("Conv", "q w", strides=[1], auto_pad="SAME_UPPER"), {"q": f32(1, 2, 5, 5), "w": f32(3, 2, 3, 3)},
+        "axes|rules",
+    ),
+    "a sequence without a batch": (
+        node("GRU", "x w r", hidden_size=4), {"w": f32(1, 12, 3), "r": f32(1, 12, 4)}, "node 'n' .*(axes|rules)"
+    ),
+    "branches of other lengths": (
+        node("If", "c", then_branch=ONE_OUTPUT, else_branch=helper.make_graph([], "none", [], [])), {},
+        "another number of outputs",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONTRADICTIONS)
+def test_what_contradicts_itself_is_refused_by_its_node(name: str) -> None:
+    """What the standard's checker does not see: values, and ranks of operands."""
+    wrong, constants, text = CONTRADICTIONS[name]
+    wrong.name = "n"
+    inputs: Arrays = {"x": f32(2, 3), "c": np.array(True)}
+    with pytest.raises((FileFormatError, UnsupportedError), match=text) as found:
+        load_graph(model([wrong], inputs, list(wrong.output), constants=constants, opset=18))
+    assert all(v.location.startswith("node 'n'") for v in found.value.violations)
+
+
+def test_an_element_type_that_is_none() -> None:
+    proto = model([node("Relu", "x")], {"x": f32(2, 3)})
+    proto.graph.output[0].type.tensor_type.elem_type = 92
+    with pytest.raises(FileFormatError, match=r"another element type.*found 92"):
+        load_graph(proto)
+
+
+def test_external_data_under_a_name_that_is_too_long(tmp_path: Path) -> None:
+    proto = model([node("Add", "x w")], {"x": f32(2, 3)}, constants={"w": f32(2, 3)})
+    onnx.external_data_helper.set_external_data(proto.graph.initializer[0], "x" * 5000)
+    proto.graph.initializer[0].ClearField("raw_data")
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+    with pytest.raises(FileFormatError, match="not a readable ONNX file"):
+        load_graph(tmp_path / "m.onnx")

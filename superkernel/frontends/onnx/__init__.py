@@ -120,14 +120,14 @@ def declared_values(model: onnx.ModelProto) -> tuple[list[DeclaredValue], list[D
 
 def _type_text(kind: onnx.TypeProto) -> str:
     """As ONNX Runtime writes it: "tensor(float)", "seq(tensor(int64))"."""
-    from onnx import TensorProto
+    from superkernel.frontends.onnx.types import type_name
 
     which = kind.WhichOneof("value")
     if which == "sequence_type":
         return f"seq({_type_text(kind.sequence_type.elem_type)})"
     if which == "optional_type":
         return f"optional({_type_text(kind.optional_type.elem_type)})"
-    return f"tensor({TensorProto.DataType.Name(kind.tensor_type.elem_type).lower()})"
+    return f"tensor({type_name(kind.tensor_type.elem_type).lower()})"
 
 
 def declared_inputs(model: onnx.ModelProto) -> dict[str, tuple[DType, tuple[int | str, ...]]]:
@@ -164,7 +164,9 @@ def _blame(model: onnx.ModelProto, error: Exception) -> SuperKernelError:
         return FileFormatError("the model breaks the standard's rules", found=str(finding).strip()[:300])
     except Exception:  # the checker itself cannot read it (too large, not text): nothing more is known
         return FileFormatError("the model cannot be read", found=f"{type(error).__name__}: {error}"[:300])
-    return InternalError("the ONNX frontend failed on a valid model", found=f"{type(error).__name__}: {error}"[:300])
+    where = next(iter(getattr(error, "__notes__", ())), "")  # the node
+    found = f"{type(error).__name__}: {error}"[:300]
+    return InternalError("the ONNX frontend failed on a valid model", location=where, found=found)
 
 
 def read_model(source: str | Path) -> onnx.ModelProto:
@@ -185,7 +187,7 @@ def read_model(source: str | Path) -> onnx.ModelProto:
         raise FileFormatError(
             "external data of the model is missing", location=where, found=str(error)[:200], hint=hint
         ) from error
-    except (DecodeError, ValueError) as error:
+    except (DecodeError, RuntimeError, ValueError) as error:  # RuntimeError: of names that no file can have
         raise FileFormatError("not a readable ONNX file", location=where, found=str(error)[:200]) from error
     except OSError as error:
         raise MachineError("the file cannot be read", location=where, found=str(error)) from error

@@ -114,6 +114,25 @@ class OnnxCall(Emitter):
         """`static` as a flat list of ints."""
         return [int(v) for v in self.static(index).reshape(-1)]
 
+    def static_scalar(self, index: int) -> int | float | bool:
+        """`static` of one element."""
+        array = self.static(index)
+        if array.size != 1:
+            where = f"{self.where}, input {index}"
+            raise FileFormatError("not a single element", location=where, found=f"shape {list(array.shape)}")
+        scalar: int | float | bool = array.item()
+        return scalar
+
+    def contradiction(self, message: str, **about: Any) -> FileFormatError:
+        """The error to raise where the node's operands do not fit its operator or one another."""
+        return FileFormatError(message, location=self.where, **about)
+
+    def require_rank(self, tensor: Tensor, least: int, most: int | None = None) -> None:
+        """Raises FileFormatError where an operand has fewer axes, or more."""
+        if not least <= tensor.rank <= (tensor.rank if most is None else most):
+            expected = f"{least}" if least == most else f"{least} or more"
+            raise self.contradiction("another number of axes", expected=expected, found=tensor.type)
+
     def axis(self, value: int, rank: int) -> int:
         """A non-negative axis. Raises FileFormatError where it is out of range."""
         if not -rank <= value < max(rank, 1):

@@ -31,19 +31,22 @@ def branch(call: OnnxCall, run: RunBody) -> list[Bound]:
     """If: the taken branch where the condition is known, else both and a selection."""
     condition = call.input(0)
     if condition.value.data is not None:
-        taken = call.required("then_branch" if bool(condition.value.data.reshape(-1)[0]) else "else_branch")
+        taken = call.required("then_branch" if call.static_scalar(0) else "else_branch")
         return run(taken, (), "")
     then = run(call.required("then_branch"), (), "then/")
     other = run(call.required("else_branch"), (), "else/")
     if LOST in then or LOST in other:
         return [LOST] * len(then)
+    if len(then) != len(other):
+        found = f"{len(then)} and {len(other)}"
+        raise call.contradiction("the branches have another number of outputs", found=found)
     return [_selected(call, condition, a, b, f"output {i}") for i, (a, b) in enumerate(zip(then, other, strict=True))]
 
 
 def loop(call: OnnxCall, run: RunBody) -> list[Bound]:
     """Loop: its turns one after the other."""
     body, carried = call.required("body"), list(call.values[2:])
-    turns = int(call.static(0).reshape(-1)[0]) if call.has(0) else None
+    turns = int(call.static_scalar(0)) if call.has(0) else None
     condition = call.optional(1)
     scanned: list[list[Bound]] = [[] for _ in body.output[1 + len(carried) :]]
     turn = 0
@@ -91,6 +94,10 @@ def scan(call: OnnxCall, run: RunBody) -> list[Bound]:
     if call.has(0):
         raise call.unsupported("lengths of sequences are not supported", found="input 'sequence_lens'")
     backwards = _per(call, "directions", count)
+    for tensor in operands:
+        call.require_rank(tensor, 1)
+    if not operands[0].shape[0]:
+        raise call.unsupported("a batch of no elements is not supported", found=operands[0].type)
     results = []
     for batch in range(operands[0].shape[0]):
         mine = [_element(call, t, 0, batch) for t in operands]
@@ -146,6 +153,8 @@ def _scanned(
     prefix: str = "",
 ) -> list[Bound]:
     """The final states, and each turn's other outputs stacked."""
+    for tensor in inputs:
+        call.require_rank(tensor, 1)
     extents = {t.shape[axis] for t, axis in zip(inputs, axes, strict=True)}
     if len(extents) != 1:
         raise FileFormatError("scanned inputs of different lengths", location=call.where, found=sorted(extents))
@@ -247,7 +256,7 @@ def _going_on(call: OnnxCall, before: Tensor | None, after: Bound) -> Tensor:
 
 
 def _is_false(condition: Tensor | None) -> bool:
-    return condition is not None and condition.value.data is not None and not bool(condition.value.data.reshape(-1)[0])
+    return condition is not None and condition.value.data is not None and not condition.value.data.all()
 
 
 def _refuse_long(call: OnnxCall, body: onnx.GraphProto, turn: int, turns: int | None) -> None:

@@ -39,7 +39,7 @@ from superkernel.frontends.onnx.call import OnnxCall
 from superkernel.frontends.onnx.control import CONTROL, RunBody
 from superkernel.frontends.onnx.refusals import ModelRefusals
 from superkernel.frontends.onnx.registry import find_lowering
-from superkernel.frontends.onnx.schema import attribute_defaults, function_body, schema_of, standard_domain
+from superkernel.frontends.onnx.schema import attribute_defaults, function_body, rejection, schema_of, standard_domain
 from superkernel.frontends.onnx.types import (
     ONNX_OF,
     attribute_value,
@@ -56,6 +56,8 @@ from superkernel.transforms.dead import RemoveDead
 
 OLDEST_OPSET = 7  # numpy-style broadcasting since then
 _MAX_FUNCTION_DEPTH = 64
+_KNOWN_BYTES_MAX = 1 << 10
+"""Of what decides shapes; larger arrays are left out where a rejection is asked for."""
 
 
 @dataclass
@@ -380,11 +382,30 @@ class OnnxImporter:
                     lowered = lowering(call)
                 except SuperKernelError as error:
                     raise in_node(error, where) from error
+                except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+                    raise self.blame(error, node, inputs, scope, where) from error
                 return lowered if isinstance(lowered, Sequence) else (lowered,)
             function = self.standard_function(_with_attributes(node, attributes), inputs, scope, where)
             defaults = attribute_defaults(node, scope.opsets)
             attributes = [*(d for d in defaults if d.name not in call.attrs), *attributes]
         return self.inline(function, node, inputs, [a for a in attributes if a is not None], scope, stem)
+
+    def blame(
+        self, error: Exception, node: onnx.NodeProto, inputs: Sequence[Bound], scope: _Scope, where: str
+    ) -> Exception:
+        """What to raise where a lowering met what it did not expect: the node's fault where the standard rejects it
+        for these inputs, else ours, with the node's name."""
+        given = {n: t for n, t in zip(node.input, inputs, strict=True) if isinstance(t, Tensor)}
+        kinds = {n: onnx.helper.make_tensor_type_proto(ONNX_OF[t.dtype], t.shape) for n, t in given.items()}
+        known = [
+            onnx.numpy_helper.from_array(t.value.data, n)
+            for n, t in given.items()
+            if t.value.data is not None and t.value.data.nbytes <= _KNOWN_BYTES_MAX
+        ]
+        if found := rejection(node, scope.opsets, kinds, known):
+            return FileFormatError("the node breaks its operator's rules", location=where, found=found)
+        error.add_note(where)
+        return error
 
     def standard_function(
         self, node: onnx.NodeProto, inputs: Sequence[Bound], scope: _Scope, where: str

@@ -7,6 +7,7 @@ from typing import Any
 
 import onnx
 import onnx.defs
+from onnx import TensorProto
 
 
 def standard_domain(domain: str) -> str:
@@ -45,6 +46,27 @@ def function_body(
         usable = [v for v in schema.function_opset_versions if v <= version]
         body = schema.get_function_with_opset_version((usable or list(schema.function_opset_versions)[:1])[-1])
     return onnx.FunctionProto.FromString(body) if body else None
+
+
+def rejection(
+    node: onnx.NodeProto, opsets: Mapping[str, int], inputs: Mapping[str, onnx.TypeProto], known: Sequence[TensorProto]
+) -> str:
+    """Why the standard's own inference rejects the node for inputs of these types, some of which are known; empty where
+    it does not."""
+    graph = onnx.helper.make_graph(
+        [node],
+        "node",
+        [onnx.helper.make_value_info(name, kind) for name, kind in inputs.items()],
+        [onnx.ValueInfoProto(name=name) for name in node.output if name],
+        initializer=known,
+    )
+    imports = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+    try:
+        model = onnx.helper.make_model(graph, opset_imports=imports)
+        onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+    except Exception as error:  # inference raises whatever its checks meet
+        return str(error).strip().splitlines()[-1][:300]
+    return ""
 
 
 def attribute_defaults(node: onnx.NodeProto, opsets: Mapping[str, int]) -> list[onnx.AttributeProto]:

@@ -36,17 +36,21 @@ def element_type(code: int, where: str) -> DType:
     """The DType of an ONNX element type code. UnsupportedError on strings, complex, 8-bit floats, 4-bit integers."""
     found = _ELEMENT.get(code)
     if found is None:
-        try:
-            name = onnx.TensorProto.DataType.Name(code)
-        except ValueError:
-            name = str(code)
         raise UnsupportedError(
             "the element type has no counterpart",
             location=where,
             expected=", ".join(sorted(d.value for d in ONNX_OF)),
-            found=name,
+            found=type_name(code),
         )
     return found
+
+
+def type_name(code: int) -> str:
+    """An ONNX element type code's name, or its number where it is none."""
+    try:
+        return str(onnx.TensorProto.DataType.Name(code))
+    except ValueError:
+        return str(code)
 
 
 def tensor_type(info: onnx.ValueInfoProto) -> onnx.TypeProto.Tensor | None:

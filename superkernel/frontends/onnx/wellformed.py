@@ -18,7 +18,7 @@ from superkernel.core.errors import FileFormatError, UnsupportedError, Violation
 from superkernel.core.option import did_you_mean
 from superkernel.core.tensor import TensorType
 from superkernel.frontends.onnx.schema import schema_of, standard_domain
-from superkernel.frontends.onnx.types import ONNX_OF
+from superkernel.frontends.onnx.types import ONNX_OF, type_name
 
 _KIND = onnx.AttributeProto.AttributeType.Name
 
@@ -53,7 +53,7 @@ def declared_otherwise(info: onnx.ValueInfoProto, kind: TensorType, where: str) 
     if info.type.WhichOneof("value") != "tensor_type":
         return None
     if tensor.elem_type not in (0, ONNX_OF[kind.dtype]):
-        name = onnx.helper.tensor_dtype_to_string(tensor.elem_type).rpartition(".")[2]
+        name = type_name(tensor.elem_type)
         return Violation("declared with another element type", where, str(kind.dtype), name)
     if not tensor.HasField("shape"):
         return None

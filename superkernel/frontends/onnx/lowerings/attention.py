@@ -19,6 +19,8 @@ def split_heads(call: OnnxCall, x: Tensor, heads: int) -> Tensor:
     if x.rank == 4:
         return x
     b, s, width = x.shape
+    if heads < 1 or width % heads:
+        raise call.contradiction("not a whole number of heads", found=f"{heads} heads of {x.type}")
     return call.transpose(call.reshape(x, (b, s, heads, width // heads)), (0, 2, 1, 3))
 
 
@@ -85,6 +87,7 @@ def _mask(call: OnnxCall, q: Tensor, k: Tensor, rule: Tensor | None) -> Tensor |
     """The node's mask, padded to all keys, together with the positional rule."""
     mask = call.optional(3)
     if mask is not None:
+        call.require_rank(mask, 1)
         if mask.dtype is not DType.BOOL:
             mask = call.cast(mask, q.dtype)
         missing = k.shape[2] - mask.shape[-1]

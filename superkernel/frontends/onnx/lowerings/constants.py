@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil, isfinite, nan, prod
+
 import numpy as np
 
 from superkernel.builder.tensor import Tensor
@@ -9,6 +11,8 @@ from superkernel.core.errors import FileFormatError
 from superkernel.frontends.onnx.call import OnnxCall
 from superkernel.frontends.onnx.registry import lowers
 from superkernel.frontends.onnx.types import element_type
+
+_BYTES_MAX = 1 << 32
 
 
 @lowers("Constant")
@@ -33,18 +37,31 @@ def constant(call: OnnxCall) -> Tensor:
 def constant_of_shape(call: OnnxCall) -> Tensor:
     value = call.tensor_attr("value")
     fill = np.zeros(1, np.float32) if value is None else value.reshape(-1)[:1]
-    return call.constant(np.full(tuple(call.static_ints(0)), fill[0], fill.dtype))
+    shape = tuple(call.static_ints(0))
+    if min(shape, default=0) < 0 or not fill.size:
+        raise call.contradiction("not the shape and value of a constant", found=f"{list(shape)}, {fill.size} values")
+    _refuse_large(call, prod(shape) * fill.itemsize)
+    return call.constant(np.full(shape, fill[0], fill.dtype))
 
 
 @lowers("Range")
 def range_(call: OnnxCall) -> Tensor:
-    start, limit, delta = (call.static(i).reshape(-1)[0] for i in range(3))
+    start, limit, delta = (call.static_scalar(i) for i in range(3))
     dtype = call.input(0).dtype.numpy
-    count = max(0, int(np.ceil((float(limit) - float(start)) / float(delta))))
+    turns = (float(limit) - float(start)) / float(delta) if delta else nan
+    if not isfinite(turns):
+        raise call.contradiction("not a range", found=f"from {start} to {limit} by {delta}")
+    _refuse_large(call, turns * dtype.itemsize)
+    count = max(0, ceil(turns))
     if np.issubdtype(dtype, np.integer):
         return call.constant((int(start) + np.arange(count, dtype=np.int64) * int(delta)).astype(dtype))
     values = float(start) + np.arange(count, dtype=np.float64) * float(delta)
     return call.constant(values.astype(dtype))
+
+
+def _refuse_large(call: OnnxCall, nbytes: float) -> None:
+    if nbytes > _BYTES_MAX:
+        raise call.unsupported("a constant is too large to be computed ahead", expected=f"at most {_BYTES_MAX} bytes")
 
 
 @lowers("EyeLike")

@@ -14,6 +14,9 @@ def window(call: OnnxCall, spatial: tuple[int, ...], kernel: tuple[int, ...]) ->
     dilations = tuple(call.attr("dilations") or (1,) * rank)
     pads = tuple(call.attr("pads") or (0,) * (2 * rank))
     auto = call.attr("auto_pad", "NOTSET")
+    if {len(spatial), len(strides), len(dilations), len(pads) / 2} != {rank}:
+        found = f"{rank} of the kernel, {len(strides)} strides, {len(dilations)} dilations, {len(pads)} pads"
+        raise call.contradiction("a window of another number of axes", expected=len(spatial), found=found)
     if auto in ("SAME_UPPER", "SAME_LOWER"):
         begins, ends = [], []
         for extent, size, stride, dilation in zip(spatial, kernel, strides, dilations, strict=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from superkernel.builder.tensor import Tensor
@@ -32,7 +34,7 @@ def tensor_scatter(call: OnnxCall) -> Tensor:
 
 @lowers("OneHot")
 def one_hot(call: OnnxCall) -> Tensor:
-    depth = int(call.static(1).reshape(-1)[0])
+    depth = int(call.static_scalar(1))
     indices = call.input(0)
     if not indices.dtype.is_integer:
         indices = call.cast(indices, call.constant(np.int64(0)).dtype)
@@ -41,14 +43,14 @@ def one_hot(call: OnnxCall) -> Tensor:
 
 @lowers("TopK")
 def topk(call: OnnxCall) -> list[Tensor | None]:
-    k = call.attrs["k"] if call.opset < 10 else int(call.static(1).reshape(-1)[0])
+    k = call.attrs["k"] if call.opset < 10 else int(call.static_scalar(1))
     options = {"largest": bool(call.attr("largest", 1)), "sorted": bool(call.attr("sorted", 1))}
     return list(call.emit_all("topk", call.input(0), k=k, axis=call.attr("axis", -1), **options))
 
 
 @lowers("Trilu")
 def trilu(call: OnnxCall) -> Tensor:
-    k = int(call.static(1).reshape(-1)[0]) if call.has(1) else 0
+    k = int(call.static_scalar(1)) if call.has(1) else 0
     return call.emit("trilu", call.input(0), upper=bool(call.attr("upper", 1)), k=k)
 
 
@@ -67,7 +69,11 @@ def compress(call: OnnxCall) -> Tensor:
 def reverse_sequence(call: OnnxCall) -> Tensor:
     """With static lengths: a gather along time with constant indices."""
     x, lengths = call.input(0), call.static_ints(1)
-    time, batch = call.attr("time_axis", 0), call.attr("batch_axis", 1)
+    time, batch = (call.axis(call.attr(f"{name}_axis", i), x.rank) for i, name in enumerate(("time", "batch")))
+    fits = x.rank > 1 and time != batch and len(lengths) == x.shape[batch]
+    if not fits or not all(0 <= n <= x.shape[time] for n in lengths):
+        found = f"{lengths} for {x.type}, axes {time} and {batch}"
+        raise call.contradiction("not a length per element of a batch", found=found)
     steps = np.arange(x.shape[time])
     rows = np.stack([np.where(steps < n, n - 1 - steps, steps) for n in lengths])  # [batch, time]
     shape = [1] * x.rank
@@ -98,14 +104,15 @@ def hardmax(call: OnnxCall) -> Tensor:
 @lowers("CumSum")
 def cumsum(call: OnnxCall) -> Tensor:
     options = {"exclusive": bool(call.attr("exclusive", 0)), "reverse": bool(call.attr("reverse", 0))}
-    return call.emit("cumsum", call.input(0), axis=int(call.static(1).reshape(-1)[0]), **options)
+    return call.emit("cumsum", call.input(0), axis=int(call.static_scalar(1)), **options)
 
 
 @lowers("CumProd")
 def cumprod(call: OnnxCall) -> Tensor:
     """Backwards the axis is turned round before and behind; the own element is left out by a shift."""
     x = call.input(0)
-    axis = call.axis(int(call.static(1).reshape(-1)[0]), x.rank)
+    call.require_rank(x, 1)
+    axis = call.axis(int(call.static_scalar(1)), x.rank)
     backwards, extent = bool(call.attr("reverse", 0)), x.shape[axis]
     if backwards:
         x = _turned(call, x, axis)
@@ -130,7 +137,12 @@ def col2im(call: OnnxCall) -> Tensor:
     dilations, strides = call.attr("dilations") or [1] * rank, call.attr("strides") or [1] * rank
     pads = call.attr("pads") or [0] * (2 * rank)
     padded = [d + pads[i] + pads[rank + i] for i, d in enumerate(image)]
+    call.require_rank(x, 3, 3)
+    if {len(block), len(dilations), len(strides), len(pads) / 2} != {rank} or min(*block, *strides, *image) < 1:
+        raise call.contradiction("not an image and its blocks", found=f"image {image}, blocks {block}")
     counts = [(padded[i] - dilations[i] * (block[i] - 1) - 1) // strides[i] + 1 for i in range(rank)]
+    if min(counts) < 0 or prod(counts) != x.shape[2] or x.shape[1] % prod(block):
+        raise call.contradiction("not the columns of the image", expected=f"{counts} blocks of {block}", found=x.type)
     inside = np.indices(block).reshape(rank, -1, 1) * np.reshape(dilations, (rank, 1, 1))
     corner = np.indices(counts).reshape(rank, 1, -1) * np.reshape(strides, (rank, 1, 1))
     places = np.ravel_multi_index(tuple(inside + corner), tuple(padded)).reshape(1, 1, -1)

@@ -49,6 +49,7 @@ def row_statistics(call: OnnxCall, x: Tensor, axis: int, epsilon: float) -> tupl
 def group_normalization(call: OnnxCall) -> Tensor:
     """Before operator set 21 scale and bias are per group, since then per channel."""
     x, groups = call.input(0), call.required("num_groups")
+    call.require_rank(x, 2)
     channels = x.shape[1]
 
     def per_channel(value: Tensor) -> Tensor:

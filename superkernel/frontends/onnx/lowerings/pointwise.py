@@ -85,7 +85,7 @@ def bit_cast(call: OnnxCall) -> Tensor:
 def dropout(call: OnnxCall) -> list[Tensor | None]:
     """Inference: the input itself, and a mask that keeps everything."""
     x = call.input(0)
-    if call.has(2) and bool(call.static(2).reshape(-1)[0]) and not (call.has(1) and float(call.static(1)) == 0.0):
+    if call.has(2) and bool(call.static_scalar(2)) and not (call.has(1) and float(call.static(1)) == 0.0):
         raise call.unsupported("training mode draws random numbers", hint="export the model for inference")
     mask_type = np.bool_ if call.opset >= 10 else x.dtype.numpy
     mask = call.constant(np.ones(x.shape, mask_type)) if call.wants(1) else None

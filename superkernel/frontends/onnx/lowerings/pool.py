@@ -35,6 +35,8 @@ def average_pool(call: OnnxCall) -> Tensor:
 def lp_pool(call: OnnxCall) -> Tensor:
     geometry, x, p = _geometry(call), call.input(0), call.attr("p", 2)
     dilations = geometry.pop("dilations")
+    if p < 1:
+        raise call.contradiction("not a norm", expected="p of 1 or more", found=p)
     if call.attr("ceil_mode", 0) == 0 and set(dilations) == {1}:
         return call.emit("lp_pool", x, p=p, **geometry)
     # The sum of powers as an average with every tap counted; windows that ceil_mode lets hang over count fewer.

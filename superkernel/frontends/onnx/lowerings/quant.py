@@ -18,6 +18,7 @@ def spread(call: OnnxCall, parameter: Tensor | None, x: Tensor) -> Tensor | None
     axis = call.axis(call.attr("axis", 1), x.rank)
     block = call.attr("block_size", 0)
     if block:
+        call.require_rank(parameter, x.rank, x.rank)
         shape = parameter.shape
         repeated = call.reshape(parameter, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
         repeated = call.expand(repeated, (*shape[: axis + 1], block, *shape[axis + 1 :]))
@@ -54,6 +55,8 @@ def by_blocks(call: OnnxCall, x: Tensor, scale: Tensor, zero: Tensor | None) -> 
     copies. None where blocks do not divide it."""
     block = call.attr("block_size", 0)
     axis = call.axis(call.attr("axis", 1), x.rank) if block else 0
+    if block:
+        call.require_rank(scale, x.rank, x.rank)
     if not block or x.shape[axis] != block * scale.shape[axis]:
         return None
     apart = (*x.shape[:axis], scale.shape[axis], block, *x.shape[axis + 1 :])

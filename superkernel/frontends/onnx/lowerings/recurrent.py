@@ -46,6 +46,8 @@ class _Direction:
 @lowers("RNN", "GRU", "LSTM")
 def recurrent(call: OnnxCall) -> list[Tensor | None]:
     x = call.input(0)
+    for operand in (x, call.input(1), call.input(2)):
+        call.require_rank(operand, 3, 3)
     batch_first = bool(call.attr("layout", 0))
     if batch_first:
         x = call.transpose(x, (1, 0, 2))
@@ -78,6 +80,7 @@ def recurrent(call: OnnxCall) -> list[Tensor | None]:
 
 
 def _pick(call: OnnxCall, x: Tensor, axis: int, begin: int, end: int) -> Tensor:
+    call.require_rank(x, axis + 1)
     if (begin, end) == (0, x.shape[axis]):
         return x
     return call.emit("slice", x, starts=[begin], ends=[end], axes=[axis], steps=[1])

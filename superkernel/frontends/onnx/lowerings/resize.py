@@ -17,6 +17,7 @@ from superkernel.builder.tensor import Tensor
 from superkernel.frontends.onnx.call import OnnxCall
 from superkernel.frontends.onnx.registry import lowers
 from superkernel.frontends.resample import Weights, along, interpolating, picking
+from superkernel.ir.graph import VALUE_BYTES_MAX
 from superkernel.ops.resizing import places
 
 
@@ -37,6 +38,8 @@ def resize(call: OnnxCall) -> Tensor:
         options = {"mode": mode, "coordinate_mode": rule, "nearest_mode": nearest}
         return call.emit("resize", x, sizes=sizes, scales=scales, **options)
     region = call.static(1).reshape(-1).astype(np.float64) if rule == "tf_crop_and_resize" else None
+    if region is not None and region.size != 2 * len(axes):
+        raise call.contradiction("not a region", expected=f"{2 * len(axes)} numbers", found=region.size)
     y = x
     outside: NDArray[np.bool_] | None = None
     for slot, axis in enumerate(axes):
@@ -67,6 +70,11 @@ def _targets(call: OnnxCall, x: Tensor, axes: Sequence[int]) -> tuple[list[int],
         slot = 1 if call.opset < 11 else 2
         given = call.static(slot).reshape(-1).tolist() if call.has(slot) else []
         wanted = call.static_ints(3) if call.has(3) else None
+    steps = given if wanted is None else wanted
+    fits = len(steps) == len(axes) and all(0 <= s <= VALUE_BYTES_MAX for s in steps)
+    if not fits or (wanted is not None and 0 in (x.shape[a] for a in axes)):
+        expected = f"a size or scale for each of {len(axes)} axes"
+        raise call.contradiction("not what to resize to", expected=expected, found=f"{steps} for {x.type}")
     if wanted is None:
         for axis, scale in zip(axes, given, strict=True):
             scales[axis], sizes[axis] = float(scale), math.floor(x.shape[axis] * float(scale))
@@ -115,7 +123,7 @@ def _matrix(call: OnnxCall, mode: str, nearest: str, at: Weights, extent: int, s
         }
         return picking(np.clip(rounding[nearest](at), 0, extent - 1).astype(int), extent)
     cubic = -0.75 if call.opset < 11 else call.attr("cubic_coeff_a", -0.75)
-    stretch = max(1.0, 1.0 / scale) if call.attr("antialias", 0) else 1.0
+    stretch = max(1.0, 1.0 / scale) if call.attr("antialias", 0) and scale else 1.0
     outside = bool(call.attr("exclude_outside", 0))
     chosen = None if mode == "linear" else cubic
     return interpolating(at, extent, cubic=chosen, stretch=stretch, exclude_outside=outside)

@@ -109,7 +109,7 @@ def _held(call: OnnxCall) -> Result:
 
 def _position(call: OnnxCall, last: int, index: int = 1) -> int:
     """The position that input `index` gives, counted from the start. FileFormatError where it is beyond the ends."""
-    position = int(call.static(index).reshape(-1)[0])
+    position = int(call.static_scalar(index))
     if not -last - 1 <= position <= last:
         raise FileFormatError(
             "position out of range", location=call.where, expected=f"{-last - 1} to {last}", found=position

@@ -78,6 +78,8 @@ def unsqueeze(call: OnnxCall) -> Tensor:
     axes = given_axes(call, 13) or []
     rank = x.rank + len(axes)
     added = {call.axis(a, rank) for a in axes}
+    if len(added) < len(axes):
+        raise call.contradiction("an axis is given twice", found=axes)
     rest = iter(x.shape)
     return call.emit("reshape", x, shape=[1 if i in added else next(rest) for i in range(rank)])
 
@@ -91,7 +93,11 @@ def transpose(call: OnnxCall) -> Tensor:
 @lowers("Expand")
 def expand(call: OnnxCall) -> Tensor:
     x = call.input(0)
-    target = np.broadcast_shapes(x.shape, tuple(call.static_ints(1)))
+    given = tuple(call.static_ints(1))
+    try:
+        target = np.broadcast_shapes(x.shape, given)
+    except ValueError as error:
+        raise call.contradiction("not a shape to expand to", expected=x.type, found=list(given)) from error
     return call.emit("expand", x, shape=target)
 
 
@@ -117,7 +123,9 @@ def slice_(call: OnnxCall) -> Tensor:
 def split(call: OnnxCall) -> list[Tensor | None]:
     x = call.input(0)
     axis = call.axis(call.attr("axis", 0), x.rank)
-    extent, parts = x.shape[axis], call.attr("num_outputs", len(call.node.output))
+    extent, parts = x.shape[axis], len(call.node.output)
+    if call.attr("num_outputs", parts) != parts:
+        raise call.contradiction("another number of outputs", expected=call.attr("num_outputs"), found=parts)
     if call.opset < 13 and "split" in call.attrs:
         sizes = list(call.attrs["split"])
     elif call.opset >= 13 and call.has(1):
@@ -146,10 +154,12 @@ def pad(call: OnnxCall) -> Tensor:
     else:
         pads = call.static_ints(1)
         if call.has(2):
-            value = call.static(2).reshape(-1)[0].item()
+            value = call.static_scalar(2)
     if call.has(3):
         axes = [call.axis(a, x.rank) for a in call.static_ints(3)]
         every = [0] * (2 * x.rank)
+        if len(pads) != 2 * len(axes):
+            raise call.contradiction("not two pads per axis", expected=2 * len(axes), found=len(pads))
         for i, axis in enumerate(axes):
             every[axis], every[x.rank + axis] = pads[i], pads[len(axes) + i]
         pads = every
@@ -188,6 +198,8 @@ def center_crop_pad(call: OnnxCall) -> Tensor:
     x = call.input(0)
     target = call.static_ints(1)
     axes = [call.axis(a, x.rank) for a in call.attr("axes") or range(x.rank)]
+    if len(target) != len(axes):
+        raise call.contradiction("not an extent per axis", expected=len(axes), found=len(target))
     pads = [0] * (2 * x.rank)
     starts: list[int] = []
     ends: list[int] = []

@@ -16,7 +16,7 @@ from superkernel.frontends.onnx.types import element_type
 def dft(call: OnnxCall) -> Tensor:
     """The last axis holds real parts, or real and imaginary ones. One-sided, the inverse gives a real signal."""
     x = call.input(0)
-    axis = call.attr("axis", 1) if call.opset < 20 else int(call.static(2).reshape(-1)[0]) if call.has(2) else -2
+    axis = call.attr("axis", 1) if call.opset < 20 else int(call.static_scalar(2)) if call.has(2) else -2
     axis = call.axis(axis, x.rank)
     inverse, onesided = bool(call.attr("inverse", 0)), bool(call.attr("onesided", 0))
     if axis == x.rank - 1:
@@ -25,7 +25,9 @@ def dft(call: OnnxCall) -> Tensor:
     halved = inverse and onesided
     length = 2 * (x.shape[axis] - 1) if halved else x.shape[axis]
     if call.has(1):
-        length = int(call.static(1).reshape(-1)[0])
+        length = int(call.static_scalar(1))
+    if length < 1:
+        raise call.contradiction("a transform of no elements", expected="1 or more", found=length)
     if halved and len(parts) == 2:
         re, im = (_resized(call, p, axis, length // 2 + 1) for p in parts)
         return _joined(call, to_real(call, re, im, axis, length, 1 / length))
@@ -43,8 +45,8 @@ def dft(call: OnnxCall) -> Tensor:
 def stft(call: OnnxCall) -> Tensor:
     """Frames gathered and transformed; a known window is part of the transform's matrices."""
     parts = _parts(call, call.input(0))
-    step = int(call.static(1).reshape(-1)[0])
-    length = int(call.static(3).reshape(-1)[0]) if call.has(3) else call.input(2).shape[0]
+    step = int(call.static_scalar(1))
+    length = int(call.static_scalar(3)) if call.has(3) else call.input(2).shape[0]
     samples = parts[0].shape[1]
     if not (step > 0 and 0 < length <= samples):
         what = f"frames of {length} every {step} of {samples} samples"
@@ -70,7 +72,9 @@ def stft(call: OnnxCall) -> Tensor:
 @lowers("MelWeightMatrix")
 def mel_weight_matrix(call: OnnxCall) -> Tensor:
     """Triangles from one mel band's middle to the next, over the bins of a one-sided spectrum."""
-    bands, length, rate, low, high = (call.static(i).reshape(-1)[0] for i in range(5))
+    bands, length, rate, low, high = (call.static_scalar(i) for i in range(5))
+    if min(bands, length) < 0 or rate == 0:
+        raise call.contradiction("no such spectrum", found=f"{bands} bands, length {length}, rate {rate}")
     ends = 2595 * np.log10(1 + np.array([low, high], np.float64) / 700)
     mels = ends[0] + np.arange(bands + 2) * ((ends[1] - ends[0]) / (bands + 2))
     middles = ((length + 1) * (700 * (10 ** (mels / 2595) - 1)) // rate).astype(int)
