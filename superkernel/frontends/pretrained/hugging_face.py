@@ -51,7 +51,7 @@ def read_folder(folder: Path) -> Decoder:
         config = parse_json(path.read_text(encoding="utf-8"))
         if not isinstance(config, dict):
             raise ValueError("not an object")
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise FileFormatError("not a configuration", location=str(path), found=str(error)) from error
     return read(config, mapped_safetensors(folder), folder.name)
 

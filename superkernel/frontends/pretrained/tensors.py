@@ -101,7 +101,7 @@ def _index(path: Path) -> Mapping[str, str]:
     try:
         found = parse_json(path.read_text(encoding="utf-8"))["weight_map"]
         return {str(name): str(file) for name, file in found.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise FileFormatError("not an index of weights", location=str(path), found=str(error)) from error
 
 
@@ -116,7 +116,7 @@ def _mapped(path: Path) -> dict[str, Array | str]:
         entries = {name: entry for name, entry in head.items() if name != "__metadata__"}
         _check_places(entries, len(data))
         return {name: _tensor(data, entry) for name, entry in entries.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise FileFormatError("not a safetensors file", location=str(path), found=str(error)) from error
 
 
