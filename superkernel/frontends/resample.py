@@ -50,7 +50,8 @@ def _cubic(d: Weights, a: float) -> Weights:
 
 def picks(weights: Weights) -> bool:
     """Whether each output is one element of the input."""
-    return bool(((weights == 0) | (weights == 1)).all() and (weights.sum(axis=1) == 1).all())
+    is_one = weights.shape[1] > 0 and (weights.sum(axis=1) == 1).all()
+    return bool(is_one and ((weights == 0) | (weights == 1)).all())
 
 
 def along(call: Emitter, x: Tensor, weights: Weights, axis: int) -> Tensor:

@@ -82,8 +82,12 @@ def _average_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[
     return (total,)
 
 
+POWER_MAX = 64  # kernels multiply so often
+
+
 def _lp_infer(inputs: Types, attrs: Attrs) -> Outputs:
-    require(get(attrs, "p", int) > 0, "bad p", "1 or more", get(attrs, "p", int), "attribute 'p'")
+    p = get(attrs, "p", int)
+    require(0 < p <= POWER_MAX, "bad p", f"1 to {POWER_MAX}", p, "attribute 'p'")
     return _pool_infer(inputs, attrs)
 
 

@@ -40,6 +40,14 @@ class Window:
     def reads(self, start: int, stop: int) -> tuple[int, int]:
         """The smallest interval of inputs that outputs start..stop-1 read; (0, 0) where they read padding only."""
         low, high = self.extent, 0
+        if stop - start < self.kernel:
+            for output in range(start, stop):
+                base = output * self.stride - self.begin
+                first = max(0, -(base // self.dilation))
+                last = min(self.kernel - 1, (self.extent - 1 - base) // self.dilation)
+                if first <= last:
+                    low, high = min(low, base + first * self.dilation), max(high, base + last * self.dilation + 1)
+            return (low, high) if low < high else (0, 0)
         for tap in range(self.kernel):
             first, last = self.taps(tap)
             first, last = max(first, start), min(last, stop)

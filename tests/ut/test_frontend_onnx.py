@@ -749,3 +749,43 @@ def test_external_data_under_a_name_that_is_too_long(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
     with pytest.raises(FileFormatError, match="not a readable ONNX file"):
         load_graph(tmp_path / "m.onnx")
+
+
+# -- sizes without an end
+
+
+def empty(*shape: int) -> NDArray[np.float32]:
+    """Of a shape that no memory would hold."""
+    return np.broadcast_to(np.float32(0), shape)
+
+
+def test_ranges_of_large_integers_are_exact() -> None:
+    ends = {"a": np.int64(2**62 + 1), "b": np.int64(2**62 + 6), "d": np.int64(2)}
+    graph = load_graph(model([node("Range", "a b d")], {}, constants=ends))
+    assert evaluate(graph, {})["y"].tolist() == [2**62 + 1, 2**62 + 3, 2**62 + 5]
+
+
+@pytest.mark.timeout(60)
+def test_sizes_without_end_end() -> None:
+    """Windows as large as their input, and vectors of a terabyte, of which nobody has to look at each element."""
+    load_graph(model([node("GlobalMaxPool", "x")], {"x": empty(1, 1, 2**40, 3)}))
+    row = [node("Cast", "x", "s", to=onnx.TensorProto.INT64), node("Slice", "d s s")]
+    with pytest.raises(UnsupportedError, match="known at compile time"):
+        load_graph(model(row, {"x": empty(2**40)}, constants={"d": np.ones((4, 4), np.float32)}))
+    with pytest.raises(SuperKernelError, match="bad p"):
+        load_graph(model([node("LpPool", "x", kernel_shape=[2], p=2**62)], {"x": empty(1, 1, 4)}))
+
+
+@pytest.mark.parametrize(
+    ("steps", "ways", "direction", "said"),
+    [
+        (2, 3, "bidirectional", "number of directions"),
+        (2, 2, "forward", "number of directions"),
+        (0, 1, "reverse", "a sequence of no elements"),
+    ],
+)
+def test_recurrences_of_other_sizes_are_refused(steps: int, ways: int, direction: str, said: str) -> None:
+    weights = {"w": np.ones((ways, 9, 4), np.float32), "r": np.ones((ways, 9, 3), np.float32)}
+    made = node("GRU", "x w r", hidden_size=3, direction=direction)
+    with pytest.raises(SuperKernelError, match=f"GRU.*{said}"):
+        load_graph(model([made], {"x": empty(steps, 1, 4)}, constants=weights))

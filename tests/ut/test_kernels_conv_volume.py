@@ -8,6 +8,7 @@ Model: the operator table's reference. In bf16 inputs and filters are numbers th
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -197,6 +198,18 @@ def test_windows_that_meet_padding_alone() -> None:
     assert not always_meets(Window(4, 1, 1, 1, 1, 1, 6))
     assert Window(4, 3, 1, 1, 0, 0, 2).reads_inside
     assert not Window(4, 3, 1, 1, 0, 1, 3).reads_inside
+
+
+def test_what_outputs_read_is_found_by_outputs_or_by_taps() -> None:
+    """Whichever are fewer: a window may be as large as anything that a file says."""
+    for extent, kernel, stride, dilation, begin in product((1, 5, 9), (1, 2, 4, 7), (1, 3), (1, 2, 5), (0, 2, 6)):
+        window = Window(extent, kernel, stride, dilation, begin, 0, 6)
+        for start, stop in ((0, 1), (0, 6), (2, 5), (5, 6)):
+            read = [o * stride + t * dilation - begin for o in range(start, stop) for t in range(kernel)]
+            inside = [position for position in read if 0 <= position < extent]
+            expected = (min(inside), max(inside) + 1) if inside else (0, 0)
+            assert window.reads(start, stop) == expected
+    assert Window(2**40, 2**40, 1, 1, 0, 0, 1).reads(0, 1) == (0, 2**40)
 
 
 def test_inputs_with_padded_depths_are_read_in_place() -> None:

@@ -17,6 +17,7 @@ from superkernel.frontends.onnx.values import LOST, Bound
 from superkernel.frontends.refusals import Refusals
 
 INFERRED_BYTES_MAX = 256 << 20  # inference copies a model several times
+_ROW_MAX = 1 << 20
 
 
 class ModelRefusals(Refusals):
@@ -63,11 +64,16 @@ class ModelRefusals(Refusals):
             for info in copy.graph.input:
                 for dim, size in zip(info.type.tensor_type.shape.dim, self.shapes.get(info.name, ()), strict=False):
                     dim.dim_value = size
-            graph = onnx.shape_inference.infer_shapes(copy, data_prop=True).graph
+            graph = onnx.shape_inference.infer_shapes(copy, data_prop=not self._has_long_row()).graph
         except Exception:  # inference raises whatever its checks meet; the walk goes on as far as it can without
             return {}
         found = {info.name: _type(info) for info in (*graph.value_info, *graph.output)}
         return {name: kind for name, kind in found.items() if kind is not None}
+
+    def _has_long_row(self) -> bool:
+        """Whether an input is a vector of so many elements that inference, which keeps what it knows of the elements of
+        vectors, would not end."""
+        return any(len(shape) == 1 and shape[0] > _ROW_MAX for shape in self.shapes.values())
 
 
 def _type(info: onnx.ValueInfoProto) -> TensorType | None:

@@ -48,12 +48,13 @@ def constant_of_shape(call: OnnxCall) -> Tensor:
 def range_(call: OnnxCall) -> Tensor:
     start, limit, delta = (call.static_scalar(i) for i in range(3))
     dtype = call.input(0).dtype.numpy
-    turns = (float(limit) - float(start)) / float(delta) if delta else nan
+    is_whole = np.issubdtype(dtype, np.integer)
+    turns = nan if not delta else -((start - limit) // delta) if is_whole else (limit - start) / delta
     if not isfinite(turns):
         raise call.contradiction("not a range", found=f"from {start} to {limit} by {delta}")
     _refuse_large(call, turns * dtype.itemsize)
     count = max(0, ceil(turns))
-    if np.issubdtype(dtype, np.integer):
+    if is_whole:
         return call.constant((int(start) + np.arange(count, dtype=np.int64) * int(delta)).astype(dtype))
     values = float(start) + np.arange(count, dtype=np.float64) * float(delta)
     return call.constant(values.astype(dtype))

@@ -58,9 +58,14 @@ def recurrent(call: OnnxCall) -> list[Tensor | None]:
         raise call.unsupported("sequences of unequal length are not supported", found=call.static_ints(4))
     if call.attr("clip") is not None or call.attr("input_forget", 0):
         raise call.unsupported("clip and input_forget are not supported")
-    count = call.input(1).shape[0]
+    count, given = call.input(1).shape[0], call.attr("direction", "forward")
+    if {count, call.input(2).shape[0]} != {2 if given == "bidirectional" else 1}:
+        found = f"{call.input(1).type}, {call.input(2).type}"
+        raise call.contradiction("weights of another number of directions", expected=given, found=found)
+    if not steps:
+        raise call.unsupported("a sequence of no elements is not supported", found=call.input(0).type)
     hidden = call.input(2).shape[2]
-    reverse = [call.attr("direction", "forward") == "reverse"] if count == 1 else [False, True]
+    reverse = [given == "reverse"] if count == 1 else [False, True]
     sequences, last_h, last_c = [], [], []
     for d in range(count):
         h = _initial(call, 5, d, batch, hidden, x, batch_first)
