@@ -276,6 +276,8 @@ def export(
     for name, kernel in _by_name(kernels):
         if not isinstance(kernel, Kernel):
             raise InputError("not a kernel", location="argument 'kernels'", found=f"a {type(kernel).__name__}")
+        if not isinstance(name, str | None):
+            raise InputError("not a name for a model", location="argument 'kernels'", found=repr(name))
         models.setdefault(kernel.name if name is None else name, []).append(kernel._compiled)
     if not models:
         raise InputError("a library of no models", location="argument 'kernels'", expected="at least one kernel")

@@ -72,6 +72,8 @@ class GraphBuilder(OperatorMethods):
     """Collects inputs, constants, states and operator applications; `graph()` gives the checked `Graph`."""
 
     def __init__(self, name: str = "graph") -> None:
+        if not isinstance(name, str):
+            raise InputError("not a name for a graph", found=repr(name))
         self.name = name
         self._inputs: list[Value] = []
         self._constants: list[Value] = []
@@ -96,11 +98,14 @@ class GraphBuilder(OperatorMethods):
 
     def input(self, name: str, shape: Sequence[int], dtype: object = DType.F32) -> Tensor:
         """A graph input."""
-        if any(not isinstance(d, (int, np.integer)) or d < 0 for d in shape):
-            raise GraphError(
-                "a dimension is not a size", location=f"input {name!r}", expected="integers >= 0", found=tuple(shape)
-            )
-        value = Value(self._claim(name, "input"), TensorType(DType.of(dtype), tuple(int(d) for d in shape)), named=True)
+        where = f"input {name!r}"
+        if not isinstance(shape, Iterable):
+            hint = f"a vector has the shape ({shape!r},)" if isinstance(shape, int) else ""
+            raise GraphError("not a shape", location=where, expected="integers >= 0", found=repr(shape), hint=hint)
+        sizes = tuple(shape)
+        if any(not isinstance(d, (int, np.integer)) or d < 0 for d in sizes):
+            raise GraphError("a dimension is not a size", location=where, expected="integers >= 0", found=sizes)
+        value = Value(self._claim(name, "input"), TensorType(DType.of(dtype), tuple(map(int, sizes))), named=True)
         self._inputs.append(value)
         return Tensor(self, value)
 

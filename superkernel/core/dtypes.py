@@ -89,8 +89,10 @@ class DType(Enum):
         if isinstance(thing, np.dtype) and (known := _BY_NUMPY.get(thing)) is not None:  # asked for every constant
             return known
         try:
+            if thing is None:  # f64 to NumPy
+                raise TypeError
             key = np.dtype(thing)  # type: ignore[call-overload]
-        except TypeError as error:
+        except (SyntaxError, TypeError, ValueError) as error:
             raise UserError("not an element type", expected=", ".join(_BY_NAME), found=repr(thing)) from error
         found = _BY_NUMPY.get(key.newbyteorder("="))
         if found is None:

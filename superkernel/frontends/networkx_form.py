@@ -7,7 +7,7 @@ has a value of its own name; output i of a node with several is `name:i`, unless
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from typing import TYPE_CHECKING, Any
 
 from superkernel.core.dtypes import DType
@@ -123,9 +123,7 @@ class _Reader:
 
     def operator(self, key: Any, name: str, op: str, data: Mapping[str, Any]) -> Node:
         attrs = {k: v for k, v in data.items() if k not in _RESERVED}
-        nested = data.get("attrs") or {}
-        if not isinstance(nested, Mapping):
-            raise GraphError("attribute 'attrs' is not a mapping", expected="names to values", found=repr(nested))
+        nested = self.nested(data)
         both = sorted(attrs.keys() & nested.keys())
         if both:
             raise GraphError("attributes given twice", found=", ".join(both))
@@ -156,12 +154,20 @@ class _Reader:
         highest = max(
             (self.index(d, "output_index", 0) for _, _, d in self.source.out_edges(key, data=True)), default=0
         )
-        attrs = {**data, **(data.get("attrs") or {})}
-        count = 2 if op == "topk" else len(attrs.get("sizes") or ()) if op == "split" else 1
+        attrs = {**data, **self.nested(data)}
+        sizes = attrs.get("sizes")
+        count = 2 if op == "topk" else len(sizes) if op == "split" and isinstance(sizes, Sized) else 1
         if highest >= max(count, OUTPUTS_MAX):
             raise GraphError("output_index out of range", expected=f"below {max(count, OUTPUTS_MAX)}", found=highest)
         count = max(count, highest + 1)
         return (name,) if count == 1 else tuple(f"{name}:{i}" for i in range(count))
+
+    @staticmethod
+    def nested(data: Mapping[str, Any]) -> Mapping[str, Any]:
+        found = data.get("attrs")
+        if not isinstance(found, Mapping | None):
+            raise GraphError("attribute 'attrs' is not a mapping", expected="names to values", found=repr(found))
+        return found or {}
 
     @staticmethod
     def index(data: Mapping[str, Any], field: str, default: int) -> int:

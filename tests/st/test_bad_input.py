@@ -18,7 +18,7 @@ import pytest
 import superkernel as sk
 from superkernel.cli import _parser, load_model
 from superkernel.core.dtypes import DType
-from superkernel.core.errors import FileFormatError
+from superkernel.core.errors import FileFormatError, UserError
 from superkernel.core.tensor import TensorType
 from superkernel.frontends.json_form import save_json
 from superkernel.ir.graph import Graph, Node
@@ -70,9 +70,20 @@ def mixed_types() -> object:
     return b.add(b.input("x", (2,), "f32"), b.input("z", (2,), "i32"))
 
 
+def attributes_of_no_operator() -> object:
+    g: nx.MultiDiGraph[str] = nx.MultiDiGraph()
+    g.add_node("x", dtype="f32", shape=(2,), attrs=3)
+    g.add_node("a", op="relu")
+    g.add_edge("x", "a")
+    return sk.compile(g)
+
+
 R = Node("a", "relu", ("x",), ("y",))
 
 GRAPHS: dict[str, tuple[Callable[[], object], str]] = {
+    "attributes of no operator": (attributes_of_no_operator, "'attrs' is not a mapping"),
+    "shape that is a number": (lambda: sk.GraphBuilder("g").input("x", 3), r"not a shape.*\(3,\)"),  # type: ignore[arg-type]
+    "shape that is nothing": (lambda: sk.GraphBuilder("g").input("x", None), "not a shape"),  # type: ignore[arg-type]
     "cycle": (cycle, "b -> a -> b: the graph has a cycle"),
     "unknown operator": (lambda: nodes(Node("a", "rellu", ("x",), ("y",))), "node 'a'.*'rellu'.*did you mean relu"),
     "wrong shape": (inner_dimensions, r"matmul.*expected 3.*found 4"),
@@ -117,6 +128,14 @@ def test_bad_graph(name: str) -> None:
     make, text = GRAPHS[name]
     with pytest.raises(sk.GraphError, match=text):
         make()
+
+
+def test_what_is_no_element_type_or_name() -> None:
+    for dtype in (None, "f4,,", (np.float32, -1)):
+        with pytest.raises(UserError, match="not an element type"):
+            sk.GraphBuilder("g").input("x", (2,), dtype)
+    with pytest.raises(sk.InputError, match="not a name for a graph; found 3"):
+        sk.GraphBuilder(3)  # type: ignore[arg-type]
 
 
 def test_all_violations_of_a_graph_at_once() -> None:

@@ -550,6 +550,8 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path, monkeypatch: pytest.
         sk.export([], out)
     with pytest.raises(sk.InputError, match="not a kernel"):
         sk.export({"x": out}, out)  # type: ignore[dict-item]
+    with pytest.raises(sk.InputError, match="not a name for a model"):
+        sk.export({3: kernel}, out)  # type: ignore[dict-item]
     with pytest.raises(sk.InputError, match=r"two kernels for one number of threads; .*found \[1, 1\]"):
         sk.export([kernel, kernel], out)
     with pytest.raises(sk.InputError, match="kernels of two models under one name"):

@@ -243,3 +243,12 @@ def test_absurd_edge_indices_end_at_once(field: str) -> None:
     g.add_edge("a", "y", **{"input_index": 0, field: 10**9})
     with pytest.raises(GraphError, match="out of range"):
         from_networkx(g)
+
+
+def test_one_size_of_a_split_may_stand_by_itself() -> None:
+    g: nx.MultiDiGraph[str] = nx.MultiDiGraph()
+    g.add_node("x", op="input", dtype="f32", shape=(2,))
+    g.add_node("a", op="split", axis=0, sizes=2)
+    g.add_edge("x", "a")
+    graph = from_networkx(g)
+    assert [str(graph.types[name]) for name in graph.outputs] == ["f32[2]"]
