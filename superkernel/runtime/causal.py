@@ -12,6 +12,7 @@ Sampling is the caller's: what comes out are logits.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from operator import index
 from threading import RLock
 from typing import Any, NoReturn, TypeAlias
 
@@ -126,7 +127,7 @@ class CausalLM:
         left = self._context - self._position - len(given) + 1 if count is None else count
         logits = self._append(given, every=False)[-1]
         for number in range(left):
-            token = int(pick(logits))
+            token = self._token(pick(logits))
             yield token
             if token in stop or number == left - 1:
                 return
@@ -157,6 +158,17 @@ class CausalLM:
             expected = f"0 to {self.vocabulary - 1}"
             raise InputError("not in the vocabulary", location="tokens", expected=expected, found=str(outside[:5]))
         return found.astype(np.int64)
+
+    def _token(self, chosen: Any) -> int:
+        """What `choose` has chosen. Raises InputError where that is no token."""
+        try:
+            token = index(chosen)
+        except TypeError as error:
+            raise InputError("not a token", location="choose", expected="a whole number", found=repr(chosen)) from error
+        if not 0 <= token < self.vocabulary:
+            expected = f"0 to {self.vocabulary - 1}"
+            raise InputError("not in the vocabulary", location="choose", expected=expected, found=str(token))
+        return token
 
     def _append(self, tokens: Array, *, every: bool) -> Array:
         with self._lock:

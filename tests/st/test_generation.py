@@ -117,6 +117,21 @@ def test_a_module_is_read_where_it_lies() -> None:
         np.testing.assert_allclose(ours.score(PROMPT[:8]), logits_of(model, PROMPT[:8]), rtol=0, atol=2e-5)
 
 
+def test_modules_that_were_wrapped_or_quantised() -> None:
+    model = made("llama")
+    compiled = sk.from_pretrained(torch.compile(model, backend="eager"), threads=1, chunks=(8,))
+    np.testing.assert_allclose(compiled.score(PROMPT[:8]), logits_of(model, PROMPT[:8]), rtol=0, atol=2e-5)
+
+    class Quantised:
+        config = model.config
+
+        def state_dict(self) -> dict[str, Any]:
+            return {**model.state_dict(), "lm_head._packed_params.dtype": torch.qint8}
+
+    with pytest.raises(UnsupportedError, match=r"_packed_params\.dtype.*not a tensor.*dtype"):
+        sk.from_pretrained(Quantised())
+
+
 def test_half_precision_is_computed_in(tmp_path: Path) -> None:
     model = made("llama").to(torch.bfloat16)
     model.save_pretrained(tmp_path)
@@ -155,6 +170,14 @@ def test_the_context_can_be_filled_to_the_last_token(llama: sk.CausalLM) -> None
     with pytest.raises(InputError, match="the context is full"):
         llama(1)
     assert llama.position == 24
+
+
+@pytest.mark.parametrize("chosen", ["x", 1.5, None, -1, VOCABULARY])
+def test_what_is_chosen_is_a_token(llama: sk.CausalLM, chosen: Any) -> None:
+    llama.rewind()
+    with pytest.raises(InputError, match="choose"):
+        next(llama.generate(PROMPT, 2, choose=lambda _: chosen))
+    assert next(llama.generate([1], 1, choose=lambda _: torch.tensor(3))) == 3
 
 
 def test_generation_stops_where_it_is_told_to(llama: sk.CausalLM) -> None:

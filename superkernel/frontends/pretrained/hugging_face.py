@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.core.errors import FileFormatError, UnsupportedError
+from superkernel.core.errors import FileFormatError, UnsupportedError, Violation, raise_all
 from superkernel.core.files import is_file
 from superkernel.core.json_text import parse_json
 from superkernel.frontends.pretrained.decoder import (
@@ -58,10 +58,19 @@ def read_folder(folder: Path) -> Decoder:
 
 def read_module(module: Any) -> Decoder:
     """The decoder of a module of transformers, whose parameters it uses where they lie."""
+    import torch
+
     from superkernel.frontends.torch.types import tensor_array
 
-    where = type(module).__name__
-    state = {name: tensor_array(value, f"parameter {name!r}") for name, value in module.state_dict().items()}
+    module = getattr(module, "_orig_mod", module)  # what torch.compile wrapped
+    where, stored = type(module).__name__, module.state_dict()
+    odd = {name: type(value).__name__ for name, value in stored.items() if not isinstance(value, torch.Tensor)}
+    hint = "a quantised module: give the one that it was made from, or a GGUF file"
+    raise_all(
+        UnsupportedError,
+        [Violation("not a tensor", f"{where}, parameter {n!r}", found=kind, hint=hint) for n, kind in odd.items()],
+    )
+    state = {name: tensor_array(value, f"parameter {name!r}") for name, value in stored.items()}
     return read(module.config.to_dict(), Tensors(state, where), where)
 
 
