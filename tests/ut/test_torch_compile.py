@@ -457,6 +457,18 @@ def test_what_computes_no_tensor_is_left_to_eager_mode(function: Any) -> None:
     assert found is None if want is None else torch.equal(found, want)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: torch.func.vmap(torch.tanh)(x), lambda x: torch.func.grad(lambda v: (v**3).sum())(x)],
+    ids=["vmap", "grad"],
+)
+def test_functions_that_torch_transforms_are_left_to_eager_mode(function: Any) -> None:
+    x = torch.randn(4, 3)
+    with pytest.warns(dynamo.EagerWarning, match=r"torch\.func transforms"):
+        found = torch.compile(function, backend="superkernel")(x)
+    assert torch.equal(found, function(x))
+
+
 def test_element_types_that_an_operator_does_not_take_are_left_to_eager_mode() -> None:
     def counted(x: torch.Tensor) -> torch.Tensor:
         return x.sum(dtype=torch.bool)

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from superkernel.core.errors import UnsupportedError
@@ -26,14 +27,17 @@ class SharedResults:
     def __init__(self, graph: torch.fx.GraphModule) -> None:
         (output,) = (n for n in graph.graph.nodes if n.op == "output")
         results: list[Any] = list(output.args[0])
+        self._problem = ""
+        self.only_views = False
+        if any(is_functorch_wrapped_tensor(t) for n in graph.graph.nodes for t in _tensors(n)):
+            self._problem = "a function that torch.func transforms (vmap, grad, ...): its tensors have no memory"
+            return
         roots = [_root(r) for r in results]
         counts = Counter(root for root in roots if root is not None)
         shared = {i: root for i, root in enumerate(roots) if root and (root.op == "placeholder" or counts[root] > 1)}
         own = [i for i in range(len(results)) if i not in shared]
         self._graph, self._shared, self._own = graph, list(shared), own
         self._computed: list[Any] = [results[i] for i in own]
-        self._problem = ""
-        self.only_views = False
         code = torch.fx.Graph()
         env = {n: code.node_copy(n) for n in graph.graph.nodes if n.op == "placeholder"}
         inputs = len(env)
