@@ -198,7 +198,6 @@ def test_fields_have_defaults_where_they_are_missing_or_null() -> None:
 # GGUF -----------------------------------------------------------------------------------------------------------------
 
 needs_gguf = pytest.mark.skipif(not HAS_GGUF, reason="gguf is not installed")
-SUB_BLOCK = 32
 
 
 def write_gguf(path: Path, changed: dict[str, np.ndarray] | None = None, big: bool = False, **fields: Any) -> Path:
