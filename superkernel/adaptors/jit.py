@@ -127,9 +127,8 @@ class TracedFunction:
     def _opened(self, args: Any, named: Any) -> tuple[Any, list[Any]]:
         """The arguments with `_Input`s in place of arrays, and the arrays."""
         bound = self._signature.bind(*args, **named)
-        if (
-            type(_innermost(self._function)).__module__ != np.__name__
-        ):  # defaults of NumPy's own functions are not always accepted
+        numpys_own = type(_innermost(self._function)).__module__ == np.__name__
+        if not numpys_own:  # whose defaults are not always accepted
             bound.apply_defaults()
         arrays: dict[str, Any] = {}
         return _opened(dict(bound.arguments), "", arrays), list(arrays.values())
