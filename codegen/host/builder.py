@@ -457,10 +457,19 @@ class KernelBuilder:
         if op in ("fadd", "fmul"):
             return self.reduce_tree(value, self.b.fadd if op == "fadd" else self.b.fmul)
         if op in ("fmax", "fmin"):
-            name = {"fmax": "llvm.maximum", "fmin": "llvm.minimum"}[op]
+            name, order = {"fmax": ("llvm.maximum", ">"), "fmin": ("llvm.minimum", "<")}[op]
+            if mangle(value.type.element) == "f64" and self.cpu.triple.startswith(
+                "thumb"
+            ):  # LLVM aborts on the intrinsic
+                return self.reduce_tree(value, lambda a, b: self._first_of(order, a, b))
             return self.reduce_tree(value, lambda a, b: self.call_float(name, a, b))
         function = self.intrinsic(f"llvm.vector.reduce.{op}.{mangle(value.type)}", value.type.element, [value.type])
         return self.b.call(function, [value])
+
+    def _first_of(self, order: str, a: ir.Value, b: ir.Value) -> ir.Value:
+        """The one of two floats that comes first in an order (">", "<"), a NaN before all others."""
+        best = self.b.select(self.b.fcmp_ordered(order, a, b), a, b)
+        return self.b.select(self.b.fcmp_unordered("uno", a, a), a, best)
 
     def reduce_tree(self, value: ir.Value, combine: Callable[[ir.Value, ir.Value], ir.Value]) -> ir.Value:
         """All lanes combined pairwise: halved until one is left; an odd lane is combined last."""

@@ -289,6 +289,19 @@ def test_f32_within_rounding(core: str, make: Callable[[], sk.Graph], tmp_path: 
         np.testing.assert_allclose(array, wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("core", ["cortex-m55", "cortex-m33"])
+def test_extremes_of_doubles(core: str, tmp_path: Path) -> None:
+    b = sk.GraphBuilder("extremes")
+    x = b.input("x", (3, 17), "f64")
+    b.output(b.reduce_max(x, axes=(1,)), "most")
+    b.output(b.reduce_min(x, axes=(1,)), "least")
+    given = np.random.default_rng(0).standard_normal((3, 17))
+    given[1, 3] = np.nan
+    found = computed(b.graph(), core, tmp_path, {"x": given})
+    for array, wanted in zip(found, (given.max(1, keepdims=True), given.min(1, keepdims=True)), strict=True):
+        np.testing.assert_array_equal(array, wanted)
+
+
 def test_the_program_of_the_guide(tmp_path: Path) -> None:
     """It is compiled with all warnings, gives the host's integers, and what may not be is refused with a status."""
     guide = (Path(__file__).parents[2] / "docs" / "libraries.md").read_text()
