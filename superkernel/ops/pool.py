@@ -175,7 +175,7 @@ OPS: tuple[OpDef, ...] = (
         Family.POOL,
         "(sum of |x|^p)^(1/p) of each window.",
         _X,
-        (_KERNEL, _STRIDES, _PADS, attr("p", 2)),
+        (_KERNEL, _STRIDES, _PADS, attr("p", 2, f"1 to {POWER_MAX}")),
         _lp_infer,
         _lp_reference,
         lambda inputs, outputs, attrs: 2 * _pool_flops(inputs, outputs, attrs),

@@ -13,6 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from gguf_names import gguf_name
 
 import superkernel as sk
 from superkernel.core.errors import FileFormatError, InputError, UnsupportedError
@@ -222,25 +223,8 @@ def write_gguf(path: Path, changed: dict[str, np.ndarray] | None = None, big: bo
             writer.add_string(key, value)
         else:
             (writer.add_float32 if isinstance(value, float) else writer.add_uint32)(key, value)
-    names = {
-        "model.embed_tokens": "token_embd",
-        "model.norm": "output_norm",
-        "lm_head": "output",
-        "model.layers": "blk",
-        "self_attn.q_proj": "attn_q",
-        "self_attn.k_proj": "attn_k",
-        "self_attn.v_proj": "attn_v",
-        "self_attn.o_proj": "attn_output",
-        "mlp.gate_proj": "ffn_gate",
-        "mlp.up_proj": "ffn_up",
-        "mlp.down_proj": "ffn_down",
-        "input_layernorm": "attn_norm",
-        "post_attention_layernorm": "ffn_norm",
-    }
     for name, array in {**tensors(), **(changed or {})}.items():
-        for theirs, own in names.items():
-            name = name.replace(theirs, own)
-        writer.add_tensor(name, array)
+        writer.add_tensor(gguf_name(name), array)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

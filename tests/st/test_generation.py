@@ -22,6 +22,7 @@ import generation
 import gguf
 import torch
 import transformers
+from gguf_names import gguf_name
 from transformers.integrations.executorch import convert_and_export_with_cache
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -397,24 +398,8 @@ def write_gguf(path: Path, model: Any, kind: gguf.GGMLQuantizationType) -> None:
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_dimension_count(config.head_dim)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    names = {
-        "model.embed_tokens": "token_embd",
-        "model.norm": "output_norm",
-        "lm_head": "output",
-        "self_attn.q_proj": "attn_q",
-        "self_attn.k_proj": "attn_k",
-        "self_attn.v_proj": "attn_v",
-        "self_attn.o_proj": "attn_output",
-        "mlp.gate_proj": "ffn_gate",
-        "mlp.up_proj": "ffn_up",
-        "mlp.down_proj": "ffn_down",
-        "input_layernorm": "attn_norm",
-        "post_attention_layernorm": "ffn_norm",
-    }
     for name, parameter in model.named_parameters():
-        own = name.removesuffix(".weight").replace("model.layers", "blk")
-        for theirs, written in names.items():
-            own = own.replace(theirs, written)
+        own = gguf_name(name.removesuffix(".weight"))
         array = parameter.detach().float().numpy()
         if parameter.ndim == 1:
             writer.add_tensor(f"{own}.weight", array)
