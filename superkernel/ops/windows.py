@@ -39,21 +39,14 @@ class Window:
 
     def reads(self, start: int, stop: int) -> tuple[int, int]:
         """The smallest interval of inputs that outputs start..stop-1 read; (0, 0) where they read padding only."""
+        outputs, taps = (range(max(0, start), min(stop, self.size)), self.stride), (range(self.kernel), self.dilation)
+        (few, step), (many, pace) = sorted((outputs, taps), key=lambda walked: len(walked[0]))
         low, high = self.extent, 0
-        if stop - start < self.kernel:
-            for output in range(start, stop):
-                base = output * self.stride - self.begin
-                first = max(0, -(base // self.dilation))
-                last = min(self.kernel - 1, (self.extent - 1 - base) // self.dilation)
-                if first <= last:
-                    low, high = min(low, base + first * self.dilation), max(high, base + last * self.dilation + 1)
-            return (low, high) if low < high else (0, 0)
-        for tap in range(self.kernel):
-            first, last = self.taps(tap)
-            first, last = max(first, start), min(last, stop)
-            if first < last:
-                offset = tap * self.dilation - self.begin
-                low, high = min(low, first * self.stride + offset), max(high, (last - 1) * self.stride + offset + 1)
+        for at in few:  # of the others, those that lead inside are a range
+            base = at * step - self.begin
+            first, last = max(many.start, -(base // pace)), min(many.stop - 1, (self.extent - 1 - base) // pace)
+            if first <= last:
+                low, high = min(low, base + first * pace), max(high, base + last * pace + 1)
         return (low, high) if low < high else (0, 0)
 
     def taps(self, tap: int) -> tuple[int, int]:
