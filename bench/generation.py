@@ -8,8 +8,8 @@ takes the folder in f32 and rounds it itself, in blocks of 32 too: its logits ar
 reads GGUF files with codes, f16 and no other floats; its pipeline fails to compile what it read (2026.4), so OpenVINO
 runs that model without it. Runners take turns, a prompt and some tokens at a time, in an order
 drawn anew each round, while the others sleep. Printed are medians over rounds with the least and the largest, ours
-against each rival within rounds, and the share of the time that the bytes of the weights alone would take at the
-bandwidth measured here. Logits of all runners behind the prompt are compared first.
+against each rival within rounds, and how many times as long a token takes as plain reads of as many bytes as it has to
+read: weights, and keys and values of the context. Logits of all runners behind the prompt are compared first.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ Array = NDArray[Any]
 OURS = "superkernel"
 WEIGHT_BYTES = {"f32": 4.0, "bf16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
 """Of a weight; blocks of 32 codes have a scale in f16."""
+CACHE_BYTES = {"f32": 4, "bf16": 2, "q8_0": 2, "q4_0": 2}
+"""Of an element of the keys and values, in ours and in llama.cpp but for bf16, which it keeps as f16."""
 FORMATS = tuple(WEIGHT_BYTES)
 ROUNDS = 5
 
@@ -330,7 +332,7 @@ def measure(
     asked = {"prompt": prompt, "vocabulary": sizes.vocabulary, "cpu": cpu}
     logits = {p.runner: np.array(p.ask(**asked, steps=0)["logits"]) for p in processes}
     taken: dict[str, list[tuple[float, float]]] = {p.runner: [] for p in processes}
-    nbytes = _bytes_per_token(kind, sizes)
+    nbytes = _bytes_per_token(kind, sizes, prompt + steps // 2)
     bounds = []
     for _ in range(rounds):
         bounds.append(nbytes / read_gb_per_s(nbytes, threads) * 1e-9)
@@ -359,10 +361,12 @@ def measure(
     return results
 
 
-def _bytes_per_token(kind: str, sizes: Sizes) -> int:
-    """What a step reads of the weights: all matrices but the embedding, which only hands out a row."""
+def _bytes_per_token(kind: str, sizes: Sizes, context: int) -> int:
+    """What a step has to read: all matrices but the embedding, which only hands out a row, and the keys and values of
+    `context` tokens."""
     matrices = [array.size for _, _, array in tensors(sizes) if array.ndim == 2]
-    return round(sum(matrices[1:]) * WEIGHT_BYTES[kind])
+    kept = 2 * context * sizes.blocks * sizes.kv_heads * sizes.head_size
+    return round(sum(matrices[1:]) * WEIGHT_BYTES[kind]) + kept * CACHE_BYTES[kind]
 
 
 def _spread(values: Array) -> list[float]:

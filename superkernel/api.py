@@ -183,6 +183,7 @@ def from_pretrained(
     context: int | None = None,
     chunks: Sequence[int] = CHUNKS,
     dtype: DType | str | None = None,
+    cache_dtype: DType | str | None = None,
 ) -> CausalLM:
     """A published language model with its cache: `CausalLM`.
 
@@ -192,8 +193,10 @@ def from_pretrained(
     context: how many tokens there is room for: the size of the caches. Default: what the model was made for, at most
         2048.
     chunks: numbers of tokens that one launch appends; a kernel is made for each when it is first needed.
-    dtype: f32, f16 or bf16: what to compute in and what the caches hold. Default: the type of the stored weights; f32
-        for weights in blocks of codes, which are multiplied as they are.
+    dtype: f32, f16 or bf16: what to compute in. Default: the type of the stored weights; f32 for weights in blocks of
+        codes, which are multiplied as they are.
+    cache_dtype: f32, f16 or bf16: what the caches hold, and attention is computed in. Default: `dtype` if it is given;
+        else f16 for weights in blocks of codes, the type of the stored weights for others.
 
     Nothing is compiled yet. Raises InputError, FileFormatError, UnsupportedError, MachineError."""
     from superkernel.compilation.pipeline import compile_graph
@@ -212,16 +215,19 @@ def from_pretrained(
         expected = f"1 to {decoder.positions_max}, for which the model was made"
         raise InputError("not a number of tokens", location="context", expected=expected, found=repr(context))
     kind = decoder.dtype if dtype is None else DType.of(dtype)
-    if kind not in (DType.F32, DType.F16, DType.BF16):
-        hint = "the weights are of that type: dtype='f32' computes in another" if dtype is None else ""
-        expected = "f32, f16 or bf16"
-        raise InputError("not a type to compute in", location="dtype", expected=expected, found=str(kind), hint=hint)
+    kept = DType.of(cache_dtype) if cache_dtype is not None else decoder.cache_dtype if dtype is None else kind
+    for name, each in (("dtype", kind), ("cache_dtype", kept)):
+        if each not in (DType.F32, DType.F16, DType.BF16):
+            is_stored = dtype is None and name == "dtype"
+            hint = "the weights are of that type: dtype='f32' computes in another" if is_stored else ""
+            expected = "f32, f16 or bf16"
+            raise InputError("not a type to compute in", location=name, expected=expected, found=str(each), hint=hint)
 
     def make(graph: Graph, states: Mapping[str, NDArray[Any]], later: Later) -> Kernel:
         with paused():
             return kernel_of(compile_graph(graph, found, chosen, backend, threads=count, later=later), states)
 
-    return CausalLM(decoder, room, sizes, kind, make)
+    return CausalLM(decoder, room, sizes, make, dtype=kind, cache_dtype=kept)
 
 
 def resolved(target: str | PathLike[str] | Target) -> Target:

@@ -11,7 +11,7 @@ Sampling is the caller's: what comes out are logits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from operator import index
 from threading import RLock
 from typing import Any, NoReturn, TypeAlias
@@ -25,6 +25,7 @@ from superkernel.frontends.dynamic import DynamicSource
 from superkernel.frontends.dynamic_axes import Axis, DynamicInput
 from superkernel.frontends.pretrained.decoder import Decoder
 from superkernel.frontends.pretrained.graph import POSITION, ROWS, TOKENS, decoder_graph
+from superkernel.ir.graph import Graph
 from superkernel.runtime.dynamic import DynamicKernel, Make
 from superkernel.runtime.kernel import Kernel
 
@@ -39,14 +40,20 @@ class CausalLM:
     the token that follows them, f32 [vocabulary]. Raises InputError on tokens that are none and where the context is
     full. Calls of several threads take turns."""
 
-    def __init__(self, decoder: Decoder, context: int, chunks: Sequence[int], dtype: DType, make: Make) -> None:
+    def __init__(
+        self, decoder: Decoder, context: int, chunks: Sequence[int], make: Make, *, dtype: DType, cache_dtype: DType
+    ) -> None:
         self._decoder, self._context = decoder, context
         self._chunks = tuple(sorted({1, *(size for size in chunks if size <= context)}))
-        self._kernels = DynamicKernel(_source(decoder, context, self._chunks[-1], dtype), make)
+
+        def graph(sizes: Mapping[str, int]) -> Graph:
+            return decoder_graph(decoder, context=context, dtype=dtype, cache_dtype=cache_dtype, **sizes)
+
+        self._kernels = DynamicKernel(_source(graph, self._chunks[-1]), make)
         self._kernels.kernels_max = 2 * len(self._chunks)
         self._position = 0
         self._lock = RLock()
-        self._dtype = dtype
+        self._dtype, self._cache_dtype = dtype, cache_dtype
 
     @property
     def vocabulary(self) -> int:
@@ -65,8 +72,13 @@ class CausalLM:
 
     @property
     def dtype(self) -> DType:
-        """What is computed in, and what the caches hold."""
+        """What is computed in."""
         return self._dtype
+
+    @property
+    def cache_dtype(self) -> DType:
+        """What the caches hold, and attention is computed in."""
+        return self._cache_dtype
 
     @property
     def chunks(self) -> tuple[int, ...]:
@@ -207,11 +219,11 @@ class CausalLM:
         return np.asarray(logits[:count] if every else logits)
 
 
-def _source(decoder: Decoder, context: int, largest: int, dtype: DType) -> DynamicSource:
+def _source(graph: Callable[[Mapping[str, int]], Graph], largest: int) -> DynamicSource:
     sized = {name: DynamicInput(DType.I64, (Axis(0, {name: 1}),)) for name in (TOKENS, ROWS)}
     inputs = {TOKENS: sized[TOKENS], POSITION: DynamicInput(DType.I64, (Axis(1, {}),)), ROWS: sized[ROWS]}
     ranges = {TOKENS: (1, largest), ROWS: (1, largest)}
-    return DynamicSource(ranges, inputs, lambda sizes: decoder_graph(decoder, context=context, dtype=dtype, **sizes))
+    return DynamicSource(ranges, inputs, graph)
 
 
 def _most_likely(logits: Array) -> int:

@@ -20,6 +20,7 @@ if os.environ.get("SK_REQUIRE_TORCH") != "1":
 
 import generation
 import gguf
+import ml_dtypes
 import torch
 import transformers
 from gguf_names import gguf_name
@@ -29,6 +30,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 import superkernel as sk
 from superkernel.cli import main
 from superkernel.codegen.host.features import detect_cpu
+from superkernel.core.dtypes import DType
 from superkernel.core.errors import FileFormatError, InputError, UnsupportedError
 from superkernel.frontends.pretrained.fields import Fields
 from superkernel.frontends.pretrained.rotary import rotary_of
@@ -144,6 +146,19 @@ def test_half_precision_is_computed_in(tmp_path: Path) -> None:
     assert np.abs(got - exact).max() <= 1.5 * theirs  # rounded no more often than there
     wide = sk.from_pretrained(tmp_path, threads=2, chunks=(1,), dtype="f32")
     np.testing.assert_allclose(wide(PROMPT[:1]), exact[0], rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+def test_caches_hold_the_type_that_is_asked_for(kind: str) -> None:
+    model = made("llama")
+    ours = sk.from_pretrained(model, threads=2, chunks=(1, 8), cache_dtype=kind)
+    assert (str(ours.dtype), str(ours.cache_dtype)) == ("f32", kind)
+    assert {str(array.dtype) for array in ours.kernel().states.values()} == {DType.of(kind).numpy.name}
+    error = np.abs(ours.score(PROMPT) - logits_of(model, PROMPT)).max()
+    assert 1e-6 < error < 4 * float(ml_dtypes.finfo(DType.of(kind).numpy).eps)
+    assert sk.from_pretrained(model, dtype="bf16").cache_dtype is DType.BF16
+    with pytest.raises(InputError, match=r"^cache_dtype: .*f32, f16 or bf16; found i8$"):
+        sk.from_pretrained(model, cache_dtype="i8")
 
 
 @pytest.fixture(scope="module")
@@ -435,7 +450,9 @@ def test_codes_meet_tokens_of_8_bits_unless_f32_is_asked_for(kind: str, tmp_path
     model = made("llama")
     path = tmp_path / "llama.gguf"
     write_gguf(path, model, gguf.GGMLQuantizationType[kind])
-    ours, wanted = sk.from_pretrained(path, threads=2, chunks=(1, 8)), logits_of(model, PROMPT[:8])
+    assert sk.from_pretrained(path).cache_dtype is DType.F16
+    ours = sk.from_pretrained(path, threads=2, chunks=(1, 8), cache_dtype="f32")
+    wanted = logits_of(model, PROMPT[:8])
     in_bytes = [
         "host.block_matmul.int8" in {s.kernel for s in ours.kernel(n)._compiled.schedule.subops} for n in (1, 8)
     ]

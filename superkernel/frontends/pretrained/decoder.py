@@ -15,7 +15,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from superkernel.core.dtypes import DType
-from superkernel.frontends.pretrained.factors import Matrix
+from superkernel.frontends.pretrained.factors import Coded, Matrix
 from superkernel.frontends.pretrained.rotary import Rotary
 
 Array = NDArray[Any]
@@ -138,6 +138,11 @@ class Decoder:
         """What is computed in: the type that the matrices of products are stored in; f32 for codes and mixtures."""
         kinds = {matrix.dtype for matrix in self.matrices()}
         return kinds.pop() if len(kinds) == 1 else DType.F32
+
+    @property
+    def cache_dtype(self) -> DType:
+        """What keys and values are kept in: f16 beside codes, which are rounded more than that; else `dtype`."""
+        return DType.F16 if all(isinstance(matrix, Coded) for matrix in self.matrices()) else self.dtype
 
     @property
     def nbytes(self) -> int:

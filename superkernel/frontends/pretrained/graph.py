@@ -4,7 +4,8 @@ Model: `tokens` stand at positions `position`, `position` + 1, ... of the contex
 caches there; each token sees what lies before it and itself. Rows of the caches that lie further on hold nothing that
 counts, so a caller may give more tokens than there are and go on at the position behind the last one that counts.
 
-Everything is computed in one element type; norms, softmax and sums of products are f32 inside, logits come out as f32.
+Everything is computed in one element type, attention in that of the caches; norms, softmax and sums of products are f32
+inside, logits come out as f32.
 """
 
 from __future__ import annotations
@@ -25,11 +26,20 @@ Array = NDArray[Any]
 TOKENS, POSITION, ROWS, LOGITS = "tokens", "position", "rows", "logits"
 
 
-def decoder_graph(decoder: Decoder, *, tokens: int, rows: int, context: int, dtype: DType | None = None) -> Graph:
+def decoder_graph(
+    decoder: Decoder,
+    *,
+    tokens: int,
+    rows: int,
+    context: int,
+    dtype: DType | None = None,
+    cache_dtype: DType | None = None,
+) -> Graph:
     """Inputs: tokens i64 [tokens], position i64 [1], rows i64 [rows]: which of the tokens logits are wanted of.
     Output: logits f32 [rows, vocabulary]. States: key_N, value_N [1, kv_heads, context, head_size]. The caller sees to
-    it that position + tokens <= context. `dtype`: what to compute in, else the decoder's own."""
-    return _Writer(decoder, tokens, context, dtype or decoder.dtype).write(rows)
+    it that position + tokens <= context. `dtype`: what to compute in, `cache_dtype`: what the caches hold and attention
+    is computed in, else the decoder's own."""
+    return _Writer(decoder, tokens, context, dtype or decoder.dtype, cache_dtype or decoder.cache_dtype).write(rows)
 
 
 @lru_cache(maxsize=4)
@@ -41,8 +51,9 @@ def _zeros(shape: tuple[int, ...], dtype: DType) -> Array:
 
 
 class _Writer:
-    def __init__(self, decoder: Decoder, tokens: int, context: int, dtype: DType) -> None:
-        self.decoder, self.tokens, self.context, self.dtype = decoder, tokens, context, dtype
+    def __init__(self, decoder: Decoder, tokens: int, context: int, dtype: DType, cache_dtype: DType) -> None:
+        self.decoder, self.tokens, self.context = decoder, tokens, context
+        self.dtype, self.cache_dtype = dtype, cache_dtype
         self.b = b = GraphBuilder(decoder.name)
         self.ids = b.input(TOKENS, (tokens,), "i64")
         self.position = b.input(POSITION, (1,), "i64")
@@ -66,7 +77,7 @@ class _Writer:
                 x = x + (self.experts(feed, h) if isinstance(feed, Experts) else self.feed(feed, h))
         x = self.norm(decoder.final_norm, b.gather(x, wanted, axis=0))
         logits = decoder.head.product(b, x)
-        b.output(logits if logits.dtype is DType.F32 else b.cast(logits, DType.F32), name=LOGITS)
+        b.output(self.cast(logits, DType.F32), name=LOGITS)
         return b.graph()
 
     def norm(self, norm: Norm, x: Tensor) -> Tensor:
@@ -87,18 +98,21 @@ class _Writer:
             return (y if norm is None else self.norm(norm, y)).transpose(0, 2, 1, 3)
 
         def kept(name: str, new: Tensor) -> Tensor:
-            cache = b.state(f"{name}_{number}", _zeros((1, decoder.kv_heads, self.context, size), self.dtype))
-            filled = b.kv_update(cache, new, self.position)
+            cache = b.state(f"{name}_{number}", _zeros((1, decoder.kv_heads, self.context, size), self.cache_dtype))
+            filled = b.kv_update(cache, self.cast(new, self.cache_dtype), self.position)
             b.update(cache, filled)
             return filled
 
-        query = self.turned(heads(attention.query, decoder.heads, attention.query_norm))
+        query = self.cast(self.turned(heads(attention.query, decoder.heads, attention.query_norm)), self.cache_dtype)
         key = kept("key", self.turned(heads(attention.key, decoder.kv_heads, attention.key_norm)))
         value = kept("value", heads(attention.value, decoder.kv_heads))
         mask = self.mask(attention.window)
         length = self.position + self.tokens
-        mixed = b.attention(query, key, value, mask, length, causal=self.tokens > 1)
+        mixed = self.cast(b.attention(query, key, value, mask, length, causal=self.tokens > 1), self.dtype)
         return self.linear(attention.output, mixed.transpose(0, 2, 1, 3).reshape(self.tokens, decoder.heads * size))
+
+    def cast(self, x: Tensor, dtype: DType) -> Tensor:
+        return x if x.dtype is dtype else self.b.cast(x, dtype)
 
     def turned(self, x: Tensor) -> Tensor:
         """Queries or keys, turned by their positions."""
@@ -136,7 +150,7 @@ class _Writer:
         b, top, count = self.b, experts.top, experts.gate.shape[0]
         rows = self.tokens * top
         router = self.linear(experts.router, x)
-        chances = b.softmax(router if router.dtype is DType.F32 else b.cast(router, DType.F32), axis=-1)
+        chances = b.softmax(self.cast(router, DType.F32), axis=-1)
         weights, chosen = b.topk(chances, k=top)
         if experts.renormalised:
             weights = weights / b.reduce_sum(weights, axes=(-1,), keepdims=True)
@@ -153,9 +167,8 @@ class _Writer:
 
         hidden = self.activated(each(ordered, experts.gate)) * each(ordered, experts.up)
         back = b.gather(each(hidden, experts.down), place, axis=0).reshape(self.tokens, top, x.shape[-1])
-        if weights.dtype is not self.dtype:
-            weights = b.cast(weights, self.dtype)
-        y = b.reduce_sum(back * weights.reshape(self.tokens, top, 1), axes=(1,), keepdims=False)
+        weights = self.cast(weights, self.dtype).reshape(self.tokens, top, 1)
+        y = b.reduce_sum(back * weights, axes=(1,), keepdims=False)
         if experts.shared is None:
             return y
         always = self.feed(experts.shared, x)
