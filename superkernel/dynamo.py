@@ -21,6 +21,7 @@ from threading import Lock
 from typing import Any, TypeAlias
 
 import torch
+from torch.autograd import forward_ad
 
 from superkernel.api import compile as compile_graph
 from superkernel.api import thread_count
@@ -69,6 +70,8 @@ class DynamoGraph:
     def __call__(self, *arguments: Any) -> Any:
         if not self._eager and not self.results.only_views:
             try:
+                if _has_tangents(arguments):  # at this call: TorchDynamo takes the same graph for both
+                    raise _Tangents("tangents of forward-mode differentiation", hint="call it outside of dual_level()")
                 variant = self._variant(arguments)
             except (UnsupportedError, InternalError, GraphError) as error:
                 if self.options.get("fallback") == "forbid":
@@ -94,8 +97,9 @@ class DynamoGraph:
         return variant
 
     def _leave_to_eager(self, error: SuperKernelError) -> None:
-        self._eager = str(error)
-        self._kernels.clear()
+        if not isinstance(error, _Tangents):
+            self._eager = str(error)
+            self._kernels.clear()
         warnings.warn(f"a graph of torch.compile runs in eager mode: {error}", EagerWarning, stacklevel=3)
 
 
@@ -218,6 +222,18 @@ def _refuse(arguments: Arguments, strided: bool) -> None:
     places = sorted({str(t.device) for t in tensors if t.device.type != "cpu"})
     if places:
         raise UnsupportedError("tensors outside of the CPU's memory", found=", ".join(places))
+
+
+class _Tangents(UnsupportedError):
+    """What torch has to run itself this time; the next call may be another."""
+
+
+def _has_tangents(arguments: Arguments) -> bool:
+    """Whether forward-mode derivatives are asked for."""
+    if forward_ad._current_level < 0:
+        return False
+    tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
+    return any(forward_ad.unpack_dual(t).tangent is not None for t in tensors)
 
 
 def _is_kept(value: Any) -> bool:

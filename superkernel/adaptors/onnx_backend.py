@@ -50,6 +50,8 @@ class SuperKernelBackend(Backend):
         """The model, compiled. `kwargs`: options of `superkernel.compile`. Raises as it does."""
         if not cls.supports_device(device):
             raise InputError("no such device", location="device", expected="CPU", found=repr(device))
+        if not isinstance(model, onnx.ModelProto):
+            raise InputError("not a model", expected="an onnx.ModelProto", found=type(model).__name__)
         super().prepare(model, device)  # the standard's checker
         return SuperKernelRep(InferenceSession(model, options=kwargs))
 
@@ -63,7 +65,11 @@ class SuperKernelBackend(Backend):
         cls, node: onnx.NodeProto, inputs: Sequence[Any], device: str = "CPU", outputs_info: Any = None, **kwargs: Any
     ) -> Any:
         """One node of the newest operator set, on arrays in the order of its inputs."""
+        if not isinstance(node, onnx.NodeProto):
+            raise InputError("not a node", expected="an onnx.NodeProto", found=type(node).__name__)
         names = [name for name in node.input if name]
+        if not isinstance(inputs, Sequence):
+            raise InputError("not inputs of a node", expected="a sequence of arrays", found=type(inputs).__name__)
         if len(inputs) != len(names):
             expected = f"{len(names)} ({', '.join(names)})"
             raise InputError("not an array per input of the node", expected=expected, found=str(len(inputs)))

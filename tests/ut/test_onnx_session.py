@@ -243,6 +243,11 @@ def test_the_interface_of_backends() -> None:
     np.testing.assert_array_equal(onnx_backend.run_node(twice, [a.astype(">f4")] * 2)[0], 2 * a)
     with pytest.raises(InputError, match=r"expected 2 \(a, b\); found 1"):
         onnx_backend.run_node(node, [a])
+    with pytest.raises(InputError, match="expected a sequence of arrays; found int"):
+        onnx_backend.run_node(node, 3)  # type: ignore[arg-type]
+    for call in (onnx_backend.prepare, lambda wrong: onnx_backend.run_node(wrong, [a])):
+        with pytest.raises(InputError, match=r"expected an onnx\.(Model|Node)Proto; found int"):
+            call(3)  # type: ignore[arg-type]
     assert not onnx_backend.supports_device(None)  # type: ignore[arg-type]
     assert onnx_backend.supports_device("CPU")
     assert not onnx_backend.supports_device("CUDA")

@@ -17,6 +17,7 @@ if os.environ.get("SK_REQUIRE_TORCH") != "1":
 
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 
 from superkernel import dynamo
 from superkernel.core import arrays
@@ -393,6 +394,19 @@ def test_autocast_is_left_to_eager_mode() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16), pytest.warns(dynamo.EagerWarning, match="autocast"):
         assert torch.equal(fast(x), net(x))
     assert_same(fast(x), net(x))  # a graph of its own, and compiled
+
+
+def test_forward_mode_derivatives_are_left_to_eager_mode() -> None:
+    net, x, tangent = Net(), torch.randn(2, 8), torch.randn(2, 8)
+    fast = compiled(net)
+    with torch.no_grad():
+        assert_same(fast(x), net(x))
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(x, tangent)
+            with pytest.warns(dynamo.EagerWarning, match="forward-mode"):
+                found = fast(dual)
+            torch.testing.assert_close(forward_ad.unpack_dual(found), forward_ad.unpack_dual(net(dual)))
+        assert_same(fast(x), net(x))
 
 
 MASKS = {
