@@ -461,7 +461,7 @@ class AttentionEmitter:
         kb = self.kb
         here = kb.at(source, kb.mul(row, line), dtype)
         for at in range(0, depth * dtype.itemsize, 64):
-            kb.prefetch(kb.b.gep(here, [kb.i64(at)], source_etype=I8))
+            kb.prefetch(kb.b.gep(here, [kb.i64(at)], source_etype=I8), locality=2)
 
     def _mix_words(self, tile: Tile, count: Index, values: ir.Value, column: Index) -> list[Values]:
         """As `_mix_tile` where values are copied as words. Probabilities took the place of their scores: as bf16 they
