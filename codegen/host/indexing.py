@@ -116,7 +116,8 @@ def _emit_one_hot(kb: KernelBuilder, body: Body) -> None:
             index = Expr(kb, convert(kb, read, compute_dtype(kind.dtype), work))
             if index.is_float:
                 index = rounded(index, "trunc")
-            index = (index < 0).choose(index + depth, index)
+            if kind.dtype.is_signed:
+                index = (index < 0).choose(index + depth, index)
             if axis == last:
                 level = positions(kb, position, lanes)
             else:

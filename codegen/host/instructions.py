@@ -299,6 +299,14 @@ def _quantize(c: Context, x: Expr, scale: Expr, zero: Expr | None = None) -> Exp
     return float_to_integer(value, c.dtype)
 
 
+def _cast(c: Context, x: Expr) -> Expr:
+    source, target = c.dtypes[0], c.dtype
+    if not x.is_float or target.is_float or target in (DType.BOOL, DType.I64) or c.attrs["saturate"]:
+        return c.convert(x, source, target)
+    wrapped = c.convert(c.convert(x, source, DType.I64), DType.I64, target)
+    return (x < 0.0).choose(wrapped, c.convert(x, source, target)) if target is DType.U64 else wrapped
+
+
 def _dequantize(c: Context, x: Expr, scale: Expr, zero: Expr | None = None) -> Expr:
     first, second, third = (*c.dtypes, None, None)[:3]
     known = c.scale_and_zero()
@@ -348,7 +356,7 @@ FORMULAS: dict[str, Formula] = {
     "bitwise_not": lambda c, x: x.invert(),
     "isnan": lambda c, x: x.is_nan(),
     "isinf": _isinf,
-    "cast": lambda c, x: c.convert(x, c.dtypes[0], c.dtype),
+    "cast": _cast,
     "add": lambda c, a, b: a + b,
     "sub": lambda c, a, b: a - b,
     "mul": lambda c, a, b: a * b,

@@ -154,7 +154,7 @@ def _one_hot_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[
     indices, values = np.trunc(widen(present(inputs, 0))), widen(present(inputs, 1))
     axis, depth = axis_of(get(attrs, "axis", int), outputs[0].rank), get(attrs, "depth", int)
     signed = indices if indices.dtype.kind == "f" else indices.astype(np.int64)
-    row = np.expand_dims(np.where(signed < 0, signed + depth, signed), axis)
+    row = np.expand_dims(np.where(indices < 0, signed + depth, signed), axis)
     levels = np.arange(depth).reshape([-1 if i == axis else 1 for i in range(outputs[0].rank)])
     return (np.where(row == levels, values[1], values[0]),)
 

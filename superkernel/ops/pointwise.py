@@ -135,8 +135,8 @@ def _cast_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Arr
         return (to_f64(x),)
     if get(attrs, "saturate", bool):
         return (saturate(to_f64(x), to),)
-    wide = DType.U64 if to is DType.U64 else DType.I64
-    return (saturate(to_f64(x), wide).astype(to.numpy),)
+    wrapped = saturate(to_f64(x), DType.I64).astype(to.numpy)
+    return (np.where(x < 0, wrapped, saturate(to_f64(x), to)) if to is DType.U64 else wrapped,)
 
 
 _QUANTIZED = frozenset({DType.I8, DType.U8, DType.I16, DType.U16, DType.I32})

@@ -175,6 +175,8 @@ def test_one_hot() -> None:
         check_op("host.index", "one_hot", [places(3, 4), values], {"depth": 11, "axis": axis}, tol=0)
     levels = np.array([0, 1], np.uint8)
     check_op("host.index", "one_hot", [numbers(5) * 9, levels], {"depth": 6}, tol=0, tier="avx2")
+    huge = np.array([2**64 - 1, 2**63, 3], np.uint64)
+    check_op("host.index", "one_hot", [huge, levels], {"depth": 4}, tol=0)
 
 
 @pytest.mark.parametrize("largest", [False, True])

@@ -173,6 +173,15 @@ def test_casts(source: DType) -> None:
     check_cases([("cast", {"dtype": t}, [x]) for t in CASTS], tol=0)
 
 
+@pytest.mark.parametrize("source", [DType.F64, DType.F32, DType.F16, DType.BF16])
+def test_casts_that_wrap(source: DType) -> None:
+    with np.errstate(all="ignore"):
+        x = (floats(np.float64) * 1e3).astype(source.numpy)
+        x[20:27] = [-1, 300, -129, 7e4, 3e9, 1e19, np.nan]
+    integers = [t for t in DType if t.is_integer]
+    check_cases([("cast", {"dtype": t, "saturate": False}, [x]) for t in integers], tol=0)
+
+
 def test_powers() -> None:
     rng = np.random.default_rng(0)
     base = np.concatenate([rng.uniform(0, 9, 40), rng.uniform(-9, 0, 10), [0, -0.0, np.inf, -np.inf, np.nan, 1, -1]])

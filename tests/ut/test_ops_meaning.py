@@ -106,9 +106,16 @@ def test_casts_saturate_or_wrap(to: DType) -> None:
     wanted = [high, low, high, low, 0, 3, max(low, -3)]
     assert apply("cast", [x], {"dtype": to})[0].tolist() == wanted
     assert apply("cast", [np.array([300.0, -1.0])], {"dtype": "u8", "saturate": False})[0].tolist() == [44, 255]
+    wrapped = apply("cast", [np.array([-1.0, -1e30, 1e19, 1e30])], {"dtype": "u64", "saturate": False})[0]
+    assert wrapped.tolist() == [2**64 - 1, 2**63, 10**19, 2**64 - 1]
     assert apply("cast", [np.array([300, -1])], {"dtype": "u8"})[0].tolist() == [44, 255]
     big = np.array([2**53 + 1, 2**24 + 1])
     assert apply("cast", [big], {"dtype": "f32"})[0].tolist() == big.astype(np.float32).tolist()
+
+
+def test_large_unsigned_indices_are_not_counted_from_the_end() -> None:
+    huge = np.array([2**64 - 1, 3], np.uint64)
+    assert apply("one_hot", [huge, np.array([0, 1])], {"depth": 4})[0].tolist() == [[0, 0, 0, 0], [0, 0, 0, 1]]
 
 
 def test_quantize_rounds_half_to_even_and_saturates() -> None:
