@@ -144,11 +144,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kernels", action="append", default=[], metavar="FILE", help=text)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
 
+    def bare(name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=text, description=text)
+        sub.set_defaults(command=run)
+        return sub
+
     def add(
         name: str, run: Callable[[argparse.Namespace], int], text: str, *, optional: bool = False
     ) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=text, description=text)
-        sub.set_defaults(command=run)
+        sub = bare(name, run, text)
         add_model_arguments(sub, optional=optional)
         return sub
 
@@ -157,28 +161,8 @@ def _parser() -> argparse.ArgumentParser:
     cli_kernels.add_dump_argument(sub)
     text = "Make a library for programs in C and C++, with its header, of one or several models."
     cli_export.add_arguments(add("export", _export, text))
-    sub = add("run", _run, "Run a model on inputs from a file.")
-    _input_arguments(sub)
-    sub.add_argument("--outputs", metavar="FILE.npz", help="write the outputs here, output names as array names")
-    sub.add_argument(
-        "--executor",
-        choices=("host", "sim", "qemu", "reference"),
-        help="the kernel's own (default): host, or sim for an accelerator; qemu: its program on an emulator; "
-        "reference: NumPy",
-    )
-    text = "cores, engines and signals are late where the seed says so; the bits are the same, or something is wrong"
-    sub.add_argument("--delays", type=int, default=0, metavar="SEED", help=text)
-    sub = add("report", _report, "Show what synchronisation costs, and fused against one by one.")
-    _input_arguments(sub, seed=0)
-    sub.add_argument("--rounds", type=int, default=100, help="alternating pairs of the comparison (default 100)")
-    sub.add_argument("--html", metavar="FILE", help="write the report with its timeline here too, as one page")
-    sub.add_argument("--ablate", action="store_true", help="with --html: what each optimisation gives, too")
-    text = "on an accelerator: the second of two runs, with L2 as the first one left it"
-    sub.add_argument("--warm", action="store_true", help=text)
-    text = "on an accelerator: the critical path, and what each boundary's synchronisation costs"
-    sub.add_argument("--critical", action="store_true", help=text)
-    text = "with --critical: boundaries that are tried out without their synchronisation (default 5)"
-    sub.add_argument("--confirm", type=int, default=5, metavar="N", help=text)
+    _run_arguments(add("run", _run, "Run a model on inputs from a file."))
+    _report_arguments(add("report", _report, "Show what synchronisation costs, and fused against one by one."))
     sub = add("inspect", _inspect, "Show a stage of the compilation, or explain one node.")
     shown = sub.add_mutually_exclusive_group()
     text = f"what to show: {' | '.join(STAGES)} (default: summary)"
@@ -203,39 +187,51 @@ def _parser() -> argparse.ArgumentParser:
     text = "Record one run as a timeline of cores and engines: a page for a browser, or JSON for Perfetto."
     cli_analysis.add_trace_arguments(add("trace", _trace, text))
     text = "Simulate models on many targets under many options; rows are kept, and an interrupted sweep goes on."
-    swept = commands.add_parser("sweep", help=text, description=text)
-    swept.set_defaults(command=_sweep)
-    cli_sweep.add_arguments(swept)
+    cli_sweep.add_arguments(bare("sweep", _sweep, text))
     text = "What changed between two reports, ablations or traces beyond noise; exit status 1 where slower."
-    diff = commands.add_parser("diff", help=text, description=text)
-    diff.set_defaults(command=_diff)
-    cli_diff.add_arguments(diff)
+    cli_diff.add_arguments(bare("diff", _diff, text))
     text = "Hold two snapshots against each other; exit status 1 where a limit is exceeded."
-    canary = commands.add_parser("canary", help=text, description=text)
-    canary.set_defaults(command=_canary)
-    cli_canary.add_canary_arguments(canary)
+    cli_canary.add_canary_arguments(bare("canary", _canary, text))
     text = "Make a quantised ONNX model of one in f32, and say how well they agree."
-    quantised = commands.add_parser("quantise", help=text, description=text)
-    quantised.set_defaults(command=_quantise)
-    cli_quantise.add_arguments(quantised)
+    cli_quantise.add_arguments(bare("quantise", _quantise, text))
     text = "The kernel registry: what there is, why a kernel is chosen, which kernels models need."
     kernels = commands.add_parser("kernels", help=text, description=text)
     cli_kernels.add_commands(kernels, _Parser, add_model_arguments, load_model)
     text = "Descriptions of the accelerator: presets, and files of one's own."
     cli_target.add_commands(commands.add_parser("target", help=text, description=text), _Parser)
     text = "What this machine can do, measured once and kept: what kernels for the host are compiled against."
-    machine = commands.add_parser("machine", help=text, description=text)
-    machine.set_defaults(command=_machine)
-    cli_machine.add_arguments(machine)
+    cli_machine.add_arguments(bare("machine", _machine, text))
     text = 'Print a script that completes this command line: `eval "$(superkernel completion bash)"`.'
-    completing = commands.add_parser("completion", help=text, description=text)
-    completing.set_defaults(command=_completion)
-    cli_completion.add_arguments(completing)
+    cli_completion.add_arguments(bare("completion", _completion, text))
     text = "The simulator: run a bare-metal RV64GC program."
-    sim = commands.add_parser("sim", help=text, description=text)
-    sim.set_defaults(command=_sim)
-    sim_command.add_arguments(sim, _Parser)
+    sim_command.add_arguments(bare("sim", _sim, text), _Parser)
     return parser
+
+
+def _run_arguments(parser: argparse.ArgumentParser) -> None:
+    _input_arguments(parser)
+    parser.add_argument("--outputs", metavar="FILE.npz", help="write the outputs here, output names as array names")
+    parser.add_argument(
+        "--executor",
+        choices=("host", "sim", "qemu", "reference"),
+        help="the kernel's own (default): host, or sim for an accelerator; qemu: its program on an emulator; "
+        "reference: NumPy",
+    )
+    text = "cores, engines and signals are late where the seed says so; the bits are the same, or something is wrong"
+    parser.add_argument("--delays", type=int, default=0, metavar="SEED", help=text)
+
+
+def _report_arguments(parser: argparse.ArgumentParser) -> None:
+    _input_arguments(parser, seed=0)
+    parser.add_argument("--rounds", type=int, default=100, help="alternating pairs of the comparison (default 100)")
+    parser.add_argument("--html", metavar="FILE", help="write the report with its timeline here too, as one page")
+    parser.add_argument("--ablate", action="store_true", help="with --html: what each optimisation gives, too")
+    text = "on an accelerator: the second of two runs, with L2 as the first one left it"
+    parser.add_argument("--warm", action="store_true", help=text)
+    text = "on an accelerator: the critical path, and what each boundary's synchronisation costs"
+    parser.add_argument("--critical", action="store_true", help=text)
+    text = "with --critical: boundaries that are tried out without their synchronisation (default 5)"
+    parser.add_argument("--confirm", type=int, default=5, metavar="N", help=text)
 
 
 def add_model_arguments(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
