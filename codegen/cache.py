@@ -105,7 +105,7 @@ class ObjectCache:
             except FileNotFoundError:
                 pass
             except OSError as error:
-                self._warn(f"{path}: {error}")
+                self._refused(path, error)
         self.hits += found is not None
         self.misses += found is None
         return found
@@ -115,8 +115,8 @@ class ObjectCache:
         path = self._path(key)
         if path is None:
             return
-        self._trim()
         try:
+            self._trim()
             path.parent.mkdir(mode=0o700, exist_ok=True)
             handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=_WRITING)
             try:
@@ -127,7 +127,12 @@ class ObjectCache:
                 Path(temporary).unlink(missing_ok=True)
                 raise
         except OSError as error:
-            self._warn(f"{path}: {error}")
+            self._refused(path, error)
+
+    def _refused(self, path: Path, error: OSError) -> None:
+        if error.errno is None:  # not of the system: a signal handler's TimeoutError
+            raise error
+        self._warn(f"{path}: {error}")
 
     def _trim(self) -> None:
         """See "Size" in the module docstring."""

@@ -65,11 +65,12 @@ def run_jobs(
     todo, tries = list(reversed(range(len(jobs)))), dict.fromkeys(range(len(jobs)), 0)
     done: dict[int, bytes] = {}
     running: dict[int, tuple[_Helper, int]] = {}  # by descriptor
+    taken: list[_Helper] = []  # an interrupt may come anywhere below
     try:
         while todo or running:
             while todo and len(running) < cpus:
                 worth = len(running) < max(1, len(jobs) // jobs_per_child)
-                helper = _pool.take(cpus, start=worth, wait=not running)
+                helper = _pool.take(cpus, taken, start=worth, wait=not running)
                 if helper is None:
                     break
                 running[helper.answers] = helper, todo[-1]
@@ -91,8 +92,9 @@ def run_jobs(
                         raise answer
                     todo.append(job)
                 _pool.give_back(helper, usable=isinstance(answer, bytes))
+                taken.remove(helper)
     finally:
-        for helper, _ in running.values():
+        for helper in taken:
             _pool.give_back(helper, usable=False)
     return [done[i] for i in range(len(jobs))]
 
@@ -204,32 +206,41 @@ class _Pool:
         self._ends = False
         self.none_start = getattr(sys, "frozen", False) or "python" not in os.path.basename(sys.executable or "")
 
-    def take(self, most: int, *, start: bool, wait: bool) -> _Helper | None:
+    def take(self, most: int, taken: list[_Helper], *, start: bool, wait: bool) -> _Helper | None:
         """An idle helper, or a new one where `start` says so and there are fewer than `most`; or None: `wait` says not
-        to wait for one of another thread, and where there can be none nobody waits."""
+        to wait for one of another thread, and where there can be none nobody waits. It stands in `taken` before it is
+        anything but idle: whatever interrupts this, the caller can give it back."""
         with self._changed:
             while True:
                 if self._ends and threading.current_thread() is not threading.main_thread():
                     _await_exit()
                 while self._idle:
-                    helper = self._idle.pop()
+                    helper = self._idle[-1]
+                    taken.append(helper)
+                    self._idle.pop()
                     if helper.alive():
                         return helper
                     self._drop(helper)
+                    taken.remove(helper)
                 if self.none_start:
                     return None
                 if start and len(self._all) < most:
-                    return self._start()
+                    return self._start(taken)
                 if not wait:
                     return None
                 self._changed.wait()
 
-    def _start(self) -> _Helper | None:
+    def _start(self, taken: list[_Helper]) -> _Helper | None:
         try:
             helper = _Helper()
-        except (OSError, RuntimeError):  # refused; or the interpreter shuts down
+        except OSError as error:
+            if error.errno is None:  # of a signal handler
+                raise
+            return None  # refused, for now
+        except RuntimeError:  # the interpreter shuts down
             self.none_start = True
             return None
+        taken.append(helper)
         self._all.add(helper)
         return helper
 

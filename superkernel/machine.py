@@ -127,13 +127,16 @@ def _measured_now(path: Path) -> MachineProfile:
             tried.flush()
             try:
                 known = _at_least(measure(), known)
-            except KeyboardInterrupt:
+            except MachineError:  # no threads, no memory
+                return known or _unmeasured()
+            except BaseException:  # an interrupt, or what another signal's handler raises
                 tried.truncate(0)
                 raise
             _keep(known, path)
             return known
-    except (OSError, MachineError):  # no place of the user's own, no threads, no memory
-        pass
+    except OSError as error:  # no place of the user's own
+        if error.errno is None:  # not of the system: a signal handler's TimeoutError
+            raise
     return known or _unmeasured()
 
 

@@ -105,8 +105,13 @@ class ExecutableMemory:
         for name, way in ways:
             try:
                 self.address = way()
+                weakref.finalize(self, _unmap, self.address, nbytes).atexit = False
+                if code_bytes < nbytes:
+                    _protect(self.address + code_bytes, nbytes - code_bytes, mmap.PROT_READ)
                 break
             except OSError as error:
+                if error.errno is None:  # not of the system: a signal handler's TimeoutError
+                    raise
                 text = errno.errorcode.get(error.errno or 0, str(error))
                 refused.append(f"{name}: {text}")
         else:
@@ -116,6 +121,3 @@ class ExecutableMemory:
                 found=", ".join(refused),
                 hint=_HINT,
             )
-        weakref.finalize(self, _unmap, self.address, nbytes).atexit = False
-        if code_bytes < nbytes:
-            _protect(self.address + code_bytes, nbytes - code_bytes, mmap.PROT_READ)

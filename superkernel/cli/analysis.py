@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from superkernel.core.files import is_terminal
+
 if TYPE_CHECKING:
     from superkernel.analysis.ablation import AnyAblation
     from superkernel.analysis.bisection import Bisection
@@ -132,7 +134,7 @@ class RateProgress:
     LINES_APART_S = 30.0
 
     def __init__(self, target: str) -> None:
-        self.target, self.terminal = target, sys.stderr.isatty()
+        self.target, self.terminal = target, is_terminal(sys.stderr)
         self.began = self.told = time.monotonic()
         self.open = False  # whether the cursor stands behind what was told
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from superkernel.core.errors import InputError
+from superkernel.core.files import is_terminal
 from superkernel.core.options import parse_options
 from superkernel.display.scatter import ScatterPoint, scatter_page
 from superkernel.display.tracing import save_page
@@ -66,7 +67,7 @@ def run(args: argparse.Namespace, graphs: Mapping[str, Graph]) -> tuple[TargetSw
         options=options,
         file=args.file,
         workers=args.workers,
-        progress=_show_progress if sys.stderr.isatty() else lambda done, total: None,
+        progress=_show_progress if is_terminal(sys.stderr) else lambda done, total: None,
     )
     best = found.pareto(*axes)
     if args.html is not None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from superkernel.core.errors import InputError
+from superkernel.core.files import is_terminal
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +32,7 @@ def run(args: argparse.Namespace, graph: Any, options: Mapping[str, Any]) -> Any
     def progress(text: str) -> None:
         print(f"\r{text:<60}", end="", file=sys.stderr, flush=True)
 
-    shown = sys.stderr.isatty()
+    shown = is_terminal(sys.stderr)
     told = progress if shown else lambda text: None
     try:
         return tune(graph, args.threads, options, budget_s=args.budget, again=args.again, progress=told)

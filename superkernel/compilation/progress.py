@@ -6,6 +6,8 @@ import sys
 import time
 from typing import Any
 
+from superkernel.core.files import is_terminal
+
 SILENT_SECONDS = 0.7
 
 
@@ -14,7 +16,7 @@ class Progress:
 
     def __init__(self) -> None:
         self._start = time.monotonic()
-        self._enabled = sys.stderr.isatty()
+        self._enabled = is_terminal(sys.stderr)
         self._bar: Any = None
         self._task: Any = None
 

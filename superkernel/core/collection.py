@@ -24,8 +24,8 @@ _was_enabled = False  # before the pauses that there are; the last one to end ha
 def paused() -> Iterator[None]:
     """No cyclic garbage collection within. A fifth of the time of a compilation from the cache."""
     thread = threading.get_ident()
-    _begin(thread)
-    try:
+    try:  # from the start: an interrupt may come in the middle of the beginning
+        _begin(thread)
         yield
     finally:
         _end(thread)

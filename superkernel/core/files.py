@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from io import BufferedReader
 from os import PathLike
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
 from superkernel.core.errors import InputError, MachineError
 
@@ -37,6 +37,15 @@ def is_file(path: str | PathLike[str]) -> bool:
 def is_folder(path: str | PathLike[str]) -> bool:
     """As `exists`, of a folder, or a link to one."""
     return os.path.isdir(path)
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether what is written there is seen at once. False where there is no such stream, as in a process that was
+    started without, where it is closed, and where a replacement of it does not say."""
+    try:
+        return stream is not None and stream.isatty()
+    except (AttributeError, ValueError, OSError):
+        return False
 
 
 ELF_MAGIC = b"\x7fELF"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import time
@@ -95,6 +96,34 @@ def test_unusable_directory_warns_once_and_goes_on(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ObjectCache(blocked / "cache").put("key", b"x")  # the next compilation
+
+
+def test_what_a_signal_handler_raises_comes_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TimeoutError is an OSError, but says nothing of the directory."""
+
+    def interrupted(*_: object) -> bytes:
+        raise TimeoutError("alarm")
+
+    cache = ObjectCache(tmp_path)
+    cache.put("key", b"x")
+    for name in ("_verified", "pack_entry"):
+        monkeypatch.setattr(cache_module, name, interrupted)
+    with pytest.raises(TimeoutError, match="alarm"):
+        cache.get("key")
+    with pytest.raises(TimeoutError, match="alarm"):
+        cache.put("other", b"x")
+
+
+def test_a_directory_that_goes_meanwhile_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody empties the cache while this process looks through it."""
+
+    def gone(*_: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    cache = ObjectCache(tmp_path)
+    monkeypatch.setattr(Path, "glob", gone)
+    with pytest.warns(CacheWarning, match="not cached.*No such file"):
+        cache.put("key", b"x")
 
 
 def test_what_killed_writers_left_goes(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from time import monotonic, sleep
 
 import numpy as np
 import pytest
+from interrupts import each_line
 
 import superkernel as sk
 from superkernel.core import collection
@@ -34,6 +35,17 @@ def test_rests_within_and_works_behind() -> None:
             assert not gc.isenabled()
         assert not gc.isenabled()
     assert gc.isenabled()
+
+
+def test_an_interrupt_of_its_beginning_ends_the_pause() -> None:
+    def work() -> None:
+        with paused():
+            pass
+
+    def ended(line: int) -> None:
+        assert (collection._pauses, gc.isenabled()) == ({}, True), line
+
+    assert each_line(work, {collection._begin.__code__}, ended) > 3
 
 
 def test_an_error_ends_the_pause() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import errno
+import mmap
 import subprocess
 import sys
 import textwrap
@@ -10,11 +12,11 @@ import textwrap
 import numpy as np
 import pytest
 
-from superkernel.codegen.host import loader
+from superkernel.codegen.host import executable_memory, loader
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.codegen.host.loader import LoadedCode
 from superkernel.codegen.host.lower import compile_ir
-from superkernel.core.errors import InternalError, UnsupportedError
+from superkernel.core.errors import InternalError, MachineError, UnsupportedError
 from superkernel.target.cpu import cpu_target
 
 CALLER = """
@@ -129,6 +131,25 @@ def test_addresses_in_code_of_aarch64() -> None:
             called.add(at + (distance - (1 << 28) if distance >> 27 else distance))
     assert {wide, letters} <= reached
     assert called == {names["other"]}
+
+
+def test_memory_that_cannot_be_protected_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a process has as many mappings as it may have."""
+
+    def refused(*_: object) -> None:
+        raise OSError(errno.ENOMEM, "mprotect")
+
+    monkeypatch.setattr(executable_memory, "_protect", refused)
+    with pytest.raises(MachineError, match=r"no executable memory.*memory file: ENOMEM"):
+        executable_memory.ExecutableMemory(2 * mmap.PAGESIZE, mmap.PAGESIZE, lambda address: b"")
+
+
+def test_what_a_signal_handler_raises_comes_out() -> None:
+    def interrupted(address: int) -> bytes:
+        raise TimeoutError("alarm")
+
+    with pytest.raises(TimeoutError, match="alarm"):
+        executable_memory.ExecutableMemory(mmap.PAGESIZE, mmap.PAGESIZE, interrupted)
 
 
 HARDENED = """

@@ -357,15 +357,18 @@ def test_one_process_measures_and_others_wait(first_use: list[float], monkeypatc
     assert first_use == [0.0], "nobody measured"
 
 
-def test_an_interrupted_first_measurement_is_none(first_use: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), TimeoutError("of the handler of an alarm")])
+def test_an_interrupted_first_measurement_is_none(
+    error: BaseException, first_use: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     first_use += [0.0]
     measure = machine.measure
 
     def interrupted() -> MachineProfile:
-        raise KeyboardInterrupt
+        raise error
 
     monkeypatch.setattr(machine, "measure", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(type(error)):
         asked_anew()
     monkeypatch.setattr(machine, "measure", measure)
     assert asked_anew().line_ns == 500.0

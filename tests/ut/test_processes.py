@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from interrupts import each_line
 from process_work import dies, dies_once, dies_talking, eats, grows, refuses, who
 
 from superkernel.codegen import processes
@@ -97,7 +99,7 @@ def test_an_idle_helper_that_has_died_takes_no_job() -> None:
     (helper,) = processes._pool._idle
     os.kill(int(first), signal.SIGKILL)
     helper._process.wait()
-    taken = processes._pool.take(1, start=True, wait=False)
+    taken = processes._pool.take(1, [], start=True, wait=False)
     assert taken is not None
     assert taken is not helper
     processes._pool.give_back(taken, usable=True)
@@ -136,6 +138,43 @@ def test_a_forked_child_has_helpers_of_its_own() -> None:
             os._exit(0 if good else 7)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert run_jobs(who, [0]) == first
+
+
+def test_an_interrupt_anywhere_loses_no_helper() -> None:
+    """A call behind it would wait for one that nobody gives back."""
+    pool = processes._pool
+    watched = {f.__code__ for f in (run_jobs, pool.take, pool._start, pool.give_back)}
+
+    def whole(line: int) -> None:
+        assert pool._all == set(pool._idle), line
+
+    assert each_line(lambda: run_jobs(who, [0, 1]), watched, whole) > 40
+
+
+def test_what_a_signal_handler_raises_while_a_helper_starts_comes_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TimeoutError is an OSError, but none that says that there are no helpers here."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise TimeoutError("alarm")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", interrupted)
+        with pytest.raises(TimeoutError, match="alarm"):
+            run_jobs(who, [0])
+    assert not run_jobs(who, [0])[0].endswith(str(os.getpid()).encode())
+
+
+def test_a_helper_that_is_refused_once_is_started_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a user has as many processes as he may have, for a moment."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    here = str(os.getpid()).encode()
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", refused)
+        assert run_jobs(who, [0])[0].endswith(here)
+    assert not run_jobs(who, [0])[0].endswith(here)
 
 
 SLOW = """

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import subprocess
 import sys
+
+import pytest
+
+from superkernel.compilation.progress import Progress
 
 CODE = """
 import superkernel.compilation.progress as p
@@ -48,6 +53,24 @@ def test_a_terminal_sees_what_is_being_done() -> None:
 
 def test_short_compilations_show_nothing() -> None:
     assert _run_on_terminal(60) == ""
+
+
+class Writer:
+    """What a program may have put in the place of stderr."""
+
+    def write(self, text: str) -> None:
+        pytest.fail(f"written: {text}")
+
+
+@pytest.mark.parametrize("kind", ["none", "closed", "no stream"])
+def test_where_there_is_no_stderr(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None stands there where a process was started without."""
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", {"none": None, "closed": closed, "no stream": Writer()}[kind])
+    progress = Progress()
+    progress.update("compiling kernels", 1, 4)
+    progress.close()
 
 
 def test_a_pipe_sees_nothing() -> None:
