@@ -68,6 +68,8 @@ class AttentionEmitter:
             valid = self._valid(batch)
             limit = self._block_limit(first, count, valid)
             self._start(batch, head, first, count)
+            if self._streams() and not t.format.is_reduced:
+                self._fetch_values(self._base(2, batch, head))
             with kb.loop(0, limit, t.keys, name="keys") as key:
                 self._keys(batch, head, first, key, limit, valid)
             with kb.loop(0, count, name="row") as row:
@@ -455,6 +457,13 @@ class AttentionEmitter:
             right,
             fetch if self._streams() else None,
         )
+
+    def _fetch_values(self, values: ir.Value) -> None:
+        """Asks for the first values, while their keys are multiplied."""
+        form = self.form
+        dtype = self.body.operands[form.v.operand].type.dtype
+        with self.kb.loop(0, _VALUES_AHEAD, name="row") as row:
+            self._fetch_row(values, row, form.v.strides[2], form.value_depth, dtype)
 
     def _fetch_row(self, source: ir.Value, row: Index, line: Index, depth: int, dtype: DType) -> None:
         """Asks for a row of keys or values."""
