@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.core.errors import InternalError, MachineError, UnsupportedError, Violation
+from superkernel.core.errors import InternalError, MachineError, SuperKernelError, UnsupportedError, Violation
 from superkernel.core.tensor import TensorType
 from superkernel.frontends.dynamic import DynamicSource
 from superkernel.ir.graph import Graph
@@ -47,24 +47,27 @@ class Fit:
 
 
 class Bucket:
-    """The sizes that a kernel is compiled for, its graph, and what is needed to run smaller sizes in it. `least`: the
-    smallest sizes that it is for. Raises UnsupportedError where padding may change results, MachineError without memory
-    for its inputs; what loading raises."""
+    """The sizes that a kernel is compiled for, its graph as loaded, and what is needed to run smaller sizes in it.
+    `least`: the smallest sizes that it is for. Raises UnsupportedError where padding may change results, MachineError
+    without memory for its inputs; what a foreign function raises."""
 
-    def __init__(self, source: DynamicSource, sizes: Sizes, least: Sizes) -> None:
+    def __init__(self, source: DynamicSource, sizes: Sizes, least: Sizes, graph: Graph) -> None:
         self.sizes = sizes
         self._source = source
-        self._graph = self._load(sizes)
-        samples = [self._proved(self._load(least), least), *self._samples(least)] if least != sizes else []
-        self.graph, self._asked = guarded(self._graph, *samples)
+        self._graph = graph
+        self.graph, self._asked = guarded(graph, *(self._samples(least) if least != sizes else ()))
         self._fits: dict[Sizes, Fit] = {}
         self._buffers = {name: _zeros(kind, name) for name, kind in self.graph.inputs.items()}
         self._filled: Sizes = ()  # what the buffers hold
         self._lock = Lock()  # of the buffers
 
     def _samples(self, least: Sizes) -> Iterator[Guards]:
-        """What is guarded for other sizes than the least: of these some values may be empty, and two dimensions the
-        same. Sizes without a graph or a proof are none: calls of them say so."""
+        """What is guarded for the least sizes, which must be proved, and for others: of the least some values may be
+        empty, and two dimensions the same. Sizes without a graph are none, nor are others without a proof: calls of
+        them say so."""
+        smallest = _loaded(self._source, least)
+        if smallest is not None:
+            yield self._proved(smallest, least)
         most = tuple(max(low, size - 1) for low, size in zip(least, self.sizes, strict=True))
         chosen = [most, *((*most[:axis], low, *most[axis + 1 :]) for axis, low in enumerate(least))]
         for sizes in dict.fromkeys(chosen):
@@ -110,7 +113,7 @@ class Bucket:
         return Fit(graph.inputs, tuple(graph.types[name].shape for name in graph.outputs), counts)
 
     def _load(self, sizes: Sizes) -> Graph:
-        return self._source.load(dict(zip(self._source.ranges, sizes, strict=True)))
+        return _load(self._source, sizes)
 
     def _proved(self, graph: Graph, sizes: Sizes) -> Guards:
         try:
@@ -119,11 +122,7 @@ class Bucket:
             raise self._refusal(error.violations, sizes) from error
 
     def _refusal(self, violations: Sequence[Violation], sizes: Sizes) -> UnsupportedError:
-        dims = list(zip(self._source.ranges, sizes, self.sizes, strict=True))
-        names = " or ".join(repr(name) for name, size, larger in dims if size != larger)
-        padded = ", ".join(f"{name} {size} padded to {larger}" for name, size, larger in dims if size != larger)
-        hint = f"leave {names} out of buckets ({padded})"
-        return UnsupportedError("padding may change results", violations=[replace(v, hint=hint) for v in violations])
+        return _refusal(self._source, violations, sizes, self.sizes)
 
     def call(self, kernel: Callable[..., Any], fit: Fit, sizes: Sizes, given: Mapping[str, Any]) -> Any:
         """Results as the kernel of these sizes returns them. Raises as it does."""
@@ -158,7 +157,8 @@ class Bucket:
 
 class Buckets:
     """All buckets of a source. `listed`: sizes by dimension, as checked. Raises UnsupportedError where padding a
-    dimension may change results; what loading raises."""
+    dimension may change results; what a foreign function raises. A dimension that cannot grow without another has no
+    sample: calls tell."""
 
     def __init__(self, source: DynamicSource, listed: BucketSizes) -> None:
         self._source, self._listed = source, listed
@@ -166,8 +166,10 @@ class Buckets:
         least = tuple(low for low, _ in source.ranges.values())
         for axis, (name, (low, _)) in enumerate(source.ranges.items()):
             larger = [size for size in listed.get(name, ()) if size > low]
-            if larger:
-                Bucket(source, (*least[:axis], larger[0], *least[axis + 1 :]), least)
+            sample = (*least[:axis], *larger[:1], *least[axis + 1 :])
+            graph = _loaded(source, sample) if larger else None
+            if graph is not None:
+                Bucket(source, sample, least, graph)
 
     def holding(self, sizes: Sizes) -> Sizes | None:
         """The sizes of the bucket for calls of given ones; None where no dimension has one."""
@@ -179,12 +181,23 @@ class Buckets:
             return None
         return tuple(size if each is None else each for size, each in zip(sizes, found, strict=True))
 
-    def at(self, sizes: Sizes) -> Bucket:
-        """The bucket of these sizes. Raises as it does."""
+    def at(self, sizes: Sizes, asked: Sizes) -> Bucket:
+        """The bucket of these sizes, for a call of `asked` ones. Raises as it does, UnsupportedError where only the
+        call's own sizes have a graph, and what loading these raises."""
         found = self._made.get(sizes)
         if found is None:
-            found = self._made[sizes] = Bucket(self._source, sizes, self._least(sizes))
+            graph = self._graph(sizes, asked)
+            found = self._made[sizes] = Bucket(self._source, sizes, self._least(sizes), graph)
         return found
+
+    def _graph(self, sizes: Sizes, asked: Sizes) -> Graph:
+        try:
+            return _load(self._source, sizes)
+        except SuperKernelError as error:
+            if asked == sizes:
+                raise
+            _load(self._source, asked)
+            raise _refusal(self._source, error.violations, asked, sizes) from error
 
     def _least(self, sizes: Sizes) -> Sizes:
         """The smallest sizes that a bucket is for."""
@@ -203,6 +216,26 @@ class Buckets:
     def nbytes(self) -> int:
         """Of the buffers of all buckets that there are."""
         return sum(bucket.nbytes for bucket in list(self._made.values()))
+
+
+def _load(source: DynamicSource, sizes: Sizes) -> Graph:
+    return source.load(dict(zip(source.ranges, sizes, strict=True)))
+
+
+def _loaded(source: DynamicSource, sizes: Sizes) -> Graph | None:
+    """The graph for sizes that nobody asked for; None where there is none."""
+    try:
+        return _load(source, sizes)
+    except SuperKernelError:
+        return None
+
+
+def _refusal(source: DynamicSource, violations: Sequence[Violation], sizes: Sizes, larger: Sizes) -> UnsupportedError:
+    dims = [dim for dim in zip(source.ranges, sizes, larger, strict=True) if dim[1] != dim[2]]
+    names = " or ".join(repr(name) for name, _, _ in dims)
+    padded = ", ".join(f"{name} {size} padded to {bucket}" for name, size, bucket in dims)
+    hint = f"leave {names} out of buckets ({padded})"
+    return UnsupportedError("padding may change results", violations=[replace(v, hint=hint) for v in violations])
 
 
 def _zeros(kind: TensorType, name: str) -> Array:

@@ -311,7 +311,7 @@ class DynamicKernel:
         if self._buckets is None:
             return None
         held = self._buckets.holding(sizes)
-        return None if held is None or of not in (None, held) else self._buckets.at(held)
+        return None if held is None or of not in (None, held) else self._buckets.at(held, sizes)
 
     def _at(self, sizes: Sizes, bucket: Bucket | None = None) -> Kernel:
         """The kernel for these sizes, or, of the same ones, that of a bucket."""

@@ -346,6 +346,39 @@ def call(kernel: sk.DynamicKernel, rows: int) -> None:
     np.testing.assert_array_equal(kernel(x), 2 * x)
 
 
+def two_names_of_one_length() -> Any:
+    """An ONNX model, x softmax(x + y) over the length, in which the length has a name per input, as exporters do it."""
+    helper = pytest.importorskip("onnx").helper
+    nodes = [
+        helper.make_node("Add", ["x", "y"], ["z"]),
+        helper.make_node("Softmax", ["z"], ["p"], axis=0),
+        helper.make_node("Mul", ["p", "x"], ["out"]),
+    ]
+    shapes = {"x": ["a", 3], "y": ["b", 3], "out": ["a", 3]}
+    x, y, out = (helper.make_tensor_value_info(name, 1, shape) for name, shape in shapes.items())
+    return helper.make_model(helper.make_graph(nodes, "g", [x, y], [out]))
+
+
+@pytest.mark.parametrize(("least", "listed"), [((1, 1), (8,)), ((2, 2), (8,)), ((2, 2), (4, 8)), ((2, 3), (8,))])
+def test_dimensions_that_go_with_one_another(least: tuple[int, int], listed: tuple[int, ...]) -> None:
+    dims = {"a": (least[0], 9), "b": (least[1], 9)}
+    model = two_names_of_one_length()
+    kernel = sk.compile_dynamic(model, dims, threads=1, buckets={"a": listed, "b": (8,)})
+    x = np.random.default_rng(0).standard_normal((6, 3)).astype(np.float32)
+    wanted = np.exp(2 * x) / np.exp(2 * x).sum(0) * x
+    np.testing.assert_allclose(kernel(x, x), wanted, rtol=1e-5)
+    assert kernel.compiled == [{"a": 8, "b": 8}]
+    with pytest.raises(sk.GraphError, match=r"found \[5, 3\] and \[6, 3\]"):
+        sk.compile_dynamic(model, dims, threads=1, buckets={"a": (8,), "b": (9,)})(x[:5], x)
+
+
+def test_a_bucket_without_a_graph() -> None:
+    kernel = sk.compile_dynamic(two_names_of_one_length(), {"a": (1, 8), "b": (1, 8)}, threads=1, buckets={"a": (8,)})
+    x = np.ones((3, 3), np.float32)
+    with pytest.raises(UnsupportedError, match=r"leave 'a' out of buckets \(a 3 padded to 8\)"):
+        kernel(x, x)
+
+
 def test_the_least_bucket_that_holds_the_sizes() -> None:
     kernel = in_rows()
     for rows in (3, 4, 1, 5, 16, 17, 40):
