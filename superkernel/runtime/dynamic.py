@@ -97,9 +97,9 @@ class DynamicKernel:
 
     @kernels_max.setter
     def kernels_max(self, count: int) -> None:
-        if not isinstance(count, int) or count < 1:
+        if not _is_whole(count) or count < 1:
             raise InputError("not a number of kernels", location="kernels_max", expected=">= 1", found=repr(count))
-        self._kernels_max = count
+        self._kernels_max = int(count)
         with self._lock:
             self._shrink()
 
@@ -118,9 +118,9 @@ class DynamicKernel:
 
     @bytes_max.setter
     def bytes_max(self, nbytes: int | None) -> None:
-        if nbytes is not None and (not isinstance(nbytes, int) or nbytes < 0):
+        if nbytes is not None and (not _is_whole(nbytes) or nbytes < 0):
             raise InputError("not a number of bytes", location="bytes_max", expected=">= 0", found=repr(nbytes))
-        self._bytes_max = nbytes
+        self._bytes_max = None if nbytes is None else int(nbytes)
         with self._lock:
             self._shrink()
 
@@ -230,8 +230,7 @@ class DynamicKernel:
         chosen = {**{name: low for name, (low, high) in self.dims.items() if low == high}, **sizes}
         for name, (low, high) in self.dims.items():
             size = chosen.get(name)
-            whole = isinstance(size, (int, np.integer)) and not isinstance(size, bool)
-            if size is None or not whole or not low <= size <= high:
+            if size is None or not _is_whole(size) or not low <= size <= high:
                 wrong.append(Violation("no such size", f"dimension {name!r}", f"{low} to {high}", repr(size)))
         raise_all(InputError, wrong)
         return tuple(int(chosen[name]) for name in self.dims)
@@ -372,6 +371,11 @@ class DynamicKernel:
         for kernel in self._kernels.values():
             held |= kernel.held()
         return sum(held.values()) + (0 if self._buckets is None else self._buckets.nbytes)
+
+
+def _is_whole(value: Any) -> bool:
+    """Python's and NumPy's integers, but no truth values."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def _shapes(values: Sequence[Any]) -> tuple[tuple[int, ...], ...] | None:

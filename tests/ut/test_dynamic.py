@@ -118,8 +118,15 @@ def test_those_not_used_for_longest_go() -> None:
     kernel.kernels_max = 1
     assert kernel.compiled == [{"batch": 1, "seq": 3}]
     assert "1 compiled" in repr(kernel)
-    with pytest.raises(InputError, match="not a number of kernels"):
-        kernel.kernels_max = 0
+    for wrong in (0, True, 2.0):
+        with pytest.raises(InputError, match="not a number of kernels"):
+            kernel.kernels_max = wrong  # type: ignore[assignment]
+
+
+def test_bounds_may_be_integers_of_numpy() -> None:
+    kernel = dynamic()
+    kernel.kernels_max, kernel.bytes_max = np.int64(3), np.int32(9)  # type: ignore[assignment]
+    assert (repr(kernel.kernels_max), repr(kernel.bytes_max)) == ("3", "9")
 
 
 WIDE = RNG.standard_normal((160, 160), dtype=np.float32)
@@ -150,7 +157,7 @@ def test_bytes_that_are_held() -> None:
     kernel.bytes_max = None
     kernel.at(rows=9)
     assert kernel.compiled == [{"rows": 8}, {"rows": 9}]
-    for wrong in (-1, 2.5):
+    for wrong in (-1, 2.5, True):
         with pytest.raises(InputError, match="not a number of bytes"):
             kernel.bytes_max = wrong  # type: ignore[assignment]
 
