@@ -16,6 +16,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from superkernel.core.forks import wait_for_imports
 from superkernel.core.version import __version__
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ if TYPE_CHECKING:
     from superkernel.runtime.dynamic import DynamicKernel
     from superkernel.runtime.kernel import Kernel
     from superkernel.target.aicore import load_target
+
+wait_for_imports()
 
 _MODULES = {
     "CacheWarning": "codegen.cache",
