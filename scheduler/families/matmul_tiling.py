@@ -477,7 +477,7 @@ def make_tiling(
     near = int(target.l2_bytes * _NEAR_ROWS)
     block = max(1, min(band, near // row_bytes))
     if right == COPY and left_mode(form) == IN_PLACE:
-        block = band  # copying a panel once is worth more than keeping the rows near
+        block = max(1, band)  # copying a panel once is worth more than keeping the rows near
     crowded = tile_rows > REGISTER_TILES[target.register_tier][0][0] and is_crowded(form)  # of a tall tile
     packed_share = 1.0
     if number.is_reduced:

@@ -11,6 +11,7 @@ import pytest
 from anchor_bodies import AnchorCase, anchor_case
 from kernel_check import check_body
 
+import superkernel as sk
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.core.dtypes import DType
 from superkernel.ir.body import View
@@ -243,3 +244,15 @@ def test_both_unit_axes_are_offered_and_cost_falls_with_the_share() -> None:
     for tiling in tilings:
         whole, half = (tiling.cost_ns(body, 0, n, cpu) for n in (tiling.units, tiling.units // 2))
         assert 0.45 < half / whole < 0.65
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("trans_a", [False, True])
+def test_no_rows_times_a_factor_that_is_copied(trans_a: bool, threads: int) -> None:
+    b = sk.GraphBuilder("nothing")
+    x = b.input("x", (1, 33, 0) if trans_a else (1, 0, 33), "i64")
+    b.output(b.matmul(x, b.input("y", (0, 2, 33), "i64"), trans_a=trans_a, trans_b=True))
+    made = sk.compile(b.graph(), threads=threads, options={"simplify": False})(
+        np.zeros(x.shape, np.int64), np.zeros((0, 2, 33), np.int64)
+    )
+    assert made.shape == (0, 0, 2)
