@@ -36,6 +36,7 @@ class _At:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         sys.settrace(self.before)
+        self.begun.clear()  # frames hold what was interrupted
 
 
 def each_line(work: Callable[[], object], watched: set[CodeType], check: Callable[[int], object]) -> int:
@@ -48,5 +49,6 @@ def each_line(work: Callable[[], object], watched: set[CodeType], check: Callabl
                 work()
             return line
         except Interrupt:
-            check(line)
+            pass  # what it holds is free behind it
+        check(line)
         line += 1

@@ -4,7 +4,8 @@ Model: a compilation makes some hundred thousand objects, few of them in cycles,
 cyclic collector rests, for all threads; reference counting goes on. Pauses may nest and overlap between threads: the
 last one to end lets the collector work again, if it did before the first; it looks through all that is new then, in
 whichever thread asks for memory next. A `Rest` is a pause that another thread may end, at a better time for that. A
-forked child has only the thread that forked: all other pauses end there.
+pause ends with its object at the latest, wherever an interrupt comes. A forked child has only the thread that forked:
+all other pauses end there.
 """
 
 from __future__ import annotations
@@ -12,51 +13,53 @@ from __future__ import annotations
 import gc
 import os
 import threading
-from collections.abc import Hashable, Iterator
+import weakref
+from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 
 _lock = threading.RLock()  # a signal handler may compile too, in the middle of what is below
-_pauses: dict[Hashable, int] = {}  # of threads, by their identity, and rests
+_numbers = count()
+_pauses: dict[int, int | None] = {}  # the thread of each; of one that any may end, None
 _was_enabled = False  # before the pauses that there are; the last one to end has to let it work again
 
 
 @contextmanager
 def paused() -> Iterator[None]:
     """No cyclic garbage collection within. A fifth of the time of a compilation from the cache."""
-    thread = threading.get_ident()
-    try:  # from the start: an interrupt may come in the middle of the beginning
-        _begin(thread)
+    pause = Rest(threading.get_ident())
+    try:
         yield
     finally:
-        _end(thread)
+        pause.end()
 
 
 class Rest:
-    """A pause that lasts from the beginning of this object until `end`, which any thread may call."""
+    """A pause that lasts from the beginning of this object until `end`, which any thread may call. `thread`: without
+    which it has no end of its own."""
 
-    def __init__(self) -> None:
-        _begin(self)
+    def __init__(self, thread: int | None = None) -> None:
+        self._number = next(_numbers)
+        weakref.finalize(self, _end, self._number).atexit = False
+        _begin(self._number, thread)
 
     def end(self) -> None:
         """Once is enough; more do nothing."""
-        _end(self)
+        _end(self._number)
 
 
-def _begin(whose: Hashable) -> None:
+def _begin(number: int, thread: int | None) -> None:
     global _was_enabled
     with _lock:
         if not _pauses:
             _was_enabled |= gc.isenabled()
-        _pauses[whose] = _pauses.get(whose, 0) + 1
+        _pauses[number] = thread
         gc.disable()
 
 
-def _end(whose: Hashable) -> None:
+def _end(number: int) -> None:
     with _lock:
-        if whose in _pauses:
-            _pauses[whose] -= 1
-            if _pauses[whose] == 0:
-                del _pauses[whose]
+        _pauses.pop(number, None)
         _enable_again()
 
 
@@ -72,8 +75,9 @@ def _leave_others_behind() -> None:
     """In a forked child: the lock and the pauses of threads that are not there any more."""
     global _lock
     _lock = threading.RLock()
-    for thread in _pauses.keys() - {threading.get_ident()}:
-        del _pauses[thread]
+    for number, thread in list(_pauses.items()):
+        if thread != threading.get_ident():
+            del _pauses[number]
     _enable_again()
 
 
