@@ -160,6 +160,9 @@ def _sign(c: Context, x: Expr) -> Expr:
     return (x > 0).choose(x.const(1), x.sar(x.element.width - 1))
 
 
+_EXPONENTS_BEYOND_F32 = frozenset({DType.F64, DType.I64, DType.I32, DType.U64, DType.U32})
+
+
 def _power(c: Context, a: Expr, b: Expr) -> Expr:
     first, second = c.dtypes
     fixed = c.constants[1]
@@ -167,7 +170,11 @@ def _power(c: Context, a: Expr, b: Expr) -> Expr:
     if isinstance(fixed, (int, float)) and fixed in special:
         return special[fixed](a)
     if a.is_float:
-        return c.math("pow", a, c.convert(b, second, compute_dtype(c.dtype)))
+        work = compute_dtype(c.dtype)
+        if work is DType.F32 and second is not None and second in _EXPONENTS_BEYOND_F32:
+            work = DType.F64
+        power = c.math("pow", c.convert(a, compute_dtype(c.dtype), work), c.convert(b, second, work))
+        return c.convert(power, work, compute_dtype(c.dtype))
     if second is not None and second.is_float:
         exponent = c.convert(b, second, DType.F64)
         wide = c.math("pow", c.convert(a, first, DType.F64), exponent)
@@ -276,7 +283,7 @@ def _selu(c: Context, x: Expr) -> Expr:
 
 def _shrink(c: Context, x: Expr) -> Expr:
     bias, limit = c.number("bias"), c.number("lambd")
-    return (x < -limit).choose(x + bias, (x > limit).choose(x - bias, x.is_nan().choose(x, x.const(0.0))))
+    return (x < -limit).choose(x + bias, (x > limit).choose(x - bias, x.const(0.0)))
 
 
 # Quantisation ---------------------------------------------------------------------------------------------------------
@@ -344,13 +351,13 @@ FORMULAS: dict[str, Formula] = {
     "selu": _selu,
     "celu": _celu,
     "hard_sigmoid": lambda c, x: x.fma(c.number("alpha"), c.number("beta")).clamp_low(0.0).clamp_high(1.0),
-    "hard_swish": lambda c, x: x * x.fma(1 / 6, 0.5).clamp_low(0.0).clamp_high(1.0),
+    "hard_swish": lambda c, x: x * ((x + 3.0).clamp_low(0.0).clamp_high(6.0) * (1 / 6)),  # x + 3 is exact near -3
     "mish": _mish,
     "softplus": _softplus,
     "softsign": lambda c, x: x / (x.abs() + 1.0),
     "silu": lambda c, x: x * c.math("sigmoid", x),
     "gelu": _gelu,
-    "thresholded_relu": lambda c, x: (x <= c.number("alpha")).choose(x.const(0.0), x),
+    "thresholded_relu": lambda c, x: (x > c.number("alpha")).choose(x, x.const(0.0)),
     "shrink": _shrink,
     "logical_not": lambda c, x: x.invert(),
     "bitwise_not": lambda c, x: x.invert(),

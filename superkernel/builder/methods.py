@@ -195,11 +195,11 @@ class OperatorMethods:
         return self._apply("gelu", (x,), {"approximate": approximate}, name)[0]
 
     def thresholded_relu(self, x: TensorLike, alpha: float = 1.0, *, name: str | None = None) -> Tensor:
-        """x where x > alpha, else 0."""
+        """x where x > alpha, else 0, for NaN too."""
         return self._apply("thresholded_relu", (x,), {"alpha": alpha}, name)[0]
 
     def shrink(self, x: TensorLike, bias: float = 0.0, *, lambd: float = 0.5, name: str | None = None) -> Tensor:
-        """x + bias where x < -lambd, x - bias where x > lambd, else 0."""
+        """x + bias where x < -lambd, x - bias where x > lambd, else 0, for NaN too."""
         return self._apply("shrink", (x,), {"bias": bias, "lambd": lambd}, name)[0]
 
     def logical_not(self, x: TensorLike, *, name: str | None = None) -> Tensor:

@@ -94,6 +94,13 @@ class Emitter:
         return x if x.dtype is dtype else self.emit("cast", x, dtype=dtype)
 
 
+def scaled_query(call: Emitter, q: Tensor, scale: float | None) -> tuple[Tensor, float]:
+    """Query and `scale` of the table's attention, to which 0 is the default, as None is here."""
+    if scale == 0.0:
+        return call.emit("mul", q, call.like(0.0, q)), 1.0
+    return q, float(scale or 0.0)
+
+
 def in_node(error: SuperKernelError, where: str) -> SuperKernelError:
     """The error with the foreign node in front where it names only a node of the built graph."""
     if all(v.location.startswith(where) for v in error.violations):

@@ -125,7 +125,7 @@ def _celu(x: Array, alpha: float) -> Array:
 
 
 def _shrink(x: Array, bias: float, lambd: float) -> Array:
-    result: Array = np.where(x < -lambd, x + bias, np.where(x > lambd, x - bias, np.where(np.isnan(x), x, 0.0)))
+    result: Array = np.where(x < -lambd, x + bias, np.where(x > lambd, x - bias, 0.0))
     return result
 
 
@@ -173,7 +173,7 @@ _UNARY = (
     _unary(
         "hard_swish",
         "x * clip(x / 6 + 1/2, 0, 1).",
-        lambda x: x * _hard_sigmoid(x, 1 / 6, 0.5),
+        lambda x: x * (np.clip(x + 3.0, 0.0, 6.0) / 6.0),
         flops=4,
         weight=6.0,
         onnx="HardSwish",
@@ -244,15 +244,15 @@ _UNARY = (
     ),
     _unary(
         "thresholded_relu",
-        "x where x > alpha, else 0.",
-        lambda x, alpha: np.where((x > alpha) | np.isnan(x), x, 0.0),
+        "x where x > alpha, else 0, for NaN too.",
+        lambda x, alpha: np.where(x > alpha, x, 0.0),
         attrs=_alpha(1.0),
         discontinuous=True,
         onnx="ThresholdedRelu",
     ),
     _unary(
         "shrink",
-        "x + bias where x < -lambd, x - bias where x > lambd, else 0.",
+        "x + bias where x < -lambd, x - bias where x > lambd, else 0, for NaN too.",
         _shrink,
         attrs=(attr("bias", 0.0), attr("lambd", 0.5)),
         flops=3,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 from math import erf as scalar_erf
+from math import erfc as scalar_erfc
 from math import exp as scalar_exp
 from math import pi, sqrt
 
@@ -64,10 +65,13 @@ def softplus(x: Array) -> Array:
 
 def gelu(x: Array, approximate: str) -> Array:
     """x * Phi(x), or its tanh approximation."""
-    if approximate == "tanh":
-        inner: Array = 0.5 * x * (1.0 + np.tanh(sqrt(2.0 / pi) * (x + 0.044715 * x**3)))
+    if approximate == "tanh":  # (1 + tanh u) / 2 is sigmoid(2u), which does not cancel
+        inner: Array = x * sigmoid(2.0 * sqrt(2.0 / pi) * (x + 0.044715 * x**3))
         return inner
-    result: Array = 0.5 * x * (1.0 + erf(x / sqrt(2.0)))
+    double = np.asarray(1.0 + erf(x / sqrt(2.0)))
+    is_tail = np.asarray(x < -1.0)  # where that cancels
+    double[is_tail] = [scalar_erfc(-v / sqrt(2.0)) for v in np.asarray(x)[is_tail].tolist()]
+    result: Array = 0.5 * x * double
     return result
 
 

@@ -183,6 +183,114 @@ def test_recurrent(op: str, direction: str) -> None:
     check(proto, {"x": f32(steps, batch, width)})
 
 
+RECURRENT_OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "LSTM clipped": ("LSTM", {"clip": 0.4}),
+    "LSTM of coupled gates": ("LSTM", {"input_forget": 1}),
+    "LSTM of other activations": (
+        "LSTM",
+        {"activations": ["HardSigmoid", "Elu", "Softsign"], "activation_alpha": [0.3]},
+    ),
+    "GRU clipped": ("GRU", {"clip": 0.4, "linear_before_reset": 1}),
+    "GRU of other activations": ("GRU", {"activations": ["Sigmoid", "Softplus"]}),
+    "RNN of a line": ("RNN", {"activations": ["Affine"], "activation_alpha": [0.3], "activation_beta": [0.1]}),
+    "RNN of a scaled tangent": (
+        "RNN",
+        {"activations": ["ScaledTanh"], "activation_alpha": [0.3], "activation_beta": [0.7]},
+    ),
+}
+
+
+@pytest.mark.parametrize("lengths", [None, [4, 2, 0]])
+@pytest.mark.parametrize("name", RECURRENT_OPTIONS)
+def test_options_of_recurrent_operators(name: str, lengths: list[int] | None) -> None:
+    """Sequences of several lengths too, which come at run time."""
+    (op, extra), hidden, ways = RECURRENT_OPTIONS[name], 5, 2
+    gates = {"RNN": 1, "GRU": 3, "LSTM": 4}[op]
+    extra = {**extra, "direction": "bidirectional"}
+    extra |= {key: extra[key] * 2 for key in extra if key.startswith("activation")}
+    constants = {"w": f32(ways, gates * hidden, 3), "r": f32(ways, gates * hidden, hidden)}
+    constants |= {"b": f32(ways, 2 * gates * hidden), "h": f32(ways, 3, hidden)}
+    outputs = "y last cell" if op == "LSTM" else "y last"
+    inputs = {"x": f32(4, 3, 3)} | ({} if lengths is None else {"n": np.array(lengths, np.int32)})
+    steps = "_" if lengths is None else "n"
+    nodes = [node(op, f"x w r b {steps} h", outputs, hidden_size=hidden, **extra)]
+    check(model(nodes, inputs, outputs.split(), constants=constants, opset=14), inputs)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32])
+def test_integers_are_resized_as_integers(dtype: Any) -> None:
+    """Not with weights truncated to whole numbers."""
+    x, steps = np.array([[[[0, 10, 40, 200], [20, 33, 255, 7]]]], dtype), np.array([1, 1, 1.5, 2], np.float32)
+    check(model([node("Resize", "x _ s", mode="linear")], {"x": x}, constants={"s": steps}, opset=19), {"x": x})
+
+
+def test_resizing_integers_rounds_where_the_standard_does() -> None:
+    x, steps = np.array([[[[0, 10, 40, 200], [20, 33, 255, 7]]]], np.uint8), np.array([1, 1, 1.5, 0.5], np.float32)
+    rule: dict[str, Any] = {"mode": "linear", "antialias": 1}
+    check(model([node("Resize", "x _ s", **rule)], {"x": x}, constants={"s": steps}, opset=19), {"x": x})
+    signed, whole = np.array([[[[0, 10], [20, 33]]]], np.int8), np.array([1, 1, 1.5, 2], np.float32)
+    proto = model([node("Resize", "x _ s", mode="cubic")], {"x": signed}, constants={"s": whole}, opset=19)
+    found = evaluate(load_graph(proto), {"x": signed})["y"]
+    assert found.dtype == np.int8
+    assert found.reshape(-1).tolist() == [-3, 0, 6, 9, 9, 13, 19, 23, 20, 25, 32, 36]  # of the standard's evaluator
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_crops_end_at_the_edge_and_not_beyond(mode: str) -> None:
+    rule: dict[str, Any] = {
+        "mode": mode,
+        "coordinate_transformation_mode": "tf_crop_and_resize",
+        "extrapolation_value": 7.5,
+    }
+    constants = {"r": np.array([0, 0, 0.1, 0.2, 1, 1, 0.9, 1.2], np.float32), "s": np.array([1, 1, 4, 11])}
+    x = f32(1, 1, 5, 8)
+    check(model([node("Resize", "x r _ s", **rule)], {"x": x}, constants=constants, opset=19), {"x": x})
+
+
+@pytest.mark.parametrize(("strides", "dilations"), [([2, 2], [1, 1]), ([3, 2], [1, 2])])
+def test_lp_pools_round_up(strides: list[int], dilations: list[int]) -> None:
+    x = f32(1, 2, 8, 7)
+    rule: dict[str, Any] = {"strides": strides, "dilations": dilations, "ceil_mode": 1, "pads": [1, 0, 1, 1]}
+    check(model([node("LpPool", "x", kernel_shape=[3, 2], p=3, **rule)], {"x": x}, opset=22), {"x": x})
+
+
+@pytest.mark.parametrize("aligned", [0, 1])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_affine_grids(batch: int, aligned: int) -> None:
+    for sizes in ([batch, 2, 3, 4], [batch, 2, 3, 4, 2]):
+        count = len(sizes) - 2
+        theta = f32(batch, count, count + 1)
+        nodes = [node("AffineGrid", "t s", align_corners=aligned)]
+        check(model(nodes, {"t": theta}, constants={"s": np.array(sizes)}, opset=20), {"t": theta})
+    with pytest.raises(FileFormatError, match="theta and size do not fit"):
+        load_graph(
+            model([node("AffineGrid", "t s")], {"t": f32(1, 2, 3)}, constants={"s": np.array([1, 2, 3])}, opset=20)
+        )
+
+
+def test_group_normalization_of_its_first_version() -> None:
+    """Scale and bias per group; deprecated in that version, never removed."""
+    x, constants = f32(2, 4, 5), {"s": f32(2), "b": f32(2)}
+    check(model([node("GroupNormalization", "x s b", num_groups=2)], {"x": x}, constants=constants, opset=18), {"x": x})
+    with pytest.raises(FileFormatError, match="does not exist any more"):
+        load_graph(
+            model([node("Scatter", "x i u")], {"x": f32(3)}, constants={"i": np.array([1]), "u": f32(1)}, opset=13)
+        )
+
+
+@pytest.mark.parametrize("exponent", [np.float64, np.int64, np.int32])
+def test_powers_of_other_types_keep_their_digits(exponent: Any) -> None:
+    x, e = np.array([1 + 2**-23, -1, 0.5], np.float32), np.array([16777217, 16777219, 3]).astype(exponent)
+    check(model([node("Pow", "x e")], {"x": x, "e": e}), {"x": x, "e": e})
+
+
+def test_attention_scaled_by_zero_is_the_mean() -> None:
+    q, k, v = f32(1, 1, 2, 4), f32(1, 1, 3, 4), f32(1, 1, 3, 5)
+    proto = model([node("Attention", "q k v", scale=0.0)], {"q": q, "k": k, "v": v}, opset=23)
+    found = evaluate(load_graph(proto), {"q": q, "k": k, "v": v})["y"]
+    np.testing.assert_allclose(found, np.broadcast_to(v.mean(axis=2, keepdims=True), found.shape), rtol=1e-5)
+
+
 # -- com.microsoft
 
 HIDDEN = f32(2, 5, 8)

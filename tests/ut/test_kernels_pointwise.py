@@ -192,6 +192,35 @@ def test_powers() -> None:
     check_cases([("pow", {}, [np.arange(-9, 10, dtype=np.int32), np.array([5], np.int64)])], "avx2")
 
 
+@pytest.mark.parametrize("exponent", [np.float64, np.int64, np.int32, np.uint32])
+def test_exponents_of_f32_bases_keep_their_digits(exponent: Any) -> None:
+    """Odd numbers that f32 rounds to even ones, and fractions; bases near 1 tell their last bits."""
+    exponents = np.array([16777217, 16777219, 33554435, 3, 0.1, 1 / 3]).astype(exponent)
+    for base in (-1.0, 1.0 + 2.0**-23, 0.3):
+        check_cases([("pow", {}, [np.full(6, base, np.float32), exponents])], tol=2e-7)
+
+
+@pytest.mark.parametrize(("dtype", "ulp"), [(DType.F32, 2.0**-23), (DType.F64, 2.0**-52)])
+def test_hard_swish_is_exact_where_it_reaches_zero(dtype: DType, ulp: float) -> None:
+    x = np.array([-3, -3 * (1 - ulp), -2.9999, -2.99, -1e-3, 3, 7.1, 1e30]).astype(dtype.numpy)
+    b = sk.GraphBuilder("hard")
+    b.output(b.hard_swish(b.input("x", x.shape, dtype)), name="y")
+    kernel, wide = sk.compile(b.graph(), threads=1), x.astype(np.longdouble)
+    want = wide * (np.clip(wide + 3, 0, 6) / 6)
+    for found in (kernel(x), kernel.run({"x": x}, executor="reference").outputs["y"]):
+        np.testing.assert_allclose(found, want.astype(dtype.numpy), rtol=4 * ulp, atol=0)
+
+
+def test_what_is_no_number_is_above_no_threshold() -> None:
+    x = np.array([np.nan, 0.4, 2.0, -2.0, np.inf, -np.inf], np.float32)
+    cases: list[Case] = [("thresholded_relu", {"alpha": 0.5}, [x]), ("shrink", {"bias": 0.25, "lambd": 0.5}, [x])]
+    check_cases(cases, tol=0)
+    for name, attrs, arrays in cases:
+        b = sk.GraphBuilder("nan")
+        b.output(b.apply(name, (b.input("x", x.shape),), attrs)[0], name="y")
+        assert sk.compile(b.graph(), threads=1)(*arrays)[0] == 0
+
+
 @pytest.mark.parametrize("exponent", [-2.0, -1.0, -0.5, 0.5, 1.0, 2.0, 3.0, 4.0, 2.5])
 def test_constant_powers(exponent: float) -> None:
     x = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1, -1, 2, -3, 0.25, 1e-3], np.float32)

@@ -276,6 +276,15 @@ def test_powers_are_those_of_ieee_for_any_exponent() -> None:
     assert apply("pow", [base, np.array(-0.5, np.float32)])[0].tolist() == [0.0, np.inf, 0.5]
 
 
+def test_gelu_keeps_its_digits_in_the_tail() -> None:
+    x = np.array([-1.5, -4.0, -8.0, -20.0, -37.0])
+    want = [0.5 * v * math.erfc(-v / math.sqrt(2)) for v in x.tolist()]
+    np.testing.assert_allclose(apply("gelu", [x])[0], want, rtol=1e-15)
+    inner = [math.sqrt(2 / math.pi) * (v + 0.044715 * v**3) for v in x.tolist()]
+    want = [v * math.exp(2 * u) / (1 + math.exp(2 * u)) for v, u in zip(x.tolist(), inner, strict=True)]
+    np.testing.assert_allclose(apply("gelu", [x], {"approximate": "tanh"})[0], want, rtol=1e-12)
+
+
 def test_a_summand_times_zero_is_not_there() -> None:
     row, column, nan = np.array([[1.0, 2.0]]), np.array([[1.0], [2.0]]), np.array([np.nan])
     assert apply("gemm", [row, column, nan], {"beta": 0.0})[0].tolist() == [[5.0]]

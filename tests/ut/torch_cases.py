@@ -336,6 +336,7 @@ def _attention() -> dict[str, Case]:
     return {
         "attention": (sdpa, (q, k, v)),
         "attention_scale": (lambda q, k, v: sdpa(q, k, v, scale=0.3), (q, k, v)),
+        "attention_scale_zero": (lambda q, k, v: sdpa(q, k, v, scale=0.0), (q, k, v)),
         "attention_causal": (lambda q, k, v: sdpa(q, k, v, is_causal=True), (q, k[:, :, :3], v[:, :, :3])),
         "attention_causal_oblong": (lambda q, k, v: sdpa(q, k, v, is_causal=True), (q, k, v)),
         "attention_mask": (lambda q, k, v, m: sdpa(q, k, v, m), (q, k, v, f32(3, 5))),

@@ -230,7 +230,7 @@ PLAIN: dict[str, Callable[..., TileExpr]] = {
     "tanh": lambda x: one_minus_two_over(x * 2.0),
     "softplus": lambda x: ln(exp(-abs(x)) + 1.0) + relu(x),
     "softsign": lambda x: x / (abs(x) + 1.0),
-    "hard_swish": lambda x: hard_sigmoid(x, 1 / 6, 0.5) * x,
+    "hard_swish": lambda x: minimum(maximum(x + 3.0, 0.0), 6.0) * (1 / 6) * x,  # x + 3 is exact near -3
     "sinh": lambda x: operator.sub(*half_exponents(x)),
     "cosh": lambda x: operator.add(*half_exponents(x)),
     "atanh": lambda x: log1p(x * 2.0 / (1.0 - x)) * 0.5,

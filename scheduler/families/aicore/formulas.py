@@ -271,16 +271,13 @@ def _whole_power(x: TileExpr, n: int) -> TileExpr:
 
 def _threshold(s: InstructionSite) -> TileExpr:
     x = s.x(exact=True) if is_exact(s.attr("alpha"), F16) else s.wide()
-    low = x.compare("le", s.attr("alpha"))
-    return where(low, x.like(0.0), x)
+    return where(x > s.attr("alpha"), x, 0.0)
 
 
 def _shrink(s: InstructionSite) -> TileExpr:
     x, bias, limit = s.wide(), s.attr("bias"), s.attr("lambd")
     low, high = x < -limit, x > limit
-    other = where(x.compare("ne", x), x, 0.0)
-    above = where(high, x - bias, other)
-    return where(low, x + bias, above)
+    return where(low, x + bias, where(high, x - bias, 0.0))
 
 
 def _isnan(s: InstructionSite) -> TileExpr:

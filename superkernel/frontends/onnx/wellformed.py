@@ -102,7 +102,7 @@ def _in_nodes(
 
 
 def _against_schema(node: onnx.NodeProto, schema: Any) -> Iterator[Violation]:
-    if schema.deprecated:
+    if schema.deprecated and schema_of(node, {schema.domain: schema.since_version - 1}) is not None:
         yield Violation("the operator does not exist any more in this operator set")
         return
     for what, count, least, most in (

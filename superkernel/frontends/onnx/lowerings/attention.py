@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from superkernel.builder.tensor import Tensor
 from superkernel.core.dtypes import DType
+from superkernel.frontends.emitter import scaled_query
 from superkernel.frontends.onnx.call import OnnxCall
 from superkernel.frontends.onnx.registry import lowers
 
@@ -52,7 +53,8 @@ def attention(call: OnnxCall) -> list[Tensor | None]:
         rule = call.constant(_visible(q.shape[2], k.shape[2], past, causal, left, right))
         causal = False
     mask = _mask(call, q, k, rule)
-    options = {"scale": call.attr("scale", 0.0) or 0.0, "causal": causal, "softcap": call.attr("softcap", 0.0)}
+    q, scale = scaled_query(call, q, call.attr("scale"))
+    options = {"scale": scale, "causal": causal, "softcap": call.attr("softcap", 0.0)}
     y = call.emit("attention", q, k, v, mask, length, **options)
     products = _products(call, q, k, mask, length, past, options) if call.wants(3) else None
     return [join_heads(call, y) if flat else y, k, v, products]

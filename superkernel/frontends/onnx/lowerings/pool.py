@@ -8,6 +8,7 @@ from superkernel.builder.tensor import Tensor
 from superkernel.frontends.onnx.call import OnnxCall
 from superkernel.frontends.onnx.lowerings.conv import window
 from superkernel.frontends.onnx.registry import lowers
+from superkernel.ops.windows import windows
 
 
 def _geometry(call: OnnxCall) -> dict[str, tuple[int, ...]]:
@@ -34,14 +35,16 @@ def average_pool(call: OnnxCall) -> Tensor:
 @lowers("LpPool")
 def lp_pool(call: OnnxCall) -> Tensor:
     geometry, x, p = _geometry(call), call.input(0), call.attr("p", 2)
-    dilations = geometry.pop("dilations")
     if p < 1:
         raise call.contradiction("not a norm", expected="p of 1 or more", found=p)
-    if call.attr("ceil_mode", 0) == 0 and set(dilations) == {1}:
+    if call.attr("ceil_mode", 0):  # what the last windows hang over the end adds nothing, as padding does not
+        axes = windows(x.shape[2:], geometry["kernel"], geometry, ceil_mode=True)
+        over = tuple(max(w.end, (w.size - 1) * w.stride + w.reach - w.extent - w.begin) for w in axes)
+        geometry["pads"] = (*(w.begin for w in axes), *over)
+    dilations = geometry.pop("dilations")
+    if set(dilations) == {1}:
         return call.emit("lp_pool", x, p=p, **geometry)
-    # The sum of powers as an average with every tap counted; windows that ceil_mode lets hang over count fewer.
-    if call.attr("ceil_mode", 0):
-        raise call.unsupported("ceil_mode is not supported here")
+    # The sum of powers as an average with every tap counted.
     powers = call.emit("pow", call.emit("abs", x), call.like(p, x))
     mean = call.emit("avg_pool", powers, dilations=dilations, count_include_pad=True, **geometry)
     total = call.emit("mul", mean, call.like(prod(geometry["kernel"]), mean))

@@ -2,7 +2,8 @@
 
 Every mode is a linear map along each resized axis. The modes that the table's `resize` has go to it; all others
 (cubic, antialias, crop and resize, rarer coordinate rules) become one product per axis with a constant matrix, built
-here in float64.
+here in float64. Means of integers are taken in floats; as ONNX Runtime has it they are truncated, those of the matrix
+modes rounded.
 """
 
 from __future__ import annotations
@@ -14,19 +15,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.builder.tensor import Tensor
+from superkernel.core.dtypes import DType
 from superkernel.frontends.onnx.call import OnnxCall
 from superkernel.frontends.onnx.registry import lowers
 from superkernel.frontends.resample import Weights, along, interpolating, picking
 from superkernel.ir.graph import VALUE_BYTES_MAX
 from superkernel.ops.resizing import places
 
+_WHOLE = (np.float32(0.0), np.float32(1.0))
+
 
 @lowers("Resize", "Upsample")
 def resize(call: OnnxCall) -> Tensor:
-    x = call.input(0)
+    x, mode = call.input(0), call.attr("mode", "nearest")
+    if x.dtype.is_float or mode == "nearest":
+        return _resized(call, x, mode)
+    y = _resized(call, call.cast(x, DType.F32 if x.dtype.itemsize < 4 else DType.F64), mode)
+    return call.cast(call.emit("round", y) if mode == "cubic" or call.attr("antialias", 0) else y, x.dtype)
+
+
+def _resized(call: OnnxCall, x: Tensor, mode: str) -> Tensor:
     axes = [call.axis(a, x.rank) for a in call.attr("axes") or range(x.rank)]
     sizes, scales = _targets(call, x, axes)
-    mode = call.attr("mode", "nearest")
     # Before operator set 11 output i reads input i / scale, rounded down.
     old = call.op == "Upsample" or call.opset < 11
     rule = "asymmetric" if old else call.attr("coordinate_transformation_mode", "half_pixel")
@@ -37,7 +47,7 @@ def resize(call: OnnxCall) -> Tensor:
     if direct and x.dtype.is_float and not call.attr("antialias", 0) and not call.attr("exclude_outside", 0):
         options = {"mode": mode, "coordinate_mode": rule, "nearest_mode": nearest}
         return call.emit("resize", x, sizes=sizes, scales=scales, **options)
-    region = call.static(1).reshape(-1).astype(np.float64) if rule == "tf_crop_and_resize" else None
+    region = call.static(1).reshape(-1).astype(np.float32) if rule == "tf_crop_and_resize" else None
     if region is not None and region.size != 2 * len(axes):
         raise call.contradiction("not a region", expected=f"{2 * len(axes)} numbers", found=region.size)
     y = x
@@ -45,7 +55,7 @@ def resize(call: OnnxCall) -> Tensor:
     for slot, axis in enumerate(axes):
         if sizes[axis] == x.shape[axis] and scales[axis] == 1.0 and region is None:
             continue
-        span = (0.0, 1.0) if region is None else (float(region[slot]), float(region[len(axes) + slot]))
+        span = _WHOLE if region is None else (region[slot], region[len(axes) + slot])
         at = _coordinates(rule, x.shape[axis], sizes[axis], scales[axis], span, picks=mode == "nearest")
         weights = _matrix(call, mode, nearest, at, x.shape[axis], scales[axis])
         y = along(call, y, weights, axis)
@@ -90,7 +100,9 @@ def _targets(call: OnnxCall, x: Tensor, axes: Sequence[int]) -> tuple[list[int],
     return sizes, scales
 
 
-def _coordinates(rule: str, extent: int, size: int, scale: float, span: tuple[float, float], *, picks: bool) -> Weights:
+def _coordinates(
+    rule: str, extent: int, size: int, scale: float, span: tuple[np.float32, np.float32], *, picks: bool
+) -> Weights:
     """Where in the input each output index lies. `picks`: elements are to be picked there."""
     out = np.arange(size, dtype=np.float64)
     if rule == "asymmetric":
@@ -102,10 +114,12 @@ def _coordinates(rule: str, extent: int, size: int, scale: float, span: tuple[fl
     if rule == "pytorch_half_pixel" and extent * scale == 1:
         return np.zeros(size)
     if rule == "tf_crop_and_resize":
-        start, end = span
+        start, end = span  # in f32, as they are given: 0.2 and 1.2 are 1 apart, and the edge is not outside
+        last, half = np.float32(extent - 1), np.float32(0.5)
         if size == 1:
-            return np.full(1, 0.5 * (start + end) * (extent - 1))
-        return start * (extent - 1) + out * (end - start) * (extent - 1) / (size - 1)
+            return np.full(1, half * (start + end) * last, np.float64)
+        between = np.arange(size, dtype=np.float32) * (end - start) * last / np.float32(size - 1)
+        return np.asarray(start * last + between, np.float64)
     centre = places(extent, size, scale, "half_pixel", single=picks)
     if rule == "half_pixel_symmetric" and np.float32(scale) != np.float32(size / extent):
         return (extent - 1) / 2 + (out + 0.5 - size / 2) / scale

@@ -1,4 +1,5 @@
-"""GridSample: an image read at computed places, as gathers of its points with all of their channels."""
+"""GridSample: an image read at computed places, as gathers of its points with all of their channels; AffineGrid, which
+computes such places."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from itertools import product
 from math import prod
 
 import numpy as np
+from numpy.typing import NDArray
 
 from superkernel.builder.tensor import Tensor
 from superkernel.core.dtypes import DType
@@ -18,6 +20,30 @@ _MODES = {"bilinear": "linear", "bicubic": "cubic"}  # names before operator set
 _CUBIC = -0.75  # the coefficient of Keys' kernel that ONNX demands
 Taps = Sequence[tuple[Tensor, Tensor | None]]
 """Along one axis: whole places, and what the point there counts; None: wholly."""
+
+
+@lowers("AffineGrid")
+def affine_grid(call: OnnxCall) -> Tensor:
+    """The places of all elements, from -1 to 1 along each axis, times theta. The standard's own definition loses a
+    batch of one."""
+    theta, sizes = call.input(0), call.static_ints(1)
+    count = len(sizes) - 2
+    if count not in (2, 3) or theta.shape != (sizes[0], count, count + 1):
+        expected = "theta [N, 2, 3] with size [N, C, H, W], or [N, 3, 4] with [N, C, D, H, W]"
+        raise call.contradiction("theta and size do not fit", expected=expected, found=f"{theta.type}, {sizes}")
+    aligned = bool(call.attr("align_corners", 0))
+    axes = [_middles(extent) if not aligned else _corners(extent) for extent in sizes[2:]]
+    places = np.stack([*reversed(np.meshgrid(*axes, indexing="ij")), np.ones(sizes[2:])], axis=-1)
+    rows = call.constant(places.reshape(-1, count + 1).astype(theta.dtype.numpy))
+    return call.reshape(call.emit("matmul", rows, theta, trans_b=True), (sizes[0], *sizes[2:], count))
+
+
+def _middles(extent: int) -> NDArray[np.float64]:
+    return np.asarray((2 * np.arange(extent) + 1) / max(extent, 1) - 1)
+
+
+def _corners(extent: int) -> NDArray[np.float64]:
+    return np.linspace(-1.0, 1.0, extent) if extent > 1 else np.zeros(extent)
 
 
 @lowers("GridSample")

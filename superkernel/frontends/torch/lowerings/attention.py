@@ -8,6 +8,7 @@ import numpy as np
 
 from superkernel.builder.tensor import Tensor
 from superkernel.core.dtypes import DType
+from superkernel.frontends.emitter import scaled_query
 from superkernel.frontends.torch.call import TorchCall
 from superkernel.frontends.torch.registry import lowers
 
@@ -35,7 +36,8 @@ def attention(call: TorchCall) -> Tensor:
     elif mask is not None:
         mask = _four_axes(call, mask if mask.dtype is DType.BOOL else call.cast(mask, q.dtype), outer)
     shape = (*q.shape[:-1], v.shape[-1])
-    options = {"scale": float(call.get("scale", 0.0)), "causal": causal}
+    q, scale = scaled_query(call, q, call.args.get("scale"))
+    options = {"scale": scale, "causal": causal}
     four = [call.reshape(t, (prod(t.shape[:-3]), *(t.shape[-3:] if t.rank > 2 else (1, *t.shape)))) for t in (q, k, v)]
     return call.reshape(call.emit("attention", *four, mask, length, **options), shape)
 

@@ -184,8 +184,12 @@ def hard_tanh(call: TorchCall) -> Tensor:
 
 @lowers("hardshrink", "softshrink")
 def shrink(call: TorchCall) -> Tensor:
-    bound = float(call.get("lambd", 0.5))
-    return call.emit("shrink", call.tensor("self"), lambd=bound, bias=bound if call.op == "softshrink" else 0.0)
+    """NaN stays NaN, other than the table's `shrink` of it."""
+    x, bound = call.tensor("self"), float(call.get("lambd", 0.5))
+    if call.op == "softshrink":
+        return call.emit("sub", x, call.emit("clip", x, call.like(-bound, x), call.like(bound, x)))
+    inside = call.emit("less_equal", call.emit("abs", x), call.like(bound, x))
+    return call.emit("where", inside, call.like(0.0, x), x)
 
 
 @lowers("threshold")
