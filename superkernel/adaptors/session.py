@@ -1,15 +1,14 @@
 """`superkernel.InferenceSession`: an ONNX model as ONNX Runtime's Python code holds it.
 
 Model: names, types and shapes as the model declares them; one kernel where all extents are known, else one for each
-choice of shapes that was met, and of contents of inputs that decide shapes (axes, sizes). What only makes sense there
-(providers' options, devices) is not here.
+choice of shapes that was met, and of contents of inputs that decide shapes (axes, sizes), and of initialisers that
+calls override. What only makes sense there (devices, binding to their memory) is not here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import count, takewhile
 from math import prod
 from os import PathLike
@@ -25,7 +24,7 @@ from superkernel.api import compile as compile_graph
 from superkernel.core.errors import InputError, UnsupportedError, Violation, raise_all
 from superkernel.core.option import did_you_mean
 from superkernel.core.options import Options
-from superkernel.frontends.onnx import declared_values, own_model
+from superkernel.frontends.onnx import declared_values, own_model, without_values
 from superkernel.runtime.inputs import shape_of
 
 if TYPE_CHECKING:
@@ -47,9 +46,27 @@ class NodeArg:
     has_shape: bool = True
 
     @property
+    def is_sequence(self) -> bool:
+        """Whether it is a list of arrays."""
+        return self.type.startswith("seq(")
+
+    @property
     def is_fixed(self) -> bool:
         """Whether all extents are known."""
-        return self.has_shape and all(isinstance(d, int) for d in self.shape)
+        return self.has_shape and not self.is_sequence and all(isinstance(d, int) for d in self.shape)
+
+
+@dataclass(frozen=True)
+class ModelMetadata:
+    """What a model says of itself."""
+
+    producer_name: str
+    graph_name: str
+    domain: str
+    description: str
+    graph_description: str
+    version: int
+    custom_metadata_map: dict[str, str]
 
 
 class InferenceSession:
@@ -57,7 +74,7 @@ class InferenceSession:
 
     path_or_bytes: a path, the bytes of a model, or an onnx.ModelProto.
     sess_options: an object with `intra_op_num_threads` (0: the default), if any; nothing else of it is read.
-    providers: if given, "CPUExecutionProvider" must be among them.
+    providers: if given, "CPUExecutionProvider" must be among them; of their options nothing is read.
     options: as of `superkernel.compile`.
 
     Compiles at once where the model declares all extents. Raises InputError, FileFormatError, UnsupportedError,
@@ -68,9 +85,11 @@ class InferenceSession:
         path_or_bytes: str | PathLike[str] | bytes | Any,
         sess_options: Any = None,
         providers: Sequence[Any] | str | None = None,
+        provider_options: Sequence[Mapping[Any, Any]] | None = None,
         *,
         options: Options | Mapping[str, Any] | None = None,
     ) -> None:
+        del provider_options  # CPUExecutionProvider has none that change results
         listed = [providers] if isinstance(providers, str) or not isinstance(providers, Iterable) else list(providers)
         names = [p[0] if isinstance(p, tuple) and p else p for p in listed if p is not None]
         if names and PROVIDER not in names:
@@ -79,7 +98,8 @@ class InferenceSession:
         self._model = own_model(path_or_bytes)
         self._options = Options.of(options)
         self._threads = getattr(sess_options, "intra_op_num_threads", 0) or None
-        self._inputs, self._outputs = ([NodeArg(*value) for value in values] for values in declared_values(self._model))
+        declared = declared_values(self._model)
+        self._inputs, self._outputs, self._preset = ([NodeArg(*value) for value in values] for values in declared)
         self._deciding: list[str] = []  # inputs whose contents must be known to compile
         self._kernels: Kept[Kernel] = Kept()
         self._lock = Lock()  # of the deciding inputs
@@ -98,6 +118,16 @@ class InferenceSession:
         """The outputs, in the model's order."""
         return list(self._outputs)
 
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """The inputs that have a value where `run` gives none."""
+        return list(self._preset)
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """What the model says of itself."""
+        model, own = self._model, {entry.key: entry.value for entry in self._model.metadata_props}
+        says = (model.domain, model.doc_string, model.graph.doc_string, model.model_version)
+        return ModelMetadata(model.producer_name, model.graph.name, *says, own)
+
     def get_providers(self) -> list[str]:
         """What it runs on."""
         return [PROVIDER]
@@ -115,12 +145,13 @@ class InferenceSession:
             raise InputError("not what a session runs", expected="a list of names, {name: array}", found=found)
         known = [value.name for value in self._outputs]
         wanted = [*(() if output_names is None else output_names)] or known
-        takes = [value.name for value in self._inputs]
+        needs = [value.name for value in self._inputs]
+        takes = [*needs, *(value.name for value in self._preset)]
         wrong = [Violation(f"no output {n!r}", "", ", ".join(known), hint=did_you_mean([n], known))
                  for n in wanted if n not in known]  # fmt: skip
         wrong += [Violation(f"no input {n!r}", "", ", ".join(takes), hint=did_you_mean([n], takes))
                   for n in input_feed if n not in takes]  # fmt: skip
-        wrong += [Violation("missing", f"input {n!r}") for n in takes if n not in input_feed]
+        wrong += [Violation("missing", f"input {n!r}") for n in needs if n not in input_feed]
         raise_all(InputError, wrong)
         outputs = self._run(input_feed)
         return [outputs[name] if name in outputs else _elements(outputs, name) for name in wanted]
@@ -130,27 +161,39 @@ class InferenceSession:
         return _again, (self._model, self._threads, self._options)
 
     def _run(self, feed: Mapping[str, Any]) -> Mapping[str, NDArray[Any]]:
+        overridden = [v for v in self._preset if v.name in feed]
+        replaced = tuple(v.name for v in overridden)
         while True:
-            deciding = self._deciding
-            asked = [v for v in self._inputs if not v.is_fixed or v.name in deciding]
-            known = {v.name: shape_of(feed[v.name], v.type, f"input {v.name!r}") for v in asked}
+            deciding = [name for name in self._deciding if name in feed]
+            asked = [v for v in (*self._inputs, *overridden) if not v.is_fixed or v.name in deciding]
+            known = {v.name: _shape(v, feed[v.name]) for v in asked}
             raise_all(InputError, [_misfit(v, known[v.name]) for v in asked if not _fits(v, known[v.name])])
             shapes = {v.name: known[v.name] for v in asked if not v.is_fixed}
             decided = {name: np.asarray(feed[name]) for name in deciding}
-            key = *shapes.values(), *((a.dtype, a.shape, a.tobytes()) for a in decided.values())
+            key = *replaced, *shapes.values(), *((a.dtype, a.shape, a.tobytes()) for a in decided.values())
             try:
-                kernel = self._kernel(key, shapes, decided)
+                kernel = self._kernel(key, shapes, decided, replaced)
             except UnsupportedError as error:
                 named = [(name, feed[name]) for name in _named(error) if name in feed]
                 sizes = {name: prod(shape_of(value, "an array", f"input {name!r}")) for name, value in named}
                 self._decide(error, decided, sizes)
             else:
-                return kernel.run({name: value for name, value in feed.items() if name not in decided}).outputs
+                lists = {v.name for v in asked if v.is_sequence}
+                given = {name: value for name, value in feed.items() if name not in decided and name not in lists}
+                given |= {f"{name}.{i}": element for name in lists for i, element in enumerate(feed[name])}
+                return kernel.run(given).outputs
 
-    def _kernel(self, key: tuple[object, ...], shapes: Mapping[str, Any], decided: Mapping[str, Any]) -> Kernel:
-        make = partial(
-            compile_graph, self._model, threads=self._threads, options=self._options, shapes=shapes, constants=decided
-        )
+    def _kernel(
+        self,
+        key: tuple[object, ...],
+        shapes: Mapping[str, Any],
+        decided: Mapping[str, Any],
+        replaced: Collection[str] = (),
+    ) -> Kernel:
+        def make() -> Kernel:
+            model = without_values(self._model, replaced) if replaced else self._model
+            return compile_graph(model, threads=self._threads, options=self._options, shapes=shapes, constants=decided)
+
         return self._kernels.get(key, make)
 
     def _decide(self, error: UnsupportedError, decided: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
@@ -179,13 +222,23 @@ def _elements(outputs: Mapping[str, NDArray[Any]], name: str) -> list[NDArray[An
     return [outputs[element] for element in names]
 
 
-def _fits(value: NodeArg, shape: tuple[int, ...]) -> bool:
-    if not value.has_shape:
+def _shape(value: NodeArg, given: Any) -> tuple[Any, ...]:
+    """That of an array, those of a sequence's elements."""
+    where = f"input {value.name!r}"
+    if not value.is_sequence:
+        return shape_of(given, value.type, where)
+    if not isinstance(given, (list, tuple)):
+        raise InputError("not a list of arrays", location=where, expected=value.type, found=type(given).__name__)
+    return tuple(shape_of(element, value.type, f"{where}, element {i}") for i, element in enumerate(given))
+
+
+def _fits(value: NodeArg, shape: tuple[Any, ...]) -> bool:
+    if not value.has_shape or value.is_sequence:
         return True
     if len(shape) != len(value.shape):
         return False
     return all(not isinstance(d, int) or d == n for d, n in zip(value.shape, shape, strict=True))
 
 
-def _misfit(value: NodeArg, shape: tuple[int, ...]) -> Violation:
+def _misfit(value: NodeArg, shape: tuple[Any, ...]) -> Violation:
     return Violation("wrong shape", f"input {value.name!r}", str(value.shape), str(list(shape)))

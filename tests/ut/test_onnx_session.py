@@ -171,8 +171,8 @@ def test_sequences_are_lists() -> None:
     joined = relu(listed, helper.make_tensor_value_info("y", TensorProto.FLOAT, ["m", 3]), "ConcatFromSequence")
     joined.graph.node[0].attribute.append(helper.make_attribute("axis", 0))
     joined.graph.input.append(extent)
-    with pytest.raises(UnsupportedError, match="a sequence of unknown length"):
-        sk.InferenceSession(joined).run(None, {"x": [given(2, 3), given(1, 3)], "n": given(2)})
+    (whole,) = sk.InferenceSession(joined).run(None, {"x": [given(2, 3), given(1, 3)], "n": given(2)})
+    np.testing.assert_array_equal(whole, np.concatenate([given(2, 3), given(1, 3)]))
     whether = helper.make_optional_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, [2, 3]))
     value = helper.make_value_info("x", whether)
     asked = relu(value, helper.make_tensor_value_info("y", TensorProto.BOOL, []), "OptionalHasElement")
@@ -258,3 +258,54 @@ def test_the_interface_of_backends() -> None:
         rep.run([x, x])
     with pytest.raises(onnx.checker.ValidationError):
         onnx_backend.prepare(onnx.ModelProto())
+
+
+def preset_model(rows: int | str = 2, ir_version: int = 8) -> onnx.ModelProto:
+    """y = x + w, w an input with a value."""
+    x, w, y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", [rows, 3]), ("w", [3]), ("y", [rows, 3]))
+    )
+    weight = onnx.numpy_helper.from_array(np.array([1, 2, 3], np.float32), "w")
+    graph = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "preset", [x, w], [y], [weight])
+    made = helper.make_model(graph, producer_name="me", ir_version=ir_version)
+    made.metadata_props.add(key="a", value="b")
+    return made
+
+
+@pytest.mark.parametrize("rows", [2, "rows"])
+def test_a_call_overrides_initialisers_that_are_inputs(rows: int | str) -> None:
+    session, x, other = sk.InferenceSession(preset_model(rows)), given(2, 3), np.array([10, 20, 30], np.float32)
+    assert [v.name for v in session.get_inputs()] == ["x"]
+    assert [(v.name, v.type, v.shape) for v in session.get_overridable_initializers()] == [("w", "tensor(float)", [3])]
+    for weight in (None, other, None, -other):
+        feed = {"x": x} if weight is None else {"x": x, "w": weight}
+        want = x + (np.array([1, 2, 3], np.float32) if weight is None else weight)
+        np.testing.assert_array_equal(session.run(None, feed)[0], want)
+    assert len(session._kernels._items) == 2
+    with pytest.raises(InputError, match="input 'w'"):
+        session.run(None, {"x": x, "w": other.astype(np.float64)})
+    old = sk.InferenceSession(preset_model(rows, ir_version=3))
+    assert not old.get_overridable_initializers()
+    with pytest.raises(InputError, match="no input 'w'"):
+        old.run(None, {"x": x, "w": other})
+
+
+def test_a_session_takes_options_of_providers_and_tells_of_its_model() -> None:
+    session = sk.InferenceSession(preset_model(), None, ["CPUExecutionProvider"], [{"arena": "1"}])
+    told = session.get_modelmeta()
+    assert (told.producer_name, told.graph_name, told.custom_metadata_map) == ("me", "preset", {"a": "b"})
+
+
+def test_a_session_takes_lists_for_sequences() -> None:
+    s = helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, [None, 3])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, 3])
+    graph = helper.make_graph([helper.make_node("ConcatFromSequence", ["s"], ["y"], axis=0)], "list", [s], [y])
+    session = sk.InferenceSession(helper.make_model(graph, ir_version=8))
+    assert session.get_inputs()[0].type == "seq(tensor(float))"
+    for rows in ((2, 1), (2, 1), (3,)):
+        parts = [given(n, 3) for n in rows]
+        np.testing.assert_array_equal(session.run(None, {"s": parts})[0], np.concatenate(parts))
+    assert len(session._kernels._items) == 2
+    with pytest.raises(InputError, match="not a list of arrays"):
+        session.run(None, {"s": given(2, 3)})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -104,8 +104,8 @@ DeclaredValue: TypeAlias = "tuple[str, str, list[int | str | None], bool]"
 and whether there is a shape, where there could be."""
 
 
-def declared_values(model: onnx.ModelProto) -> tuple[list[DeclaredValue], list[DeclaredValue]]:
-    """Inputs that calls give, and outputs."""
+def declared_values(model: onnx.ModelProto) -> tuple[list[DeclaredValue], list[DeclaredValue], list[DeclaredValue]]:
+    """Inputs that calls give, outputs, and inputs that have a value which calls may override."""
     constant = {t.name for t in model.graph.initializer}
 
     def declared(info: onnx.ValueInfoProto) -> DeclaredValue:
@@ -115,7 +115,22 @@ def declared_values(model: onnx.ModelProto) -> tuple[list[DeclaredValue], list[D
         return info.name, _type_text(info.type), list(extents), has_shape
 
     inputs = [declared(info) for info in model.graph.input if info.name not in constant]
-    return inputs, [declared(info) for info in model.graph.output]
+    preset = [
+        declared(info) for info in model.graph.input if info.name in constant and model.ir_version >= _NAMED_SINCE
+    ]
+    return inputs, [declared(info) for info in model.graph.output], preset
+
+
+_NAMED_SINCE = 4  # version of the format: before it every constant is declared as an input too
+
+
+def without_values(model: onnx.ModelProto, names: Collection[str]) -> onnx.ModelProto:
+    """A copy whose inputs of these names have no values of their own."""
+    kept = [t for t in model.graph.initializer if t.name not in names]
+    own = own_model(model)
+    del own.graph.initializer[:]
+    own.graph.initializer.extend(kept)
+    return own
 
 
 def _type_text(kind: onnx.TypeProto) -> str:
