@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
-from math import prod
+from math import pi, prod
 from typing import Any, TypeAlias
 
+import ml_dtypes
 import numpy as np
 
 from superkernel.builder.einsum import einsum
+from superkernel.builder.logarithms import logarithm
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import GraphError, UnsupportedError
 from superkernel.ops.table import op_table
 
+_FINFO: Any = ml_dtypes.finfo  # NumPy's, and bf16's too; it carries no types
 Handle: TypeAlias = Any
 """A `Tensor`, whose file imports this one."""
 
@@ -104,7 +107,36 @@ def _finite(tensor: Handle, a: Handle) -> Handle:
     return _apply(a, "logical_not", _apply(a, "logical_or", _apply(a, "isnan", a), _apply(a, "isinf", a)))
 
 
+def _logarithm(base: float) -> Callable[..., Handle]:
+    return lambda tensor, a: logarithm(_Writer(a), _float("log", a, ".astype() makes floats of integers"), base)
+
+
+def _scaled(factor: float) -> Callable[..., Handle]:
+    return lambda tensor, a: _float("an angle", tensor, ".astype() makes floats of integers") * factor
+
+
+def _numbered(op: str) -> Callable[..., Handle]:
+    """The greater or lesser of two, of which what is no number is none."""
+
+    def chosen(tensor: Handle, a: Any, b: Any) -> Handle:
+        best, pair = _apply(tensor, op, a, b), [_beside(v, tensor) for v in (a, b)]
+        for one, other in (pair, pair[::-1]) if tensor.dtype.is_float else ():
+            best = _apply(tensor, "where", _apply(one, "isnan", one), other, best)
+        return best
+
+    return chosen
+
+
 _COMPOSED: Mapping[Any, Callable[..., Handle]] = {
+    np.log2: _logarithm(2.0),
+    np.log10: _logarithm(10.0),
+    np.exp2: lambda tensor, a: 2.0 ** _float("exp2", tensor, ".astype() makes floats of integers"),
+    np.degrees: _scaled(180 / pi),
+    np.rad2deg: _scaled(180 / pi),
+    np.radians: _scaled(pi / 180),
+    np.deg2rad: _scaled(pi / 180),
+    np.fmax: _numbered("maximum"),
+    np.fmin: _numbered("minimum"),
     np.true_divide: quotient,
     np.floor_divide: floor_quotient,
     np.power: power,
@@ -143,6 +175,11 @@ def _tensor_among(values: Sequence[Any]) -> Handle:
 def _handle(value: Any, tensor: Handle) -> Handle:
     """What stands beside a handle as one, of the type that it has as an array."""
     return value if _is_tensor(value) else tensor.builder.constant(np.asarray(value))
+
+
+def _beside(value: Any, tensor: Handle) -> Handle:
+    """As `_handle`, but numbers are of the handle's type."""
+    return tensor.builder.constant(value, tensor.dtype) if isinstance(value, (int, float)) else _handle(value, tensor)
 
 
 def _axes(axis: Any) -> tuple[int, ...]:
@@ -223,6 +260,83 @@ def _norm(x: Handle, *, axis: Any = None, keepdims: bool = False) -> Handle:
     if len(_axes(axis)) > 2:
         raise GraphError("a norm along more than two axes", found=str(axis))
     return _apply(a, "reduce_l2", a, axes=_axes(axis), keepdims=bool(keepdims))
+
+
+def _average(a: Handle, axis: Any = None, weights: Any = None, *, keepdims: bool = False) -> Handle:
+    if weights is None:
+        return reduced("reduce_mean", a, axis, keepdims)
+    tensor = _tensor_among((a, weights))
+    a, weights = _handle(a, tensor), _handle(weights, tensor)
+    if weights.rank == 1 < a.rank:
+        place = _only_place(axis, a.rank)
+        weights = weights.reshape(tuple(weights.size if i == place else 1 for i in range(a.rank)))
+    whole = _apply(tensor, "expand", weights, shape=a.shape)
+    return reduced("reduce_sum", a * weights, axis, keepdims) / reduced("reduce_sum", whole, axis, keepdims)
+
+
+def _range(a: Handle, axis: Any = None, *, keepdims: bool = False) -> Handle:
+    return reduced("reduce_max", a, axis, keepdims) - reduced("reduce_min", a, axis, keepdims)
+
+
+def _known_sum(a: Handle, axis: Any = None, *, keepdims: bool = False) -> Handle:
+    known = _apply(a, "where", _apply(a, "isnan", a), 0.0, a) if a.dtype.is_float else a
+    return reduced("reduce_sum", known, axis, keepdims)
+
+
+def _count(a: Handle, axis: Any = None, *, keepdims: bool = False) -> Handle:
+    return reduced("reduce_sum", a if a.dtype is DType.BOOL else a != 0, axis, keepdims)
+
+
+def _median(a: Handle, axis: int | None = None, *, keepdims: bool = False) -> Handle:
+    values = _flat(a if a.dtype.is_float else a.astype(DType.F64), axis)
+    place = _only_place(0 if axis is None else axis, values.rank)
+    extent, before = values.shape[place], (slice(None),) * place
+    if not extent:
+        raise GraphError("no element to choose from", location=f"value {a.name!r}", found=str(a.type))
+    middle = _sorted(0)(values, place)[(*before, slice((extent - 1) // 2, extent // 2 + 1))]
+    found = reduced("reduce_mean", middle, place, True) if extent % 2 == 0 else middle
+    unknown = _apply(values, "isnan", reduced("reduce_max", values, place, True))
+    found = _apply(values, "where", unknown, float("nan"), found)
+    if axis is None:
+        return found.reshape((1,) * a.rank if keepdims else ())
+    return found if keepdims else _without_axes(found, place)
+
+
+def _close(a: Any, b: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Handle:
+    tensor = _tensor_among((a, b))
+    tensor = tensor if tensor.dtype.is_float else tensor.astype(DType.F64)
+    one, other = (v if v.dtype.is_float else v.astype(DType.F64) for v in (_beside(v, tensor) for v in (a, b)))
+    distance = _apply(tensor, "abs", _apply(tensor, "sub", one, other))
+    near = distance <= _apply(tensor, "abs", other) * rtol + atol
+    close = _apply(tensor, "equal", one, other) | (near & _finite(tensor, other))
+    if equal_nan:
+        close = close | (_apply(one, "isnan", one) & _apply(other, "isnan", other))
+    return close
+
+
+def _numbers(
+    x: Handle, copy: bool = True, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
+) -> Handle:
+    del copy
+    if not x.dtype.is_float:
+        return x
+    largest = float(_FINFO(x.dtype.numpy).max)
+    found = _apply(x, "where", _apply(x, "isnan", x), nan, x)
+    for end, given, limit in ((np.inf, posinf, largest), (-np.inf, neginf, -largest)):
+        found = _apply(x, "where", _apply(x, "equal", x, end), limit if given is None else given, found)
+    return found
+
+
+def _rolled(a: Handle, shift: int | Sequence[int], axis: Any = None) -> Handle:
+    if axis is None:
+        return _rolled(_flat(a, None), sum(_axes(shift)), 0).reshape(a.shape)
+    axes, shifts = np.broadcast_arrays(_axes(axis), _axes(shift))
+    for place, by in zip((_only_place(int(i), a.rank) for i in axes), shifts.tolist(), strict=True):
+        cut = a.shape[place] - by % max(a.shape[place], 1)
+        before = (slice(None),) * place
+        if cut % max(a.shape[place], 1):
+            a = _joined([a[(*before, slice(cut, None))], a[(*before, slice(None, cut))]], place)
+    return a
 
 
 def _place(op: str) -> Callable[..., Handle]:
@@ -483,6 +597,16 @@ _FUNCTIONS: Mapping[Callable[..., Any], Callable[..., Any]] = {
     np.var: _variance,
     np.std: _deviation,
     np.linalg.norm: _norm,
+    np.average: _average,
+    np.median: _median,
+    np.ptp: _range,
+    np.nansum: _known_sum,
+    np.count_nonzero: _count,
+    np.nan_to_num: _numbers,
+    np.isclose: _close,
+    np.allclose: lambda *given, **named: _truth("reduce_min")(_close(*given, **named)),
+    np.fix: lambda x: _apply(x, "trunc", x) if x.dtype.is_float else x,
+    np.roll: _rolled,
     np.argmax: _place("argmax"),
     np.argmin: _place("argmin"),
     np.cumsum: _running_sum,
@@ -497,6 +621,8 @@ _FUNCTIONS: Mapping[Callable[..., Any], Callable[..., Any]] = {
     np.expand_dims: _with_axis,
     np.squeeze: _without_axes,
     np.flip: _flipped,
+    np.flipud: lambda m: _flipped(m, 0),
+    np.fliplr: lambda m: _flipped(m, 1),
     np.concatenate: _joined,
     np.stack: _stacked,
     np.vstack: _stacked_rows,

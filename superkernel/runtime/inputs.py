@@ -136,6 +136,10 @@ def is_torch(value: Any) -> bool:
 
 def _foreign(value: Any, kind: TensorType) -> Array:
     """An array of something that is not one. What the foreign object's own code raises becomes an InputError."""
+    if is_torch(value):
+        from superkernel.frontends.torch.types import require_no_derivative
+
+        require_no_derivative(value)
     try:
         if isinstance(value, np.generic) or hasattr(value, "__array_interface__"):
             return np.asarray(value)

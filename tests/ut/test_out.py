@@ -113,3 +113,25 @@ def test_kernels_of_several_sizes(buckets: Any) -> None:
         several(X, out=np.zeros((6, 3), np.float32))
     with pytest.raises(InputError, match="not an array per output"):
         several(X, out=(y, y))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_derivatives_are_refused_and_not_dropped(dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    forward_ad = torch.autograd.forward_ad
+    b = sk.GraphBuilder("square")
+    b.output(b.square(b.input("x", (3,), dtype)), name="y")
+    kernel, x = (
+        sk.compile(b.graph(), threads=1),
+        torch.ones(3, dtype=getattr(torch, {"f32": "float32"}.get(dtype, "bfloat16"))),
+    )
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, torch.ones_like(x))
+        with pytest.raises(InputError, match="tangent"):
+            kernel(dual)
+        with pytest.raises(InputError, match="tangent"):
+            kernel(x, out=dual)
+        assert kernel(forward_ad.unpack_dual(dual).primal).tolist() == [1, 1, 1]
+        assert kernel(x).tolist() == [1, 1, 1]
+    with pytest.raises(InputError, match=r"gradients .*\.detach\(\)"):
+        kernel(x.clone().requires_grad_())

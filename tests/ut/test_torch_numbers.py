@@ -154,3 +154,25 @@ def test_whole_numbers_from_data_are_refused() -> None:
 
     with pytest.raises(UnsupportedError):
         sk.compile(Repeated().eval(), example_inputs=(torch.randn(3), torch.tensor(2)), threads=1)
+
+
+class Logarithms(nn.Module):
+    """Of the two bases that torch has a function for."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.log2(x), torch.log10(y)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+def test_logarithms_of_powers_are_whole(dtype: torch.dtype) -> None:
+    """As in torch: whoever rounds them down gets the power."""
+    most = 5 if dtype is torch.float16 else 37
+    twos, tens = torch.arange(-14, 3 * most).to(dtype), torch.arange(most).to(dtype)
+    x, y = torch.exp2(twos), torch.tensor([10.0**n for n in range(most)], dtype=dtype)
+    second, tenth = sk.compile(Logarithms().eval(), example_inputs=(x, y), threads=1)(x, y)
+    np.testing.assert_array_equal(second, twos)
+    np.testing.assert_array_equal(tenth, tens)
+    ends = torch.tensor([0.0, -0.0, -1.0, torch.inf, torch.nan, 1.0], dtype=dtype)
+    for found, want in zip(sk.compile(Logarithms().eval(), example_inputs=(ends, ends), threads=1)(ends, ends),
+                           (torch.log2(ends), torch.log10(ends)), strict=True):  # fmt: skip
+        np.testing.assert_array_equal(found, want)

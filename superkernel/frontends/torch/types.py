@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.autograd import forward_ad
 
 from superkernel.core.dtypes import DType
-from superkernel.core.errors import UnsupportedError
+from superkernel.core.errors import InputError, UnsupportedError
 
 _ELEMENT: dict[torch.dtype, DType] = {getattr(torch, dtype.numpy.name): dtype for dtype in DType}
 TORCH_OF = {dtype: kind for kind, dtype in _ELEMENT.items()}
@@ -50,6 +51,16 @@ def require_memory(tensor: torch.Tensor, where: str) -> None:
     else:
         return
     raise UnsupportedError("only dense tensors with data are supported", location=where, found=found)
+
+
+def require_no_derivative(tensor: torch.Tensor) -> None:
+    """Raises InputError, without location, where derivatives are asked for: kernels compute none, and those of what
+    they give would be missing."""
+    if tensor.requires_grad:
+        raise InputError("gradients are recorded, and kernels have none", hint="call .detach() on it")
+    if forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:
+        hint = "torch.autograd.forward_ad.unpack_dual(tensor).primal is without"
+        raise InputError("it has a tangent, and kernels compute none", hint=hint)
 
 
 def array_tensor(array: NDArray[Any]) -> torch.Tensor:

@@ -3,10 +3,9 @@ in."""
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
+from superkernel.builder.logarithms import logarithm
 from superkernel.builder.tensor import Tensor
 from superkernel.core.dtypes import DType
 from superkernel.frontends.torch.call import Number, TorchCall
@@ -77,9 +76,8 @@ def exp2(call: TorchCall) -> Tensor:
 
 
 @lowers("log2", "log10")
-def logarithm(call: TorchCall) -> Tensor:
-    y = call.emit("log", call.operand("self"))
-    return call.emit("mul", y, call.like(1 / math.log(2 if call.op == "log2" else 10), y))
+def other_logarithm(call: TorchCall) -> Tensor:
+    return logarithm(call, call.operand("self"), 2.0 if call.op == "log2" else 10.0)
 
 
 @lowers("erfc")
