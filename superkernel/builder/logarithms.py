@@ -25,14 +25,14 @@ class _Operand(Protocol):
 T = TypeVar("T", bound=_Operand)
 
 
-class Writer(Protocol[T]):
+class _Writer(Protocol[T]):
     """What writes the operators."""
 
     def emit(self, op: str, *inputs: T | float, **attrs: Any) -> T:
         """An operator of the table with one output."""
 
 
-def logarithm(call: Writer[T], x: T, base: float) -> T:
+def logarithm(call: _Writer[T], x: T, base: float) -> T:
     """The logarithm of floats, in their type."""
     wide = x if x.dtype in _NEAR else call.emit("cast", x, dtype=DType.F32)
     y = call.emit("mul", call.emit("log", wide), 1 / log(base))
