@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import struct
 import tempfile
 import time
@@ -92,9 +93,11 @@ class ObjectCache:
         found = None
         if path is not None:
             try:
-                with open(path, "rb") as file:
-                    strange = not_ours(os.fstat(file.fileno()))
-                    found = None if strange else _verified(file.read(), key)
+                with open(path, "rb", opener=_at_once) as file:
+                    status = os.fstat(file.fileno())
+                    strange = not_ours(status)
+                    if not strange and stat.S_ISREG(status.st_mode):
+                        found = _verified(file.read(), key)
                 if strange:
                     self._warn(f"{path} {strange}")
                 elif found is None:
@@ -157,6 +160,11 @@ class ObjectCache:
             left -= size
             with suppress(OSError):
                 path.unlink()
+
+
+def _at_once(path: str, flags: int) -> int:
+    """An opener that does not wait for the other end of a pipe."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def pack_entry(key: str, data: bytes) -> bytes:

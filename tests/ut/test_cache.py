@@ -75,6 +75,17 @@ def test_corrupt_entry_is_dropped(tmp_path: Path, damage: str) -> None:
     assert not path.exists()
 
 
+def test_a_pipe_in_place_of_an_entry_is_not_waited_for(tmp_path: Path) -> None:
+    cache = ObjectCache(tmp_path)
+    cache.put("key", b"object")
+    path = _only_file(tmp_path)
+    path.unlink()
+    os.mkfifo(path)
+    assert cache.get("key") is None
+    cache.put("key", b"object")
+    assert cache.get("key") == b"object"
+
+
 def test_an_entry_under_another_key_is_refused(tmp_path: Path) -> None:
     """A file renamed to another key's name is somebody's mistake or attack, not an object for that key."""
     cache = ObjectCache(tmp_path)
