@@ -13,9 +13,7 @@ import os
 from functools import cache
 from typing import NamedTuple
 
-import llvmlite.binding as llvm
-from llvmlite.binding import ffi
-
+from superkernel.codegen.llvm_library import llvm
 from superkernel.core.errors import InternalError
 
 
@@ -60,7 +58,7 @@ def _wait_for_llvm_before_forks() -> None:
     the lock taken by a thread that it has not, and with LLVM's own data half written; the first compilation there would
     wait for ever. So from now on a fork waits for the call that is under way: it takes the lock, and both sides give it
     back. Does nothing where llvmlite has no such lock."""
-    lock = getattr(ffi.lib, "_lock", None)
+    lock = getattr(llvm.ffi.lib, "_lock", None)
     if lock is None:
         return
 

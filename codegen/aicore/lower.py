@@ -21,10 +21,10 @@ from functools import cache
 from typing import Final
 
 import llvmlite
-import llvmlite.binding as llvm
 
 from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.llvm import LlvmTarget, optimise, parsed
+from superkernel.codegen.llvm_library import llvm
 from superkernel.codegen.processes import run_jobs
 from superkernel.core.errors import InternalError
 from superkernel.core.version import __version__, sources_digest

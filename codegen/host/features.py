@@ -89,9 +89,8 @@ def _mark_of(wanted: str) -> str:
 
 @cache
 def _detect(text: str) -> CpuTarget:
-    import llvmlite.binding as llvm
-
     from superkernel.codegen.llvm import initialize_llvm
+    from superkernel.codegen.llvm_library import llvm
 
     initialize_llvm()
     available = {name for name, on in llvm.get_host_cpu_features().items() if on}

@@ -24,8 +24,10 @@ written into while a kernel of it lives; `save` and whoever else replaces it who
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 import json
+import os
 import struct
 import zipfile
 import zlib
@@ -49,7 +51,7 @@ from superkernel.compilation.planned import PlanForm
 from superkernel.compilation.stages import Stages
 from superkernel.core import settings
 from superkernel.core.dtypes import DType
-from superkernel.core.errors import FileFormatError, InputError
+from superkernel.core.errors import FileFormatError, InputError, MachineError
 from superkernel.core.files import exists, file_name, is_elf, is_file, mapped, replacing
 from superkernel.core.json_text import parse_json
 from superkernel.core.options import Options
@@ -81,7 +83,6 @@ _DAMAGE = (
     EOFError,
     NotImplementedError,
     RuntimeError,
-    MemoryError,
     struct.error,
 )
 
@@ -388,12 +389,20 @@ def _read(path: Path) -> Iterator[tuple[dict[str, Any], dict[str, memoryview], C
         with opened as file, zipfile.ZipFile(file) as archive:
             if any(info.compress_type != zipfile.ZIP_STORED for info in archive.infolist()):
                 raise ValueError("a compressed member")  # `save` writes none, and their size could be anything
+            if archive.getinfo(_HEADER).file_size > os.fstat(file.fileno()).st_size:
+                raise ValueError("a member that is longer than the file")
             header = parse_json(archive.read(_HEADER))
             data = mapped(file)
             members = {info.filename: _member(data, info) for info in archive.infolist()}
         del members[_HEADER]
         digests, sums, schema = dict(header["sha256"]), dict(header.get("crc32", {})), header["schema"]
+    except MemoryError as error:
+        raise MachineError("not enough memory to read the file", location=where) from error
     except _DAMAGE as error:
+        if isinstance(error, OSError) and error.errno is None:  # not of the system: a signal handler's TimeoutError
+            raise
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # as a place before the file's beginning is
+            raise MachineError("the file cannot be read", location=where, found=str(error)) from error
         if _is_cut_short(path):
             hint = "copy the file again, or save the kernel again"
             raise FileFormatError("the saved kernel is cut short", location=where, hint=hint) from error

@@ -76,12 +76,9 @@ class PlanStore(Generic[PlannedT]):
     reading."""
 
     def __init__(self, objects: ObjectCache, job: Job[Target], form: PlanForm[PlannedT]) -> None:
-        arrays = {**job.source.constants, **job.source.states}
-        small = sum(a.nbytes for a in arrays.values()) <= HASHED_BYTES_MAX
-        self._objects, self._arrays, self._form = objects, arrays, form
-        self._key = (
-            f"{job_key(job, arrays)} {form.sources}".rstrip() if small and objects.directory is not None else None
-        )
+        self._objects, self._form = objects, form
+        self._arrays = {**job.source.constants, **job.source.states}
+        self._key = job_key(job, form.sources) if objects.directory is not None else None
 
     def find(self) -> PlannedT | None:
         """What was kept for this graph, or None."""
@@ -107,10 +104,21 @@ class PlanStore(Generic[PlannedT]):
         self._objects.put(self._key, data)
 
 
-def job_key(job: Job[Target], arrays: Mapping[str, NDArray[Any]]) -> str:
-    """The text that determines a plan. `arrays`: the graph's constants and states."""
+def job_key(job: Job[Target], sources: str) -> str | None:
+    """The text that determines a plan; None where there is more to read than is worth it, and where this package's
+    files cannot be looked at. `sources`: digest of kernels from outside."""
     source = job.source
-    rows = [f"plan {_package_stamp()}", repr(job.target), repr(job.cores), repr(job.options), repr(source.name)]
+    arrays = [*source.constants.values(), *source.states.values()]
+    if sum(array.nbytes for array in arrays) > HASHED_BYTES_MAX:
+        return None
+    try:
+        stamp = _package_stamp()
+    except OSError as error:
+        if error.errno is None:  # not of the system: a signal handler's TimeoutError
+            raise
+        warn(f"plans are not cached: {error}", CacheWarning)
+        return None
+    rows = [f"plan {stamp}", repr(job.target), repr(job.cores), repr(job.options), repr(source.name)]
     rows += [f"{name!r}: {kind}" for name, kind in source.inputs.items()]
     rows += [f"{new!r} <- {value!r}" for new, value in source.updates.items()]
     rows += [
@@ -123,9 +131,9 @@ def job_key(job: Job[Target], arrays: Mapping[str, NDArray[Any]]) -> str:
     rows.append("states")
     rows += [f"{name!r}: {source.types[name]}" for name in source.states]
     digest = hashlib.sha256("\n".join(rows).encode())
-    for array in arrays.values():
+    for array in arrays:
         digest.update(contents_digest(array))
-    return f"plan {digest.hexdigest()}"
+    return f"plan {digest.hexdigest()} {sources}".rstrip()
 
 
 def _file_digest(path: Path) -> str:

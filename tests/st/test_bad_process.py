@@ -127,6 +127,24 @@ def test_a_process_whose_memory_is_used_up_survives_compiling() -> None:
     assert said(body) == "alive"
 
 
+def test_a_process_without_room_for_llvm_says_so() -> None:
+    body = """
+        import resource
+        pages = int(open("/proc/self/statm").read().split()[0])
+        resource.setrlimit(resource.RLIMIT_AS, (pages * 4096 + (60 << 20), resource.RLIM_INFINITY))
+        try:
+            sk.compile(chain(depth=1), threads=2)
+        except sk.MachineError as error:
+            print(error)
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
+        print(sk.compile(chain(depth=1), threads=2)(x).shape)
+    """
+    lines = said(body, env={**os.environ, "SK_CACHE_DIR": "off"}).splitlines()
+    assert "LLVM cannot be loaded" in lines[0]
+    assert "ulimit -v" in lines[0]
+    assert lines[1:] == ["(64, 4096)"]
+
+
 def test_compiling_does_not_make_the_process_grow() -> None:
     """LLVM as it is bound keeps some 200 KB of each module."""
     body = """

@@ -4,10 +4,12 @@ is checked and proved all the same."""
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import time
@@ -205,6 +207,36 @@ def test_damage_in_any_member_is_found(path: Path, member: str) -> None:
     whole[whole.index(data) + len(data) // 2] ^= 4
     path.write_bytes(whole)
     with pytest.raises(sk.FileFormatError, match=f"checksums differ; found {member}"):
+        sk.load(path)
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (MemoryError(), sk.MachineError),
+        (OSError(errno.EMFILE, "Too many open files"), sk.MachineError),
+        (TimeoutError("alarm"), TimeoutError),
+    ],
+    ids=["memory", "descriptors", "signal"],
+)
+def test_what_is_no_fault_of_the_file_is_not_called_so(
+    error: Exception, raised: type[Exception], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: object) -> memoryview:
+        raise error
+
+    monkeypatch.setattr(saved, "mapped", refused)
+    with pytest.raises(raised):
+        sk.load(path)
+
+
+def test_a_header_that_is_longer_than_its_file(path: Path) -> None:
+    """Its size is what reading it would ask memory for."""
+    data = bytearray(path.read_bytes())
+    entry = data.index(b"PK\1\2")  # of the archive's directory, whose first member is the header
+    struct.pack_into("<II", data, entry + 20, 0xFFFFFFF0, 0xFFFFFFF0)
+    path.write_bytes(data)
+    with pytest.raises(sk.FileFormatError, match="longer than the file"):
         sk.load(path)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import pickle
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -239,6 +241,18 @@ def test_a_damaged_plan_is_no_plan_or_one_of_its_type(tmp_path: Path, seed: int)
         else:
             assert type(found.plan) is Plan
     assert refused > 20
+
+
+def test_a_package_that_cannot_be_looked_through_has_no_plans_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    planned._package_stamp.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(planned, "os", SimpleNamespace(scandir=refused))
+        with pytest.warns(CacheWarning, match="plans are not cached: .*Too many open files"):
+            sk.compile(_graph(), threads=1)
+    assert _key(_graph()) is not None, "asked again the next time"
 
 
 def test_without_a_cache_nothing_is_kept(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from superkernel.backends.aicore.compiled import AicoreCompiled
 from superkernel.backends.aicore.timeline import span_of
 from superkernel.codegen.cache import ObjectCache
 from superkernel.compilation.compiled import Job
-from superkernel.compilation.planned import HASHED_BYTES_MAX, job_key
+from superkernel.compilation.planned import job_key
 from superkernel.core.json_text import parse_json
 from superkernel.core.options import OPTIONS, Options
 from superkernel.reference.random_inputs import random_inputs
@@ -67,11 +67,9 @@ def launched_cycles(compiled: AicoreCompiled) -> int:
 
 
 def _key(job: Job[AicoreTarget], sources: str) -> str | None:
-    """What the outcome is kept under; None where there is more to read than is worth it."""
-    arrays = {**job.source.constants, **job.source.states}
-    if sum(array.nbytes for array in arrays.values()) > HASHED_BYTES_MAX:
-        return None
-    return f"decide {job_key(job, arrays)} {sources}".rstrip()
+    """What the outcome is kept under, if anywhere."""
+    key = job_key(job, sources)
+    return None if key is None else f"decide {key}"
 
 
 def _read(data: bytes | None, options: Options) -> Options | None:
