@@ -12,12 +12,12 @@ from superkernel.codegen.aicore import lower
 from superkernel.codegen.host import image
 from superkernel.core import version
 
-# What emitters load that decides nothing of what they emit: the cache and pool of processes, what chooses kernels or
-# measures the machine, what tells errors of kernels from outside (whose sources are in the key), and types whose values
-# stand in an object's key.
+# What emitters load that decides nothing of what they emit: the cache and pool of processes, what loads LLVM (whose
+# version is in the key), what chooses kernels or measures the machine, what tells errors of kernels from outside (whose
+# sources are in the key), and types whose values stand in an object's key.
 NOT_DECIDING = (
     "superkernel/__init__.py", "superkernel/machine.py", "codegen/__init__.py", "codegen/cache.py",
-    "codegen/outside.py", "codegen/processes.py", "registry/",
+    "codegen/llvm_library.py", "codegen/outside.py", "codegen/processes.py", "registry/",
     "scheduler/__init__.py", "scheduler/hostcall.py", "scheduler/installed.py", "scheduler/kernel_table.py",
     "scheduler/kerneldef.py", "scheduler/schedule.py", "scheduler/timed.py", "sync/",
 )  # fmt: skip
