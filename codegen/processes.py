@@ -46,6 +46,7 @@ _START = (
     "import sys; sys.path[:] = sys.argv[1:]; from superkernel.codegen.processes import main; sys.exit(main())"  # -c
 )
 _LENGTH = struct.Struct("<Q")
+_HELLO = _FAREWELL = b""  # of a helper: no answer is empty
 
 
 def run_jobs(
@@ -94,8 +95,7 @@ def run_jobs(
                 _pool.give_back(helper, usable=isinstance(answer, bytes))
                 taken.remove(helper)
     finally:
-        for helper in taken:
-            _pool.give_back(helper, usable=False)
+        _pool.end_all(taken)
     return [done[i] for i in range(len(jobs))]
 
 
@@ -151,6 +151,8 @@ class _Helper:
         answer = _read(self.answers)
         if answer is not None and not self._began:
             self._began, answer = True, _read(self.answers)
+        if answer == _FAREWELL:
+            return None
         if answer is None:
             return self._ending()
         good, result = pickle.loads(answer)
@@ -164,9 +166,9 @@ class _Helper:
         code = self._process.wait()
         last = max(0, os.fstat(self._errors).st_size - SAID_BYTES)  # it may have warned of much before
         said = os.pread(self._errors, SAID_BYTES, last).decode(errors="replace").strip()
-        if code == 0:
-            return None
         ending = signal.Signals(-code).name if code < 0 else f"status {code}"
+        if code == 0:  # where SIGCHLD is ignored, and where others have waited for it
+            ending = "an unknown status"
         found = f"{ending}: {said}" if said else ending
         if ending == "SIGKILL" or any(word in said for word in ("emory", "bad_alloc", "map segment")):
             return MachineError("not enough memory to compile", found=found)
@@ -181,10 +183,12 @@ class _Helper:
 
     def kill(self) -> None:
         """End it, whatever it is doing."""
-        with suppress(PermissionError):  # this process has become another user's since: it ends with its pipes
-            self._process.kill()
-            self._process.wait()
-        self.forget()
+        try:
+            with suppress(PermissionError):  # this process has become another user's since: it ends with its pipes
+                self._process.kill()
+                self._process.wait()
+        finally:
+            self.forget()
 
     def forget(self, *, of_parent: bool = False) -> None:
         """Close what leads to it. `of_parent`: in a forked child, whose parent keeps it."""
@@ -259,13 +263,21 @@ class _Pool:
         self._all.discard(helper)
         helper.kill()
 
+    def end_all(self, helpers: list[_Helper]) -> None:
+        """Ends what `take` began, and those helpers, whatever interrupts this: the end of the first one may, where the
+        handler of SIGCHLD raises."""
+        if helpers:
+            try:
+                self.give_back(helpers[-1], usable=False)
+            finally:
+                self.end_all(helpers[:-1])
+
     def end(self) -> None:
         """At exit: nobody works on."""
         with self._changed:
             self._ends = True
-            for helper in list(self._all):
-                self._drop(helper)
             self._idle.clear()
+            self.end_all(list(self._all))
 
     def leave_to_parent(self) -> None:
         """In a forked child."""
@@ -320,7 +332,7 @@ def main() -> int:
     """Does jobs from stdin until nobody asks any more."""
     answers = os.dup(1)
     os.dup2(2, 1)  # what work prints is no answer
-    _write(answers, b"")
+    _write(answers, _HELLO)
     first = 0
     while select.select([0], [], [], IDLE_S)[0]:
         request = _read(0)
@@ -331,6 +343,8 @@ def main() -> int:
         first = first or now
         if now - first > GROWTH_BYTES_MAX:
             break
+    with suppress(BrokenPipeError):
+        _write(answers, _FAREWELL)
     return 0
 
 

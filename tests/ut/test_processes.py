@@ -85,6 +85,31 @@ def test_a_job_that_ends_helpers_is_an_error() -> None:
     assert run_jobs(refuses, [1]) == [b"\1"], "the next call has helpers again"
 
 
+def test_where_nobody_tells_how_a_helper_ended_its_job_is_not_tried_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that ignores SIGCHLD never learns of it."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with pytest.raises(InternalError, match="an unknown status: LLVM ERROR: nothing selects this"):
+            run_jobs(partial(dies, how=signal.SIGABRT), range(6))
+        assert run_jobs(refuses, [1]) == [b"\1"]
+        monkeypatch.setattr(processes, "_pool", processes._Pool())
+        monkeypatch.setattr(processes, "_START", "raise SystemExit(5)")
+        assert run_jobs(who, [0])[0].endswith(str(os.getpid()).encode())
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+def test_a_helper_that_had_nothing_to_do_for_long_takes_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that ends while a job is on its way to it."""
+    start = processes._START.replace("sys.exit(main())", "superkernel.codegen.processes.IDLE_S = 0.2; sys.exit(main())")
+    monkeypatch.setattr(processes, "_START", start.replace("import sys;", "import sys, superkernel.codegen.processes;"))
+    first = run_jobs(who, [0])[0].split()[1]
+    monkeypatch.setattr(processes._Helper, "alive", lambda self: True)
+    (helper,) = processes._pool._idle
+    helper._process.wait()
+    assert run_jobs(who, [0])[0].split()[1] not in (first, str(os.getpid()).encode())
+
+
 @pytest.mark.parametrize("size", [0, 300, 1 << 18])
 def test_an_error_has_the_last_words_of_a_helper(size: int) -> None:
     """However much it has said before."""
@@ -149,6 +174,23 @@ def test_an_interrupt_anywhere_loses_no_helper() -> None:
         assert pool._all == set(pool._idle), line
 
     assert each_line(lambda: run_jobs(who, [0, 1]), watched, whole) > 40
+
+
+def test_an_interrupt_while_helpers_are_ended_loses_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second Ctrl-C of somebody impatient, or a handler of SIGCHLD that raises."""
+
+    def interrupted(self: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        raise KeyboardInterrupt
+
+    run_jobs(who, range(6))
+    open_before = len(os.listdir("/proc/self/fd")) - 3 * len(processes._pool._all)
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess.Popen, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run_jobs(partial(dies, how=signal.SIGABRT), range(6))
+    assert processes._pool._all == set(processes._pool._idle)
+    assert len(os.listdir("/proc/self/fd")) - 3 * len(processes._pool._all) == open_before
+    assert sorted(int(r.split()[0]) for r in run_jobs(who, range(6))) == list(range(6))
 
 
 def test_what_a_signal_handler_raises_while_a_helper_starts_comes_out(monkeypatch: pytest.MonkeyPatch) -> None:
