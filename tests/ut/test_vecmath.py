@@ -190,6 +190,31 @@ def test_powers_of_floats(tier: str) -> None:
     del code
 
 
+@pytest.mark.parametrize("tier", tiers())
+def test_powers_of_doubles(tier: str) -> None:
+    """Against extended precision, whose own error is 11 bits less; exponents in the hundreds apart."""
+    code, functions = build(["pow"], DType.F64, tier)
+    rng = np.random.default_rng(3)
+    x = np.concatenate(
+        [10 ** rng.uniform(-300, 300, 4000), rng.uniform(0.1, 9, 4000), 1 + rng.uniform(-1e-6, 1e-6, 999)]
+    )
+    y = np.concatenate([rng.uniform(-1, 1, 4000), rng.uniform(-9, 9, 4000), rng.uniform(-1e8, 1e8, 999)])
+    assert error_ulp(functions["pow"](x, y), np.power(x.astype(LD), y.astype(LD))).max() <= 1.5
+    x, y = rng.uniform(0.5, 2, 4000), rng.uniform(-700, 700, 4000)
+    assert error_ulp(functions["pow"](x, y), np.power(x.astype(LD), y.astype(LD))).max() <= 45.0
+    whole = np.arange(-1074.0, 1025.0)
+    exact = [*(2.0**n for n in range(-1074, 1024)), np.inf]
+    np.testing.assert_array_equal(functions["pow"](np.full(len(whole), 2.0), whole), exact)
+    few = np.array([0, -0.0, 1, -1, 2, -2, 0.5, -8, 5e-324, 1e300, -1e300, np.inf, -np.inf, np.nan])
+    base, exponent = (v.reshape(-1) for v in np.meshgrid(few, few))
+    with np.errstate(all="ignore"):
+        want = np.power(base, exponent)
+    found = functions["pow"](base, exponent)
+    np.testing.assert_allclose(found, want, rtol=1e-14)
+    np.testing.assert_array_equal(np.signbit(found[~np.isnan(want)]), np.signbit(want[~np.isnan(want)]))
+    del code
+
+
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F64])
 @pytest.mark.parametrize("tier", tiers())
 def test_angles(tier: str, dtype: DType) -> None:
