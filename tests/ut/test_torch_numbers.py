@@ -3,6 +3,7 @@ in exported programs, against eager mode."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from typing import Any
@@ -176,3 +177,22 @@ def test_logarithms_of_powers_are_whole(dtype: torch.dtype) -> None:
     for found, want in zip(sk.compile(Logarithms().eval(), example_inputs=(ends, ends), threads=1)(ends, ends),
                            (torch.log2(ends), torch.log10(ends)), strict=True):  # fmt: skip
         np.testing.assert_array_equal(found, want)
+
+
+class Complement(nn.Module):
+    """What erf leaves out of 1."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.erfc(x)
+
+
+@pytest.mark.parametrize(("dtype", "least", "tolerance"), [(torch.float32, 9.0, 5e-7), (torch.float64, 26.0, 2e-15)])
+def test_erfc_keeps_its_digits_in_the_tail(dtype: torch.dtype, least: float, tolerance: float) -> None:
+    x = torch.cat(
+        [torch.linspace(-least, least, 4001, dtype=torch.float64).to(dtype), torch.tensor([0.5, 1.0], dtype=dtype)]
+    )
+    found = sk.compile(Complement().eval(), example_inputs=(x,), threads=1)(x)
+    np.testing.assert_allclose(found, [math.erfc(v) for v in x.tolist()], rtol=tolerance)
+    ends = torch.tensor([torch.inf, -torch.inf, torch.nan, 0.0, 40.0, -40.0], dtype=dtype)
+    kernel = sk.compile(Complement().eval(), example_inputs=(ends,), threads=1)
+    np.testing.assert_array_equal(kernel(ends), [0.0, 2.0, np.nan, 1.0, 0.0, 2.0])

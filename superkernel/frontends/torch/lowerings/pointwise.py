@@ -80,12 +80,6 @@ def other_logarithm(call: TorchCall) -> Tensor:
     return logarithm(call, call.operand("self"), 2.0 if call.op == "log2" else 10.0)
 
 
-@lowers("erfc")
-def erfc(call: TorchCall) -> Tensor:
-    y = call.emit("erf", call.operand("self"))
-    return call.emit("sub", call.like(1.0, y), y)
-
-
 @lowers("isnan", "isinf", "isfinite")
 def classify(call: TorchCall) -> Tensor:
     x = call.tensor("self")
