@@ -254,6 +254,20 @@ def test_lp_pools_round_up(strides: list[int], dilations: list[int]) -> None:
     check(model([node("LpPool", "x", kernel_shape=[3, 2], p=3, **rule)], {"x": x}, opset=22), {"x": x})
 
 
+@pytest.mark.parametrize("order", [0, 1])
+@pytest.mark.parametrize("extents", [(7,), (7, 8), (4, 5, 6)])
+def test_max_pools_say_where(extents: tuple[int, ...], order: int) -> None:
+    """Counted through the whole input; where elements are equal, the first one."""
+    n, x = len(extents), np.round(f32(2, 3, *extents) * 2)
+    rule: dict[str, Any] = {
+        "kernel_shape": [3, 2, 2][:n],
+        "strides": [2, 1, 2][:n],
+        "pads": [1, 0, 1][:n] + [0, 1, 1][:n],
+    }
+    nodes = [node("MaxPool", "x", "y at", storage_order=order, **rule)]
+    check(model(nodes, {"x": x}, ["y", "at"], opset=22), {"x": x})
+
+
 @pytest.mark.parametrize("aligned", [0, 1])
 @pytest.mark.parametrize("batch", [1, 2])
 def test_affine_grids(batch: int, aligned: int) -> None:
@@ -276,6 +290,13 @@ def test_group_normalization_of_its_first_version() -> None:
         load_graph(
             model([node("Scatter", "x i u")], {"x": f32(3)}, constants={"i": np.array([1]), "u": f32(1)}, opset=13)
         )
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16])
+def test_statistics_of_layer_normalization_are_f32(dtype: Any) -> None:
+    x, scale = f32(2, 5).astype(dtype), f32(5).astype(dtype)
+    nodes = [node("LayerNormalization", "x s", "y mean inverse")]
+    check(model(nodes, {"x": x}, ["mean", "inverse"], constants={"s": scale}), {"x": x})
 
 
 @pytest.mark.parametrize("exponent", [np.float64, np.int64, np.int32])

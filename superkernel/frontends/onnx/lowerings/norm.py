@@ -31,7 +31,8 @@ def layer_normalization(call: OnnxCall) -> list[Tensor | None]:
     y = call.emit("layer_norm", x, call.optional(1), call.optional(2), axis=axis, epsilon=epsilon)
     mean = inverse = None
     if call.wants(1) or call.wants(2):
-        mean, inverse = row_statistics(call, x, call.axis(axis, x.rank), epsilon)
+        found = row_statistics(call, x, call.axis(axis, x.rank), epsilon)
+        mean, inverse = (call.cast(value, DType.F32) for value in found)  # in the standard of no other type
     return [y, mean, inverse]
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 
+import numpy as np
+
 from superkernel.builder.tensor import Tensor
+from superkernel.frontends.maxima import places_of_maxima
 from superkernel.frontends.onnx.call import OnnxCall
 from superkernel.frontends.onnx.lowerings.conv import window
 from superkernel.frontends.onnx.registry import lowers
@@ -18,9 +22,22 @@ def _geometry(call: OnnxCall) -> dict[str, tuple[int, ...]]:
 
 @lowers("MaxPool")
 def max_pool(call: OnnxCall) -> list[Tensor | None]:
-    if call.wants(1):
-        raise call.unsupported("the indices of the maxima are not offered", hint="MaxPool with one output is")
-    return [call.emit("max_pool", call.input(0), ceil_mode=bool(call.attr("ceil_mode", 0)), **_geometry(call))]
+    x, geometry = call.input(0), _geometry(call)
+    y = call.emit("max_pool", x, ceil_mode=bool(call.attr("ceil_mode", 0)), **geometry)
+    return [y, _indices(call, x, y.shape[2:], geometry) if call.wants(1) else None]
+
+
+def _indices(call: OnnxCall, x: Tensor, sizes: tuple[int, ...], geometry: Mapping[str, tuple[int, ...]]) -> Tensor:
+    """Of the largest elements, counted through the whole input, or (`storage_order` 1) with the first spatial axis
+    innermost."""
+    windows_of = (geometry[name] for name in ("kernel", "strides", "pads", "dilations"))
+    places = places_of_maxima(call, x, sizes, *windows_of)
+    extents, images = x.shape[2:], prod(x.shape[:2])
+    if call.attr("storage_order", 0):
+        order = np.arange(prod(extents)).reshape(extents[::-1]).transpose().reshape(-1)
+        places = call.emit("gather", call.constant(order), places, axis=0)
+    firsts = np.arange(images).reshape(*x.shape[:2], *(1 for _ in extents)) * prod(extents)
+    return call.emit("add", places, call.constant(firsts))
 
 
 @lowers("AveragePool")

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from superkernel.builder.tensor import Tensor
+from superkernel.frontends.maxima import places_of_maxima
 from superkernel.frontends.resample import along
 from superkernel.frontends.torch.call import TorchCall
 from superkernel.frontends.torch.registry import lowers
@@ -44,27 +44,8 @@ def max_pool(call: TorchCall) -> list[Tensor | None]:
 
 
 def _places(call: TorchCall, x: Tensor, options: Mapping[str, Any]) -> Tensor:
-    """Where the largest element of each window stands in its image, counted row by row: the first of equal ones."""
-    extents, sizes = x.shape[2:], call.shape[-len(x.shape[2:]) :]
-    axes = zip(options["kernel"], options["strides"], options["pads"], options["dilations"], strict=False)
-    image: NDArray[np.int64] = np.zeros((), np.int64)
-    inside: NDArray[np.bool_] = np.ones((), np.bool_)
-    for extent, size, (kernel, stride, pad, dilation) in zip(extents, sizes, axes, strict=True):
-        taken = np.arange(size)[:, None] * stride - pad + np.arange(kernel) * dilation
-        image = np.add.outer(image * extent, np.clip(taken, 0, extent - 1))
-        inside = np.logical_and.outer(inside, (taken >= 0) & (taken < extent))
-    count = len(sizes)
-    order = [*range(0, 2 * count, 2), *range(1, 2 * count, 2)]  # rows of windows, then what is in each
-    rows = int(np.prod(sizes))
-    image, inside = image.transpose(order).reshape(rows, -1), inside.transpose(order).reshape(rows, -1)
-    flat = call.reshape(x, (*x.shape[:2], int(np.prod(extents))))
-    seen = call.emit("gather", flat, call.constant(image), axis=2)
-    if not inside.all():
-        lowest = -np.inf if x.dtype.is_float else np.iinfo(x.dtype.numpy).min
-        seen = call.emit("where", call.constant(inside), seen, call.like(lowest, seen))
-    best = call.emit("argmax", seen, axis=3, keepdims=True)
-    table = call.expand(call.constant(image), (*x.shape[:2], *image.shape))
-    return call.reshape(call.emit("gather_elements", table, best, axis=3), (*x.shape[:2], *sizes))
+    sizes = call.shape[-len(x.shape[2:]) :]
+    return places_of_maxima(call, x, sizes, *(options[name] for name in ("kernel", "strides", "pads", "dilations")))
 
 
 @lowers("avg_pool1d", "avg_pool2d", "avg_pool3d")
