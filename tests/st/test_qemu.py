@@ -11,6 +11,8 @@ import json
 import os
 import random
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -227,6 +229,21 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert all(row["bits"] for row in result["runs"][2:])
     assert cli.main(["crosscheck", str(model), "--timings", "soon"]) == 2
     assert cli.main(["crosscheck", str(model), "--mutants", "-1"]) == 2
+
+
+def test_memory_is_shared_by_none_of_a_stream_s_numbers() -> None:
+    """The number of a stdout that is closed goes to the next file that is opened; the emulator has one of its own."""
+    code = """if True:
+        import os
+        from superkernel.backends.aicore.qemu_process import shared_memory
+        os.close(1)
+        file, memory = shared_memory("memory", 4096)
+        os.pwrite(file, b"here", 0)
+        os.write(2, b"%d %s" % (file, memory[:4]))
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120, check=True)
+    file, read = done.stderr.split()
+    assert (int(file) > 2, read) == (True, b"here")
 
 
 def test_a_missing_emulator_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ Invariant: the simulator's counts of the same launch are the same (`simulated_co
 
 from __future__ import annotations
 
-import mmap
 import os
 import struct
 import subprocess
@@ -23,7 +22,7 @@ from typing import Final
 import numpy as np
 
 from superkernel import _core
-from superkernel.backends.aicore.qemu_process import find_qemu
+from superkernel.backends.aicore.qemu_process import find_qemu, shared_memory
 from superkernel.codegen.aicore.boot import START
 from superkernel.codegen.aicore.linking import ElfSegment, Image
 from superkernel.core.errors import MachineError
@@ -70,9 +69,7 @@ class _Words:
     """64-bit words that the plugin shares."""
 
     def __init__(self, count: int) -> None:
-        self.file = os.memfd_create("superkernel-counts", os.MFD_CLOEXEC)
-        os.ftruncate(self.file, 8 * count)
-        self.map = mmap.mmap(self.file, 8 * count)
+        self.file, self.map = shared_memory("superkernel-counts", 8 * count)
 
     def __enter__(self) -> _Words:
         return self

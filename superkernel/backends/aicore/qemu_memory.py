@@ -17,6 +17,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from superkernel.backends.aicore.qemu_process import shared_memory
 from superkernel.codegen.aicore.linking import Image
 from superkernel.codegen.firmware.image import Firmware
 from superkernel.codegen.firmware.memory import ENGINES, FLAG_IDS, FLAGS, MODES, STATE, USED
@@ -61,9 +62,7 @@ class EmulatedMemory:
         self.places = self.firmware.places
         size = self.places.ram_bytes
         try:
-            self._file = os.memfd_create("superkernel-qemu", os.MFD_CLOEXEC)
-            os.ftruncate(self._file, size)
-            self._map = mmap.mmap(self._file, size)
+            self._file, self._map = shared_memory("superkernel-qemu", size)
         except OSError as error:
             raise MachineError(f"no memory for the emulated machine: {error}", expected=f"{size} bytes") from error
         for image in (self.firmware.image, *((self.program,) if self.program else ())):

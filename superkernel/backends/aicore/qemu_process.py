@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import mmap
+import os
 import re
 import shutil
 import subprocess
@@ -38,6 +41,22 @@ def find_qemu() -> str:
         wanted = ".".join(map(str, VERSION_MIN))
         raise MachineError("the emulator is too old", location=path, expected=f"{wanted} or newer", found=found[0])
     return path
+
+
+def shared_memory(name: str, size: int) -> tuple[int, mmap.mmap]:
+    """Memory, and its file for the emulator to map. Its number is none of those of a process's own streams, which this
+    process may have been started without: the emulator has its own in their places. Raises OSError."""
+    first = os.memfd_create(name, os.MFD_CLOEXEC)
+    try:
+        file = fcntl.fcntl(first, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(first)
+    try:
+        os.ftruncate(file, size)
+        return file, mmap.mmap(file, size)
+    except BaseException:
+        os.close(file)
+        raise
 
 
 @dataclass(frozen=True)
