@@ -56,6 +56,8 @@ const char* reason_name(sk::AbortReason reason) {
       return "busy";
     case sk::AbortReason::kClosed:
       return "closed";
+    case sk::AbortReason::kNoMemory:
+      return "no_memory";
   }
   return "unknown";
 }
@@ -99,7 +101,8 @@ class KernelObject {
   KernelObject(std::uintptr_t entry, std::uintptr_t single, std::uintptr_t profiled, int cores, std::size_t arena_bytes,
                std::size_t scratch_bytes, const py::object& constants, std::size_t io_count,
                std::vector<std::uint64_t> sets, int subops, std::size_t events_words, py::object host_call,
-               const py::sequence& shared, bool stepwise, py::object keepalive)
+               const py::sequence& shared, std::shared_ptr<sk::Workspace> workspace, bool stepwise,
+               py::object keepalive)
       : host_call_(std::move(host_call)), keepalive_(std::move(keepalive)) {
     if (cores < 1 || cores > sk::kMaxCores) {
       raise("InputError", {"impossible number of cores", "argument cores", "1 to " + std::to_string(sk::kMaxCores),
@@ -123,6 +126,7 @@ class KernelObject {
         .cores = cores,
         .arena_bytes = arena_bytes,
         .scratch_bytes = scratch_bytes,
+        .workspace = std::move(workspace),
         .io_count = io_count,
         .sets = std::move(sets),
         .subops = subops,
@@ -358,6 +362,7 @@ class KernelObject {
             {"a kernel was run from inside a host call, or from a signal handler during a launch, of the same thread",
              "", "", "", "compute on the host there, or run the other kernel from another thread"});
     }
+    if (reason == sk::AbortReason::kNoMemory) raise_no_memory(kernel_->memory_bytes());
     if (reason == sk::AbortReason::kClosed) {
       raise("InputError", {"the bound kernel is closed", "", "", "", "bind the kernel again"});
     }
@@ -430,14 +435,17 @@ py::custom_type_setup kernel_gc([](PyHeapTypeObject* heap_type) {
 }  // namespace
 
 void register_kernel(py::module_& m) {
+  py::class_<sk::Workspace, std::shared_ptr<sk::Workspace>>(m, "Workspace")
+      .def(py::init<>())
+      .def_property_readonly("nbytes", &sk::Workspace::bytes);
   py::class_<KernelObject>(m, "Kernel", kernel_gc)
       .def(py::init<std::uintptr_t, std::uintptr_t, std::uintptr_t, int, std::size_t, std::size_t, const py::object&,
-                    std::size_t, std::vector<std::uint64_t>, int, std::size_t, py::object, const py::sequence&, bool,
-                    py::object>(),
+                    std::size_t, std::vector<std::uint64_t>, int, std::size_t, py::object, const py::sequence&,
+                    std::shared_ptr<sk::Workspace>, bool, py::object>(),
            py::arg("entry"), py::arg("single"), py::arg("profiled"), py::arg("cores"), py::arg("arena_bytes"),
            py::arg("scratch_bytes"), py::arg("constants"), py::arg("io_count"), py::arg("sets"), py::arg("subops"),
            py::arg("events_words"), py::arg("host_call") = py::none(), py::kw_only(), py::arg("shared") = py::tuple(),
-           py::arg("stepwise") = false, py::arg("keepalive") = py::none())
+           py::arg("workspace") = py::none(), py::arg("stepwise") = false, py::arg("keepalive") = py::none())
       .def("run", &KernelObject::run, py::arg("io"), py::arg("watchdog_ns") = 0)
       .def("profile", &KernelObject::profile, py::arg("io"), py::arg("rounds"), py::arg("warmup") = 10,
            py::arg("settle") = true, py::arg("single") = false, py::arg("watchdog_ns") = 0)

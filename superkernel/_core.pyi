@@ -108,13 +108,23 @@ class ProfileRows(TypedDict):
     preemptions: npt.NDArray[np.int64]  # [rounds, 4]: of all threads beside plain, profiled, single, stamped single
     chain_ticks: npt.NDArray[np.int64]  # [rounds, cores]: of `CHAIN_CYCLES`, behind the profiled launch; 0: unknown
 
+class Workspace:
+    """What launches of several kernels work on in turn: each borrows a block for the length of a run, so that there are
+    as many blocks as ran at the same time, each for the largest kernel."""
+
+    def __init__(self) -> None: ...
+    @property
+    def nbytes(self) -> int:
+        """Of all blocks."""
+
 class Kernel:
     """A compiled kernel with its arena, scratch, constants and progress counters.
 
     `entry`, `single` and `profiled` are addresses of SkEntry, SkSingleEntry and SkEntry functions, 0 for absent;
     whatever owns their code must live as long: give it as `keepalive`. `scratch_bytes` and `events_words` are per
     core. `constants` is any contiguous buffer; it is used in place where it is 64-byte aligned, else copied. `shared`:
-    arrays without gaps, 64-byte aligned, whose addresses the entry finds behind those of the io table. `sets` holds
+    arrays without gaps, 64-byte aligned, whose addresses the entry finds behind those of the io table. `workspace`:
+    what arena and scratch are borrowed from for each run. `sets` holds
     per core how many times the entry raises its counter per launch ([] to leave it unchecked). `host_call(subop)`
     computes a sub-operator on the host. `stepwise`: any thread may do any core's part of `single`, in any order within
     a sub-operator; launches beside busy neighbours are made so where that is faster.
@@ -147,6 +157,7 @@ class Kernel:
         host_call: Callable[[int], object] | None = None,
         *,
         shared: Sequence[npt.NDArray[Any]] = (),
+        workspace: Workspace | None = None,
         stepwise: bool = False,
         keepalive: object = None,
     ) -> None: ...

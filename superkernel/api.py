@@ -159,7 +159,7 @@ def compile_dynamic(
     from superkernel.runtime.dynamic import DynamicKernel
 
     found, count, chosen = resolved(target), thread_count(threads), Options.of(options)
-    backend = backend_of(found)
+    backend = backend_of(found).of_one_object()
     raise_all(UnsupportedError, backend.refusals(found, chosen, threads))
     model = _existing_file(source) if isinstance(source, (str, PathLike)) else source
 
@@ -204,7 +204,7 @@ def from_pretrained(
     from superkernel.runtime.causal import CausalLM
 
     found, count, chosen = resolved(target), thread_count(threads), Options.of(options)
-    backend = backend_of(found)
+    backend = backend_of(found).of_one_object()
     raise_all(UnsupportedError, backend.refusals(found, chosen, threads))
     sizes = _sizes(chunks)
     if not sizes or 0 in sizes:

@@ -83,6 +83,15 @@ class Kernel::Running {
       refusal_ = AbortReason::kClosed;
       return;
     }
+    if (Workspace* shared = kernel.config_.workspace.get(); shared != nullptr) {
+      borrowed_ = shared->borrow(kernel.memory_bytes());
+      if (borrowed_ == nullptr) {
+        kernel.mutex_.unlock();
+        refusal_ = AbortReason::kNoMemory;
+        return;
+      }
+      kernel.work_in(*borrowed_);
+    }
     kernel.owner_.store(this_thread(), std::memory_order_relaxed);
     entered_ = true;
     std::copy_n(io.begin(), std::min(io.size(), kernel.config_.io_count), kernel.io_.begin());
@@ -93,6 +102,7 @@ class Kernel::Running {
   }
   ~Running() {
     if (!entered_) return;
+    if (borrowed_ != nullptr) kernel_.config_.workspace->give_back(borrowed_);
     kernel_.owner_.store(0, std::memory_order_relaxed);
     kernel_.mutex_.unlock();
   }
@@ -104,6 +114,7 @@ class Kernel::Running {
 
  private:
   Kernel& kernel_;
+  AlignedBuffer* borrowed_ = nullptr;
   bool entered_ = false;
   AbortReason refusal_ = AbortReason::kNested;
 };
@@ -130,13 +141,11 @@ std::unique_ptr<Kernel> Kernel::create(KernelConfig config) {
 
 bool Kernel::allocate() {
   const auto cores = static_cast<std::size_t>(config_.cores);
-  const std::size_t scratch_stride = round_up(config_.scratch_bytes, kApartBytes);
   const std::size_t stamps = std::max(config_.events_words, 2 * static_cast<std::size_t>(config_.subops));
   const std::size_t events_stride = round_up(stamps, kApartBytes / sizeof(std::uint64_t));
   constexpr std::size_t kMost = SIZE_MAX / 2 / kMaxCores;
   if (config_.scratch_bytes > kMost || stamps > kMost / sizeof(std::uint64_t)) return false;
-  if (!frame_memory_.allocate(sizeof(Frame), kApartBytes) || !arena_.allocate(config_.arena_bytes) ||
-      !scratch_.allocate(cores * scratch_stride, kApartBytes) ||
+  if (!frame_memory_.allocate(sizeof(Frame), kApartBytes) ||
       !flags_.allocate(cores * SK_FLAG_STRIDE * sizeof(std::uint64_t), kApartBytes) ||
       !events_.allocate(cores * events_stride * sizeof(std::uint64_t), kApartBytes)) {
     return false;
@@ -161,12 +170,12 @@ bool Kernel::allocate() {
   frame_->kernel = this;
   frame_->ctx = SkContext{
       .epoch = 0,
-      .arena = arena_.data(),
+      .arena = nullptr,
       .constants = const_cast<std::uint8_t*>(config_.constants),  // generated code only reads it
       .io = io_.data(),
       .flags = reinterpret_cast<std::uint64_t*>(flags_.data()),
-      .scratch = scratch_.data(),
-      .scratch_stride = scratch_stride,
+      .scratch = nullptr,
+      .scratch_stride = round_up(config_.scratch_bytes, kApartBytes),
       .events = reinterpret_cast<std::uint64_t*>(events_.data()),
       .events_stride = events_stride,
       .abort = 0,
@@ -175,7 +184,24 @@ bool Kernel::allocate() {
       .host_call = on_host_call,
       .clock = ticks,
   };
-  return true;
+  if (config_.workspace == nullptr) {
+    if (!own_memory_.allocate(memory_bytes(), kApartBytes)) return false;
+    work_in(own_memory_);
+    return true;
+  }
+  AlignedBuffer* block = config_.workspace->borrow(memory_bytes());  // now, so that there is one when it is run
+  if (block != nullptr) config_.workspace->give_back(block);
+  return block != nullptr;
+}
+
+std::size_t Kernel::memory_bytes() const noexcept {
+  return round_up(config_.arena_bytes, kApartBytes) + waits_.size() * frame_->ctx.scratch_stride;
+}
+
+// The arena, and the scratch of all cores behind it.
+void Kernel::work_in(const AlignedBuffer& memory) noexcept {
+  frame_->ctx.arena = memory.data();
+  frame_->ctx.scratch = memory.data() + round_up(config_.arena_bytes, kApartBytes);
 }
 
 void Kernel::enlist() {

@@ -37,6 +37,7 @@ struct KernelConfig {
   const std::uint8_t* constants = nullptr;
   std::size_t constants_bytes = 0;
   std::vector<std::span<const std::uint8_t>> shared;  // constants behind the io table, aligned to cache lines
+  std::shared_ptr<Workspace> workspace;  // that arena and scratch are borrowed from for each run; null: its own
   std::size_t io_count = 0;
   std::vector<std::uint64_t> sets;  // per core: counter steps of one launch; empty: not checked
   int subops = 0;
@@ -56,8 +57,9 @@ enum class AbortReason {
   kNoThread,
   kForked,
   kMissingEntry,
-  kBusy,    // another thread runs, and the options said not to wait: nothing was run
-  kClosed,  // the options' `closed` was set: nothing was run
+  kBusy,      // another thread runs, and the options said not to wait: nothing was run
+  kClosed,    // the options' `closed` was set: nothing was run
+  kNoMemory,  // for another run at the same time in the shared workspace: nothing was run
 };
 
 struct AbortInfo {
@@ -124,7 +126,8 @@ class Kernel {
   Kernel& operator=(const Kernel&) = delete;
 
   const KernelConfig& config() const noexcept { return config_; }
-  std::uint8_t* arena() noexcept { return arena_.data(); }  // for host calls, during a run
+  std::uint8_t* arena() noexcept { return frame_->ctx.arena; }  // for host calls, during a run
+  std::size_t memory_bytes() const noexcept;                    // of arena and scratch, where a run works
   bool constants_in_place() const noexcept { return constants_copy_.data() == nullptr; }
 
   // Each returns kNone or why it stopped; details are then in `last_abort()`. `io` holds io_count pointers.
@@ -179,6 +182,7 @@ class Kernel {
 
   explicit Kernel(KernelConfig config);
   bool allocate();
+  void work_in(const AlignedBuffer& memory) noexcept;
   void enlist();
   AbortReason launch(const Job& job);
   AbortReason launch_fused(SkEntry entry, bool check_counters);
@@ -208,8 +212,7 @@ class Kernel {
   KernelConfig config_;
   AlignedBuffer frame_memory_;
   Frame* frame_ = nullptr;
-  AlignedBuffer arena_;
-  AlignedBuffer scratch_;
+  AlignedBuffer own_memory_;  // arena and scratch of all cores, where they are not borrowed
   AlignedBuffer constants_copy_;
   AlignedBuffer flags_;
   AlignedBuffer events_;

@@ -9,6 +9,8 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <new>
 #include <utility>
 
 namespace sk {
@@ -64,6 +66,48 @@ void AlignedBuffer::reset() noexcept {
   size_ = 0;
   mapping_ = nullptr;
   mapping_bytes_ = 0;
+}
+
+Workspace::~Workspace() {
+  for (const auto& place : blocks_) delete place.load(std::memory_order_relaxed);
+}
+
+AlignedBuffer* Workspace::borrow(std::size_t bytes) noexcept {
+  for (auto& place : blocks_) {
+    if (place.load(std::memory_order_relaxed) == nullptr) continue;
+    AlignedBuffer* block = place.exchange(nullptr, std::memory_order_acquire);
+    if (block != nullptr && block->size() >= bytes) return block;
+    release(block);  // there are larger kernels by now
+  }
+  return allocate(bytes);
+}
+
+void Workspace::give_back(AlignedBuffer* block) noexcept {
+  for (auto& place : blocks_) {
+    AlignedBuffer* none = nullptr;
+    if (place.compare_exchange_strong(none, block, std::memory_order_release)) return;
+  }
+  release(block);
+}
+
+// Sizes that grow step by step do not cost new pages at each: those that are not written to take no memory.
+AlignedBuffer* Workspace::allocate(std::size_t bytes) noexcept {
+  std::size_t largest = largest_.load(std::memory_order_relaxed);
+  const std::size_t wanted = bytes <= largest ? largest : std::max(bytes, largest + largest / 2);
+  std::unique_ptr<AlignedBuffer> block(new (std::nothrow) AlignedBuffer);
+  if (block == nullptr || !(block->allocate(wanted, kApartBytes) || block->allocate(bytes, kApartBytes)))
+    return nullptr;
+  while (largest < block->size()) {
+    if (largest_.compare_exchange_strong(largest, block->size(), std::memory_order_relaxed)) break;
+  }
+  bytes_.fetch_add(block->size(), std::memory_order_relaxed);
+  return block.release();
+}
+
+void Workspace::release(AlignedBuffer* block) noexcept {
+  if (block == nullptr) return;
+  bytes_.fetch_sub(block->size(), std::memory_order_relaxed);
+  delete block;
 }
 
 void advise_huge_pages(const void* data, std::size_t bytes) noexcept {

@@ -33,6 +33,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "runtime/memory.h"
 #include "runtime/platform.h"
 
 namespace sk {
@@ -41,7 +42,6 @@ inline constexpr int kMaxCores = 256;
 inline constexpr std::int64_t kNapAfterNs = 200'000;  // of a wait that spinning did not end; a time slice is longer
 inline constexpr std::int64_t kLateNs =
     1'000'000;                                   // of a wait: part of a time slice, more than the system itself takes
-inline constexpr std::size_t kApartBytes = 128;  // two lines: the adjacent-line prefetcher couples pairs
 
 enum class LaunchStatus {
   kDone,       // every worker returned 0

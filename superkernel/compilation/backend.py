@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeAlias, TypeVar
 
 from superkernel.compilation.compiled import Compilation, CompiledImage, Executable, Job, Planned, Proof
 from superkernel.core.errors import UnsupportedError
@@ -84,6 +84,10 @@ class Backend(ABC, Generic[TargetT, PlannedT, CertificateT, ImageT, CompiledT]):
         """The options that a job is planned with, where some of them are found out by trying. `compiled`: the graph
         under other options."""
         return job.options
+
+    def of_one_object(self) -> Self:
+        """This backend for the kernels of one object, one graph in several sizes: they share what they can."""
+        return self
 
     # Stages -----------------------------------------------------------------------------------------------------------
 

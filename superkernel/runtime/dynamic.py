@@ -2,7 +2,8 @@
 
 Every kernel is planned and proved for its sizes as any other, and computes the same bits as one that was compiled for
 them alone. The machine code of sub-operators that do not change with the sizes is found in the cache, and constants
-are shared, as given and as packed. What is kept is bounded by number (`kernels_max`) and, where that is asked for, by
+are shared, as given and as packed; launches of all sizes borrow the memory that they work in from the same blocks, as
+many as ran at the same time. What is kept is bounded by number (`kernels_max`) and, where that is asked for, by
 bytes (`bytes_max`).
 
 A call with new sizes returns before their plan is in the cache, and before the garbage collector has looked through

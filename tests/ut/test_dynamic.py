@@ -162,6 +162,24 @@ def test_bytes_that_are_held() -> None:
             kernel.bytes_max = wrong  # type: ignore[assignment]
 
 
+def test_launches_of_all_sizes_borrow_the_same_memory() -> None:
+    """And nothing of what one of them left there is seen by the next."""
+    kernel, largest = sk.compile_dynamic(encoder, {"batch": (1, 4), "seq": (1, 300)}, threads=2), given(4, 300)
+    for batch, seq in [(4, 257), (1, 64), (3, 90), (2, 300)]:
+        fresh = sk.compile(encoder(batch, seq), threads=2)(**given(batch, seq))
+        kernel(**{name: np.full_like(array, np.nan) for name, array in largest.items()})
+        np.testing.assert_array_equal(kernel(**given(batch, seq)), fresh)
+    made: list[Any] = [kernel.at(**sizes)._compiled for sizes in kernel.compiled]
+    workspaces = {id(each.executable.workspace): each.executable.workspace.nbytes for each in made}
+    needed = [each.image.arena_bytes + each.image.scratch_bytes * each.cores for each in made]
+    (nbytes,) = workspaces.values()
+    assert max(needed) <= nbytes < max(needed) + 4096 < sum(needed)
+    with ThreadPoolExecutor(4) as pool:
+        wanted = {seq: kernel(**given(1, seq)) for seq in (64, 65, 66, 67)}
+        for seq, found in pool.map(lambda seq: (seq, kernel(**given(1, seq))), [64, 65, 66, 67] * 8):
+            np.testing.assert_array_equal(found, wanted[seq])
+
+
 def test_constants_that_depend_on_sizes() -> None:
     def scaled(rows: int) -> sk.GraphBuilder:
         b = sk.GraphBuilder()

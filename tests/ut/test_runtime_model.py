@@ -28,10 +28,11 @@ WALKS = 4000
 # where one shows what a site is for, those behind it are not asked again.
 WEAKENED = (
     ("one_launch_fence", 0),
-    ("parts_apart", 0),
+    ("parts_apart", WALKS),
     ("two_callers", WALKS),
     ("steps_twice", WALKS),
-    ("kernel_run", 0),
+    ("kernel_run", WALKS),
+    ("two_borrowers", 0),
 )
 
 pytestmark = pytest.mark.skipif(

@@ -464,3 +464,21 @@ def test_overheads_of_a_run() -> None:
     assert np.median(ns) < 1000
     if _core.available_cpus() >= 2:
         assert np.median(make_kernel(2).time([], 20_000)) < 2000
+
+
+def test_kernels_that_share_a_workspace_borrow_from_it() -> None:
+    workspace = _core.Workspace()
+    assert workspace.nbytes == 0
+    small = make_kernel(arena_bytes=1000, workspace=workspace)
+    one = workspace.nbytes
+    assert 1000 + 2 * 100 <= one < 2000
+    again = make_kernel(arena_bytes=1000, workspace=workspace)
+    assert workspace.nbytes == one
+    large = make_kernel(arena_bytes=1 << 20, workspace=workspace)
+    assert 1 << 20 < workspace.nbytes < (1 << 20) + 2000, "the smaller block is gone"
+    for kernel in (small, large, again):
+        kernel.run([])
+    assert workspace.nbytes < (1 << 20) + 2000
+    with pytest.raises(MachineError, match="not enough memory"):
+        make_kernel(arena_bytes=1 << 60, workspace=workspace)
+    large.run([])

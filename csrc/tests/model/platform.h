@@ -62,6 +62,7 @@ class Atomic : Located {
   Atomic(T initial = T{}) noexcept : initial_(initial) {}  // NOLINT: as std::atomic
 
   T load(std::memory_order order, Where where = Where::current()) const {
+    if (!model::running()) return newest();
     return value(model::load(at(), model_order(order), where));
   }
   void store(T desired, std::memory_order order, Where where = Where::current()) {

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -50,6 +51,8 @@ struct World {
   bool forks = false;                        // core 0 forks in the middle of a launch
   bool child = false;
   std::vector<std::unique_ptr<sk::Kernel>> kernels;
+  std::unique_ptr<sk::Workspace> workspace;
+  std::map<const sk::AlignedBuffer*, sk::Plain<int>> lent;  // how often each block was
 };
 
 std::unique_ptr<World> world;
@@ -325,6 +328,35 @@ void kernel_refuses() {
   model::expect(reason == sk::AbortReason::kHostCall && world->output[0] == 7, "it was told once");
 }
 
+// ---- memory
+
+// Whoever has a block has it alone, and finds what the one before left in it.
+void borrow(std::size_t bytes) {
+  sk::AlignedBuffer* block = world->workspace->borrow(bytes);
+  model::expect(block->size() >= bytes, "it is large enough");
+  sk::Plain<int>& lent = world->lent[block];
+  lent = lent + 1;
+  world->workspace->give_back(block);
+}
+
+void borrow_beside(std::size_t bytes) {
+  world->workspace = std::make_unique<sk::Workspace>();
+  borrow(8);
+  const int other = model::start([=] { borrow(bytes); }, false);
+  borrow(8);
+  model::join(other, std::source_location::current());
+  const std::size_t blocks = world->lent.size();
+  int times = 0;
+  for (auto& [block, lent] : world->lent) times += lent;
+  model::expect(blocks <= 2 && times == 3, "as many as there are borrowers");
+  const std::size_t kept = world->workspace->bytes();
+  model::expect(bytes <= kept && kept <= 2 * bytes, "none is lost");
+}
+
+void two_borrowers() { borrow_beside(8); }
+
+void borrower_of_more() { borrow_beside(32); }
+
 // ---- fork
 
 // While one thread launches, another forks: parent and child both launch.
@@ -361,12 +393,14 @@ struct Program {
 constexpr Program kPrograms[] = {
     {.name = "one_launch", .body = one_launch, .dozes = true},
     {.name = "one_launch_fence", .body = one_launch, .membarrier = false, .dozes = true},
-    {.name = "two_launches", .body = two_launches},
+    {.name = "two_launches", .body = two_launches, .small = false},
     {.name = "two_launches_fence", .body = two_launches, .membarrier = false},
-    {.name = "entry_code", .body = entry_code},
+    {.name = "entry_code", .body = entry_code, .small = false},
     {.name = "kernel_run", .body = kernel_run},
     {.name = "kernel_refuses", .body = kernel_refuses},
-    {.name = "kernel_closed", .body = kernel_closed},
+    {.name = "kernel_closed", .body = kernel_closed, .small = false},
+    {.name = "two_borrowers", .body = two_borrowers},
+    {.name = "borrower_of_more", .body = borrower_of_more},
     {.name = "parts_apart", .body = parts_apart, .small = false},
     {.name = "parts_apart_mixed", .body = parts_apart_mixed, .small = false},
     {.name = "steps", .body = steps, .small = false},

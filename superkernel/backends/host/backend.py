@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from superkernel import _core
 from superkernel.backends.host.attest import attest
 from superkernel.backends.host.compiled import HostCompiled
 from superkernel.backends.host.executable import HostExecutable
@@ -41,6 +42,12 @@ class HostBackend(Backend[CpuTarget, Planned[Plan], Certificate, HostImage, Host
     generator: ClassVar[tuple[str, ...]] = GENERATOR
     fallbacks_run: ClassVar[str] = "inside the fused kernel"
     compiled = HostCompiled
+
+    def __init__(self, workspace: _core.Workspace | None = None) -> None:
+        self._workspace = workspace
+
+    def of_one_object(self) -> Self:
+        return type(self)(_core.Workspace())
 
     def names(self) -> tuple[str, ...]:
         return (HOST,)
@@ -115,7 +122,10 @@ class HostBackend(Backend[CpuTarget, Planned[Plan], Certificate, HostImage, Host
             from superkernel.backends.host.races import RaceExecutable
 
             return RaceExecutable(image, planned.schedule, planned.plan, job.target, watchdog_ms)
-        return HostExecutable(image, planned.schedule, planned.plan, watchdog_ms, stepwise=proved.stepwise)
+        shared = self._workspace
+        return HostExecutable(
+            image, planned.schedule, planned.plan, watchdog_ms, stepwise=proved.stepwise, workspace=shared
+        )
 
     def export(
         self, models: Mapping[str, Sequence[HostCompiled]], path: Path, manifest: Sequence[str], compiler: str | None

@@ -47,9 +47,12 @@ class HostCompiled(Compilation[CpuTarget, Plan]):
         return {name: size for name, size in _function_sizes(self.image.objects.values()) if name in names}
 
     def held(self) -> dict[Hashable, int]:
-        image, constants = self.image, self.image.constants
-        own = image.arena_bytes + image.scratch_bytes * image.cores + sum(map(len, image.objects.values()))
-        return super().held() | owners((constants.own, *constants.shared)) | {id(self): own}
+        image, constants, workspace = self.image, self.image.constants, self.executable.workspace
+        arrays = owners((constants.own, *constants.shared))
+        memory = {id(self): image.arena_bytes + image.scratch_bytes * image.cores}
+        if workspace is not None:
+            memory = {id(workspace): workspace.nbytes}
+        return super().held() | arrays | memory | {id(image): sum(map(len, image.objects.values()))}
 
     def idle_options(self) -> tuple[str, ...]:
         from superkernel.backends.host.computed_in import idle_precision

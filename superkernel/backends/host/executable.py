@@ -35,12 +35,20 @@ T = TypeVar("T")
 class HostExecutable:
     """One compiled program on this machine. Thread-safe: launches take turns. Also in a forked child, whatever other
     threads were doing. `stepwise`: as proved (`Certificate`); the runtime may then launch it so beside busy
-    neighbours."""
+    neighbours. `workspace`: what launches borrow arena and scratch from, for whatever runs there next; None: they are
+    this program's own."""
 
     def __init__(
-        self, image: HostImage, schedule: Schedule, plan: Plan, watchdog_ms: float = 0.0, *, stepwise: bool = False
+        self,
+        image: HostImage,
+        schedule: Schedule,
+        plan: Plan,
+        watchdog_ms: float = 0.0,
+        *,
+        stepwise: bool = False,
+        workspace: _core.Workspace | None = None,
     ) -> None:
-        self.image, self.schedule, self.plan = image, schedule, plan
+        self.image, self.schedule, self.plan, self.workspace = image, schedule, plan, workspace
         self.watchdog_ns = round(watchdog_ms * 1e6)
         calls = bool(image.host_calls or image.checked)
         self._lock = threading.RLock() if calls else None  # a signal handler may come into a launch of its own thread
@@ -65,6 +73,7 @@ class HostExecutable:
             subops=image.spec.subops,
             events_words=image.spec.events_words,
             host_call=self._host_call if calls else None,
+            workspace=workspace,
             stepwise=stepwise,
         )
 
