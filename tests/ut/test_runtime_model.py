@@ -68,7 +68,7 @@ def output(*command: str | Path) -> str:
 
 def test_the_explorer_finds_what_the_memory_model_allows_and_nothing_else(explorer: Path, tmp_path: Path) -> None:
     text = output(compiled(tmp_path / "litmus", explorer, "tests/model/litmus.cpp"))
-    assert text.count(" ok ") == 22
+    assert text.count(" ok ") == 23
 
 
 @pytest.mark.parametrize("seed", seeds(1))

@@ -19,6 +19,7 @@ namespace {
 struct Message {
   std::uint64_t value = 0;
   View view;
+  std::array<std::uint32_t, kMostThreads> order{};  // clock of dependence of the step that stored it
 };
 
 struct Location {
@@ -75,6 +76,8 @@ bool dependent(const Op& a, const Op& b) {
   return (a.locations & b.locations) != 0;
 }
 
+bool is_load(const Op& op) { return op.kind == Kind::kLoad || op.kind == Kind::kPause; }
+
 // Messages, at most one of each location.
 struct Stamps {
   Set locations = 0;
@@ -114,6 +117,7 @@ struct Step {  // what was done, and what else may be tried there
   int thread = -1;
   Op op;
   std::array<std::uint32_t, kMostThreads> order{};  // clock of dependence at this step
+  std::array<std::uint32_t, kMostThreads> noted{};  // the same, but for the message that it takes
   std::uint32_t index = 0;                          // of the thread's steps
   Set enabled = 0, backtrack = 0, done = 0, sleep = 0;
   // data
@@ -250,7 +254,7 @@ void Explorer::find_races(int thread) {
     if (before.thread == thread || !dependent(before.op, t.next)) continue;
     if (t.next.kind == Kind::kLock && before.op.kind == Kind::kUnlock) continue;  // never possible at once
     // What a load would have found before that store it may take now, as an older message.
-    if ((t.next.kind == Kind::kLoad || t.next.kind == Kind::kPause) && !before.op.all) continue;
+    if (is_load(t.next) && !before.op.all) continue;
     if (before.index <= t.order[static_cast<std::size_t>(before.thread)]) continue;
     before.backtrack = contains(before.enabled, thread) ? before.backtrack | only(thread) : before.enabled;
     return;
@@ -263,15 +267,16 @@ void Explorer::note(int thread) {
   Thread& t = threads_[static_cast<std::size_t>(thread)];
   Step& step = trail_[scheduling_.back()];
   if (depth_ < trail_.size()) {
-    t.order = step.order;
+    t.order = step.noted;
     return;
   }
   for (std::size_t i = 0; i + 1 < scheduling_.size(); ++i) {
     const Step& before = trail_[scheduling_[i]];
+    if (is_load(step.op) && !before.op.all) continue;  // it comes behind the store that it takes alone: see `take`
     if (before.thread != thread && dependent(before.op, step.op)) join_order(t.order, before.order);
   }
   t.order[static_cast<std::size_t>(thread)] = step.index;
-  step.order = t.order;
+  step.noted = t.order;
 }
 
 void Explorer::fiber_main() {
@@ -426,7 +431,9 @@ Explorer::End Explorer::execute(const std::function<void()>& setup) {
     }
     note(chosen);
     log_.emplace_back(chosen, here.op);
+    const std::size_t scheduled = scheduling_.back();
     resume(chosen);
+    trail_[scheduled].order = threads_[static_cast<std::size_t>(chosen)].order;  // with what it took
     if (faulty_) return End::kFault;
     if (std::exchange(pruning_, false)) return End::kPruned;
   }
@@ -487,7 +494,7 @@ void append(int location, std::uint64_t value, bool release, const Message* abov
   Location& l = explorer->at(location);
   const auto stamp = static_cast<std::uint16_t>(l.history.size());
   t.view.seen[static_cast<std::size_t>(location)] = stamp;
-  Message fresh{value, release ? t.view : t.released};
+  Message fresh{value, release ? t.view : t.released, t.order};
   fresh.view.seen[static_cast<std::size_t>(location)] = stamp;
   if (above != nullptr) fresh.view.join(above->view);
   l.history.push_back(fresh);
@@ -505,6 +512,7 @@ void take(int location, std::size_t stamp, bool acquire) {
   t.taken.set(location, static_cast<std::uint16_t>(stamp));
   t.read.set(location, static_cast<std::uint16_t>(stamp));
   (acquire ? t.view : t.acquired).join(l.history[stamp].view);
+  join_order(t.order, l.history[stamp].order);
 }
 
 void fence_of(Thread& t) {
@@ -541,7 +549,7 @@ int new_location(std::uint64_t initial) {
     std::abort();
   }
   Location fresh;
-  fresh.history.push_back(Message{initial, View{}});
+  fresh.history.push_back(Message{initial, View{}, {}});
   explorer->locations_.push_back(std::move(fresh));
   return static_cast<int>(index);
 }
@@ -705,6 +713,9 @@ void pause(std::source_location where) {
   Thread& again = explorer->self();
   const Set news = explorer->news(again.awaited);
   again.only_news = std::popcount(news) == 1 ? least(news) : -1;
+  if (again.only_news < 0) return;
+  const auto location = static_cast<std::size_t>(again.only_news);
+  join_order(again.order, explorer->at(again.only_news).history[again.awaited.of[location] + 1u].order);
 }
 
 int choose(int count) { return explorer->choose(count); }

@@ -194,6 +194,12 @@ int main() {
                 });
           });
   }
+  pairs("an update behind a load", {{0, 0}, {0, 1}, {1, 1}},
+        {[](Shared& s) { s.x.exchange(1, kRelaxed); },
+         [](Shared& s) {
+           s.a = s.x.load(kRelaxed);
+           s.b = s.x.exchange(2, kRelaxed);
+         }});
   finds("plain data changed behind the flag", model::Fault::kRace, [] {
     sk::Plain<int> data{0};
     Atomic<std::uint32_t> flag{0};
