@@ -196,3 +196,32 @@ def test_erfc_keeps_its_digits_in_the_tail(dtype: torch.dtype, least: float, tol
     ends = torch.tensor([torch.inf, -torch.inf, torch.nan, 0.0, 40.0, -40.0], dtype=dtype)
     kernel = sk.compile(Complement().eval(), example_inputs=(ends,), threads=1)
     np.testing.assert_array_equal(kernel(ends), [0.0, 2.0, np.nan, 1.0, 0.0, 2.0])
+
+
+class Beyond(nn.Module):
+    """Numbers that f16 does not hold."""
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (
+            x / 1e6,
+            x * 1e-8,
+            1e6 / x,
+            x - 1e5,
+            1e5 - x,
+            torch.add(x, x, alpha=1e-8),
+            torch.floor_divide(x, 1e6),
+            (1 - mask) * -1e9,
+            x > 1e5,
+            x < 1e-9,
+            x / torch.tensor(1e6),
+            x * 0.1,
+        )
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_numbers_that_narrow_floats_do_not_hold(dtype: torch.dtype) -> None:
+    given = torch.tensor([100.0, -3.0, 60000.0, 0.5, 0.0]).to(dtype), torch.tensor([1.0, 0, 1, 0, 1]).to(dtype)
+    wanted, module = Beyond()(*given), Beyond().eval()
+    for found, want in zip(sk.compile(module, example_inputs=given, threads=1)(*given), wanted, strict=True):
+        assert found.dtype == want.dtype
+        torch.testing.assert_close(found, want, rtol=1e-2, atol=0, equal_nan=True)

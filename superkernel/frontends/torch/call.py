@@ -6,6 +6,7 @@ tensors among them as handles, and the types that torch says its outputs have; w
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -136,6 +137,17 @@ class TorchCall(Emitter):
         if isinstance(value, Tensor):
             return self.cast(value, dtype)
         return self.constant(np.asarray(value).astype(dtype.numpy), dtype)
+
+    def holding(self, kind: DType, *names: str) -> DType:
+        """`kind`; f32, in which torch multiplies and divides narrow floats by numbers, where one of these arguments is
+        a number that `kind` does not hold: 1e6 is infinite in f16, 1e-8 is 0. (It adds and compares them as `kind`.)"""
+        if not kind.is_float or kind.itemsize > 2:
+            return kind
+        given = (self.args.get(n) for n in names)
+        scalars = (v.value.data if isinstance(v, Tensor) and not v.rank else v for v in given)
+        numbers = [float(v) for v in scalars if isinstance(v, (int, float, np.ndarray))]
+        near = (abs(v - float(np.float64(v).astype(kind.numpy))) <= abs(v) * 2**-8 for v in numbers if isfinite(v))
+        return kind if all(near) else DType.F32
 
     def operand(self, name: str, dtype: DType | None = None) -> Tensor:
         """A tensor or number argument in the element type `dtype` (that of the output)."""

@@ -226,14 +226,17 @@ def additive(call: TorchCall) -> Tensor:
 
 @lowers("mul")
 def mul(call: TorchCall) -> Tensor:
-    a, b = call.operand("self"), call.operand("other")
-    return call.emit("logical_and" if a.dtype is DType.BOOL else "mul", a, b)
+    kind = call.holding(call.dtype, "self", "other")
+    a, b = call.operand("self", kind), call.operand("other", kind)
+    return call.cast(call.emit("logical_and" if a.dtype is DType.BOOL else "mul", a, b), call.dtype)
 
 
 @lowers("div", "true_divide", "divide", "floor_divide")
 def div(call: TorchCall) -> Tensor:
-    a, b = call.operand("self"), call.operand("other")
-    return divided(call, a, b, "floor" if call.op == "floor_divide" else call.get("rounding_mode"))
+    kind = call.holding(call.dtype, "self", "other")
+    a, b = call.operand("self", kind), call.operand("other", kind)
+    quotient = divided(call, a, b, "floor" if call.op == "floor_divide" else call.get("rounding_mode"))
+    return call.cast(quotient, call.dtype)
 
 
 def divided(call: TorchCall, a: Tensor, b: Tensor, rounding: str | None) -> Tensor:
