@@ -35,7 +35,7 @@ from superkernel.core.errors import (
     Violation,
     raise_all,
 )
-from superkernel.core.files import whole
+from superkernel.core.files import text_of, whole
 from superkernel.core.json_text import parse_json
 from superkernel.core.version import __version__
 from superkernel.runtime.kernel import Kernel
@@ -172,7 +172,7 @@ def read(path: str | PathLike[str]) -> Snapshot:
     """A snapshot from its file. Raises InputError where there is none, FileFormatError on what is none."""
     where = f"file {str(path)!r}"
     try:
-        data = parse_json(Path(path).read_text("utf-8"))
+        data = parse_json(text_of(path))
         if data.get("schema") != SCHEMA:
             raise FileFormatError("not a snapshot", location=where, expected=SCHEMA, found=repr(data.get("schema")))
         missing = {"package", "target", "inputs", "kernels", "memory", "outputs", "repeatable", "launch"} - data.keys()

@@ -36,7 +36,7 @@ from superkernel.api import compile
 from superkernel.codegen import processes
 from superkernel.core.counted import counted
 from superkernel.core.errors import FileFormatError, InputError, MachineError, SuperKernelError
-from superkernel.core.files import exists
+from superkernel.core.files import exists, text_of
 from superkernel.core.json_text import parse_json
 from superkernel.core.options import Options
 from superkernel.core.version import __version__, sources_digest
@@ -309,7 +309,7 @@ def _opened(stack: ExitStack, file: str | os.PathLike[str] | None) -> tuple[dict
         return {}, None
     path, kept = Path(file), dict[str, dict[str, Any]]()
     try:
-        text = path.read_text(encoding="utf-8") if exists(path) else ""
+        text = text_of(path) if exists(path) else ""
         out = stack.enter_context(path.open("a", encoding="utf-8"))
     except OSError as error:
         raise MachineError("cannot keep rows", location=f"file {str(path)!r}", found=str(error)) from error

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.core.errors import FileFormatError, InputError, MachineError
-from superkernel.core.files import replacing
+from superkernel.core.files import refuse_device, replacing
 from superkernel.core.tensor import TensorType
 
 Array = NDArray[Any]
@@ -39,6 +39,7 @@ def read_npz(path: Path, types: Mapping[str, TensorType]) -> dict[str, Array]:
     where = f"file {str(path)!r}"
     try:
         with path.open("rb") as file:
+            refuse_device(file)
             if not zipfile.is_zipfile(file):  # NumPy's own message would be about pickles
                 raise ValueError("no archive")
             file.seek(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import stat
@@ -46,6 +47,24 @@ def is_terminal(stream: TextIO | None) -> bool:
         return stream is not None and stream.isatty()
     except (AttributeError, ValueError, OSError):
         return False
+
+
+def refuse_device(file: BinaryIO) -> None:
+    """Raises OSError of a device that is read byte by byte: it may have no end."""
+    if stat.S_ISCHR(os.fstat(file.fileno()).st_mode):
+        raise OSError(errno.EINVAL, "it is a device, which may have no end", str(file.name))
+
+
+def contents(path: str | PathLike[str]) -> bytes:
+    """What is in a file, or comes out of a pipe. Raises OSError, as `refuse_device` too."""
+    with open(path, "rb") as file:
+        refuse_device(file)
+        return file.read()
+
+
+def text_of(path: str | PathLike[str]) -> str:
+    """The same, decoded. Raises OSError, UnicodeDecodeError."""
+    return contents(path).decode()
 
 
 ELF_MAGIC = b"\x7fELF"

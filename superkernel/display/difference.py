@@ -25,7 +25,7 @@ from os import PathLike
 from typing import Any
 
 from superkernel.core.errors import FileFormatError, InputError
-from superkernel.core.files import file_name
+from superkernel.core.files import file_name, text_of
 from superkernel.core.json_text import parse_json
 from superkernel.display.spans import SpanKind
 from superkernel.display.units import format_us
@@ -169,7 +169,7 @@ def read_measurement(path: str | PathLike[str]) -> dict[str, Any]:
     """A JSON object from a file. Raises InputError, FileFormatError."""
     name, where = file_name(path), f"file {str(path)!r}"
     try:
-        data = parse_json(name.read_text(encoding="utf-8"))
+        data = parse_json(text_of(name))
     except OSError as error:
         raise InputError("the file cannot be read", location=where, found=str(error.strerror), hint=_HINT) from error
     except ValueError as error:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import FileFormatError, InputError, MachineError, SuperKernelError
-from superkernel.core.files import is_file, whole
+from superkernel.core.files import contents, is_file, whole
 from superkernel.core.json_text import parse_json
 from superkernel.frontends.networkx_form import from_networkx, to_networkx
 from superkernel.ir.graph import Graph
@@ -116,7 +116,7 @@ def load_json(path: str | Path) -> Graph:
     target = Path(path)
     where = f"file {str(target)!r}"
     try:
-        data = target.read_bytes()
+        data = contents(target)
     except FileNotFoundError as error:
         raise InputError("no such file", location=where) from error
     except OSError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from superkernel.core.errors import FileFormatError, MachineError
-from superkernel.core.files import whole
+from superkernel.core.files import text_of, whole
 from superkernel.core.json_text import parse_json
 
 
@@ -36,13 +36,13 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     """The object a file holds. Raises FileFormatError where it is no JSON object, MachineError where it cannot be
     read."""
     try:
-        text = path.read_text(encoding="utf-8")
+        content = text_of(path)
     except OSError as error:
         raise MachineError(f"cannot read the {what}", location=f"file {str(path)!r}", found=str(error)) from error
     except UnicodeDecodeError as error:
         raise FileFormatError(f"not a {what}", location=f"file {str(path)!r}", found=str(error)) from error
     try:
-        data = parse_json(text)
+        data = parse_json(content)
     except ValueError as error:
         raise FileFormatError(f"not a {what}", location=f"file {str(path)!r}", found=str(error)) from error
     if not isinstance(data, dict):

@@ -22,6 +22,7 @@ from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from superkernel.core.errors import FileFormatError, Violation, raise_all
+from superkernel.core.files import text_of
 from superkernel.core.json_text import parse_json
 
 SCHEMA = 1
@@ -149,7 +150,7 @@ def load_profile(path: str | Path) -> MachineProfile:
     """The profile in a file. Raises FileFormatError with everything that is wrong with it."""
     where = f"file {str(path)!r}"
     try:
-        data = parse_json(Path(path).read_text(encoding="utf-8"))
+        data = parse_json(text_of(path))
     except (OSError, ValueError) as error:
         raise FileFormatError("cannot be read as a machine's profile", location=where, found=str(error)) from error
     return from_json(data, where)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from superkernel.core.errors import FileFormatError, InputError, Violation, raise_all
-from superkernel.core.files import file_name, is_file
+from superkernel.core.files import file_name, is_file, text_of
 from superkernel.target.checks import relations
 from superkernel.target.schema import FieldSpec, Value
 from superkernel.target.sections import SECTIONS, all_fields
@@ -87,7 +87,7 @@ def load(name_or_path: str | Path) -> Description:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return text_of(path)
     except (OSError, ValueError) as error:
         raise FileFormatError("cannot be read", location=f"file {str(path)!r}", found=str(error)) from error
 

@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 
 from superkernel.core.errors import FileFormatError
+from superkernel.core.files import text_of
 from superkernel.core.json_text import parse_json
 
 SCHEMA = 1
@@ -72,7 +73,7 @@ def load_timings(path: Path, machine: str, sources: str) -> Timings:
     """The entries of a file; none where they are of another machine or of other sources. Raises FileFormatError."""
     place = f"file {str(path)!r}"
     try:
-        data = parse_json(path.read_text(encoding="utf-8"))
+        data = parse_json(text_of(path))
     except (OSError, ValueError) as error:
         raise FileFormatError("the file of measured times cannot be read", location=place, found=str(error)) from error
     if not isinstance(data, dict) or set(data) != _FIELDS or data["kind"] != "timings" or data["schema"] != SCHEMA:

@@ -17,6 +17,7 @@ import pytest
 
 import superkernel as sk
 from superkernel.cli import _parser, load_model
+from superkernel.cli.npz import read_npz
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import FileFormatError, UserError
 from superkernel.core.tensor import TensorType
@@ -291,6 +292,31 @@ def test_directory_instead_of_a_file(tmp_path: Path, name: str) -> None:
 def test_a_device_instead_of_a_saved_kernel() -> None:
     with pytest.raises(sk.InputError, match="expected a regular file"):
         sk.load("/dev/zero")
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("m.onnx", sk.compile),
+        ("m.json", sk.compile),
+        ("m.pt2", sk.compile),
+        ("target.toml", lambda path: sk.compile(relu(), target=path)),
+        ("machine.json", lambda path: sk.compile(relu(), target=path)),
+        ("manifest.json", lambda path: sk.compile(relu(), options={"manifest": (path,)})),
+        ("x.npz", lambda path: read_npz(Path(path), {})),
+    ],
+)
+def test_a_device_instead_of_a_file(tmp_path: Path, name: str, read: Callable[[str], object]) -> None:
+    path = tmp_path / name
+    path.symlink_to("/dev/zero")
+    with pytest.raises(sk.SuperKernelError, match="a device, which may have no end"):
+        read(str(path))
+
+
+def test_a_device_instead_of_the_machine_s_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SK_MACHINE", "/dev/zero")
+    with pytest.raises(sk.FileFormatError, match="a device, which may have no end"):
+        sk.compile(relu())
 
 
 @pytest.mark.parametrize("name", ["", "a\0b.json"])

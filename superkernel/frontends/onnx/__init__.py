@@ -20,7 +20,7 @@ from superkernel.core.errors import (
     Violation,
     raise_all,
 )
-from superkernel.core.files import exists
+from superkernel.core.files import exists, refuse_device
 from superkernel.core.tensor import InputShape
 from superkernel.ir.graph import Graph
 
@@ -192,6 +192,8 @@ def read_model(source: str | Path) -> onnx.ModelProto:
     path = Path(source)
     where = f"file {str(path)!r}"
     try:
+        with path.open("rb") as file:
+            refuse_device(file)
         return onnx.load(str(path))
     except FileNotFoundError as error:
         if not exists(path):

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.core.errors import FileFormatError, UnsupportedError, Violation, raise_all
-from superkernel.core.files import is_file
+from superkernel.core.files import is_file, text_of
 from superkernel.core.json_text import parse_json
 from superkernel.frontends.pretrained.decoder import (
     ACTIVATIONS,
@@ -48,7 +48,7 @@ def read_folder(folder: Path) -> Decoder:
     if not is_file(path):
         raise FileFormatError("no configuration", location=str(folder), expected="config.json")
     try:
-        config = parse_json(path.read_text(encoding="utf-8"))
+        config = parse_json(text_of(path))
         if not isinstance(config, dict):
             raise ValueError("not an object")
     except (OSError, ValueError) as error:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.core.errors import FileFormatError, UnsupportedError, Violation, raise_all
-from superkernel.core.files import is_file
+from superkernel.core.files import is_file, text_of
 from superkernel.core.json_text import parse_json
 
 Array = NDArray[Any]
@@ -99,7 +99,7 @@ def mapped_safetensors(folder: Path) -> Tensors:
 
 def _index(path: Path) -> Mapping[str, str]:
     try:
-        found = parse_json(path.read_text(encoding="utf-8"))["weight_map"]
+        found = parse_json(text_of(path))["weight_map"]
         return {str(name): str(file) for name, file in found.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise FileFormatError("not an index of weights", location=str(path), found=str(error)) from error

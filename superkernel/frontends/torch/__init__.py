@@ -20,6 +20,7 @@ from superkernel.core.errors import (
     SuperKernelError,
     UnsupportedError,
 )
+from superkernel.core.files import refuse_device
 from superkernel.frontends.dynamic_axes import DynamicInput, Ranges
 from superkernel.ir.graph import Graph
 
@@ -34,6 +35,7 @@ def _check_archive(path: Path) -> None:
     where = f"file {str(path)!r}"
     try:
         with path.open("rb") as file:
+            refuse_device(file)
             found = zipfile.is_zipfile(file)
     except FileNotFoundError as error:
         raise InputError("no such file", location=where) from error
