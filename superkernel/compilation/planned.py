@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from superkernel.codegen.cache import CacheWarning, ObjectCache
 from superkernel.compilation.compiled import Job, Planned
 from superkernel.core.arrays import contents_digest
+from superkernel.core.files import contents
 from superkernel.core.typed_form import decode, encode
 from superkernel.core.warn import warn
 from superkernel.ir.graph import Graph
@@ -139,7 +140,7 @@ def job_key(job: Job[Target], sources: str) -> str | None:
 def _file_digest(path: Path) -> str:
     """Of a manifest's bytes; of none where planning will say that it cannot be read."""
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return hashlib.sha256(contents(path)).hexdigest()
     except (OSError, ValueError):
         return "none"
 

@@ -313,12 +313,6 @@ def test_a_device_instead_of_a_file(tmp_path: Path, name: str, read: Callable[[s
         read(str(path))
 
 
-def test_a_device_instead_of_the_machine_s_profile(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SK_MACHINE", "/dev/zero")
-    with pytest.raises(sk.FileFormatError, match="a device, which may have no end"):
-        sk.compile(relu())
-
-
 @pytest.mark.parametrize("name", ["", "a\0b.json"])
 def test_what_is_no_file_name(name: str) -> None:
     for read in (sk.compile, sk.load):
