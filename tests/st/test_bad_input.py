@@ -302,7 +302,6 @@ def test_a_device_instead_of_a_saved_kernel() -> None:
         ("m.pt2", sk.compile),
         ("target.toml", lambda path: sk.compile(relu(), target=path)),
         ("machine.json", lambda path: sk.compile(relu(), target=path)),
-        ("manifest.json", lambda path: sk.compile(relu(), options={"manifest": (path,)})),
         ("x.npz", lambda path: read_npz(Path(path), {})),
     ],
 )
@@ -311,6 +310,11 @@ def test_a_device_instead_of_a_file(tmp_path: Path, name: str, read: Callable[[s
     path.symlink_to("/dev/zero")
     with pytest.raises(sk.SuperKernelError, match="a device, which may have no end"):
         read(str(path))
+
+
+def test_a_device_instead_of_a_manifest() -> None:
+    with pytest.raises(sk.InputError, match="option 'manifest', file '/dev/zero': no such file"):
+        sk.compile(relu(), options={"manifest": ("/dev/zero",)})
 
 
 @pytest.mark.parametrize("name", ["", "a\0b.json"])
