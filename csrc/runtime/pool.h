@@ -41,7 +41,7 @@ namespace sk {
 inline constexpr int kMaxCores = 256;
 inline constexpr std::int64_t kNapAfterNs = 200'000;  // of a wait that spinning did not end; a time slice is longer
 inline constexpr std::int64_t kLateNs =
-    1'000'000;                                   // of a wait: part of a time slice, more than the system itself takes
+    1'000'000;  // of a wait: part of a time slice, more than the system itself takes
 
 enum class LaunchStatus {
   kDone,       // every worker returned 0
