@@ -38,8 +38,8 @@ def read_npz(path: Path, types: Mapping[str, TensorType]) -> dict[str, Array]:
     such file, FileFormatError where it is no archive of arrays."""
     where = f"file {str(path)!r}"
     try:
+        refuse_device(path)
         with path.open("rb") as file:
-            refuse_device(file)
             if not zipfile.is_zipfile(file):  # NumPy's own message would be about pickles
                 raise ValueError("no archive")
             file.seek(0)

@@ -49,16 +49,17 @@ def is_terminal(stream: TextIO | None) -> bool:
         return False
 
 
-def refuse_device(file: BinaryIO) -> None:
-    """Raises OSError of a device that is read byte by byte: it may have no end."""
-    if stat.S_ISCHR(os.fstat(file.fileno()).st_mode):
-        raise OSError(errno.EINVAL, "it is a device, which may have no end", str(file.name))
+def refuse_device(path: str | PathLike[str]) -> None:
+    """Raises OSError of a device that is read byte by byte: it may have no end. It is not opened, which a pipe would
+    take for its reader."""
+    if stat.S_ISCHR(os.stat(path).st_mode):
+        raise OSError(errno.EINVAL, "it is a device, which may have no end", str(path))
 
 
 def contents(path: str | PathLike[str]) -> bytes:
     """What is in a file, or comes out of a pipe. Raises OSError, as `refuse_device` too."""
+    refuse_device(path)
     with open(path, "rb") as file:
-        refuse_device(file)
         return file.read()
 
 

@@ -6,8 +6,10 @@ One case each. What could kill a process (traps, allocation, signals, forks) sta
 from __future__ import annotations
 
 import json
+import os
 import zipfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -310,6 +312,15 @@ def test_a_device_instead_of_a_file(tmp_path: Path, name: str, read: Callable[[s
     path.symlink_to("/dev/zero")
     with pytest.raises(sk.SuperKernelError, match="a device, which may have no end"):
         read(str(path))
+
+
+def test_a_pipe_instead_of_a_file(tmp_path: Path) -> None:
+    model, pipe = onnx_bytes(), tmp_path / "pipe.onnx"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        written = pool.submit(pipe.write_bytes, model)
+        assert [value.name for value in sk.InferenceSession(pipe).get_inputs()] == ["x"]
+        assert written.result() == len(model)
 
 
 def test_a_device_instead_of_a_manifest() -> None:

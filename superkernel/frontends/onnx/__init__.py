@@ -192,8 +192,7 @@ def read_model(source: str | Path) -> onnx.ModelProto:
     path = Path(source)
     where = f"file {str(path)!r}"
     try:
-        with path.open("rb") as file:
-            refuse_device(file)
+        refuse_device(path)
         return onnx.load(str(path))
     except FileNotFoundError as error:
         if not exists(path):

@@ -34,8 +34,8 @@ def _check_archive(path: Path) -> None:
     """InputError, FileFormatError, MachineError where there is no archive to read: importing torch takes seconds."""
     where = f"file {str(path)!r}"
     try:
+        refuse_device(path)
         with path.open("rb") as file:
-            refuse_device(file)
             found = zipfile.is_zipfile(file)
     except FileNotFoundError as error:
         raise InputError("no such file", location=where) from error
