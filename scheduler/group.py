@@ -83,9 +83,10 @@ def _build(values: Values) -> tuple[SubOperator, ...]:
     taken: set[str] = set()
     for cluster in _in_order(values):
         body, operands = build_body(values, cluster)
+        body = shared.setdefault(body, body)
         if values.context.target.begins_inside:
             body, operands = parts_only(values, body, operands)
-        body = shared.setdefault(body, body)
+            body = shared.setdefault(body, body)
         kernel = values.context.choose(body) if cluster.anchor is None else cluster.anchor.kernel
         nodes = [values.context.graph.nodes[i] for i in sorted(set(cluster.nodes))]
         lead = cluster.anchor.node if cluster.anchor is not None else nodes[-1] if nodes else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import lru_cache
 
 from superkernel.core.tensor import TensorType
 from superkernel.ir.body import (
@@ -38,7 +39,7 @@ def build_body(values: Values, cluster: Cluster) -> tuple[Body, tuple[str, ...]]
     if anchor is not None and anchor.in_place is not None:  # both names are the same bytes
         assert isinstance(anchor.feeds[0], Ref)
         index[anchor.in_place] = index[anchor.feeds[0].buffer]
-    operands = tuple(Operand(roles[name], types[name]) for name in order)
+    operands = tuple([_operand(roles[name], types[name]) for name in order])
     epilogue = _program(cluster.shape, cluster.cells, live, cluster.stores, index)
     if anchor is None:
         return Body(None, (), operands, (), (), (), epilogue), tuple(order)
@@ -50,30 +51,40 @@ def build_body(values: Values, cluster: Cluster) -> tuple[Body, tuple[str, ...]]
 
 def parts_only(values: Values, body: Body, names: tuple[str, ...]) -> tuple[Body, tuple[str, ...]]:
     """The same where each operand begins with the first element that is touched of it, a part of its buffer."""
-    starts = [0] * len(names)
-    operands, found = list(body.operands), list(names)
+    moved, starts = _from_parts(body)
+    found = list(names)
+    for index, first in starts:
+        operand = moved.operands[index]
+        found[index] = values.part(names[index], first, operand.type, written=operand.role is Role.OUTPUT)
+    return moved, tuple(found)
+
+
+@lru_cache(maxsize=256)  # equal layers share their bodies
+def _from_parts(body: Body) -> tuple[Body, tuple[tuple[int, int], ...]]:
+    """The body on parts of buffers, and which operands these are, with the element that each begins with."""
+    starts: dict[int, int] = {}
+    operands = list(body.operands)
     for index, (first, stop) in _extents(body).items():
         role, dtype = operands[index].role, operands[index].type.dtype
         if first > 0 and role in (Role.INPUT, Role.OUTPUT):
-            starts[index], kind = first, TensorType(dtype, (stop - first,))
-            operands[index] = Operand(role, kind)
-            found[index] = values.part(names[index], first, kind, written=role is Role.OUTPUT)
-    if not any(starts):
-        return body, names
+            starts[index] = first
+            operands[index] = Operand(role, TensorType(dtype, (stop - first,)))
+    if not starts:
+        return body, ()
 
     def moved(source: AnchorInput) -> AnchorInput:
         if isinstance(source, View):
-            return replace(source, offset=source.offset - starts[source.operand])
+            return replace(source, offset=source.offset - starts.get(source.operand, 0))
         return None if source is None else program(source)
 
     def program(source: PointwiseProgram) -> PointwiseProgram:
-        inputs = tuple(replace(i, offset=i.offset - starts[i.source]) if i.source >= 0 else i for i in source.inputs)
-        outputs = tuple(replace(o, offset=o.offset - starts[o.target]) if o.target >= 0 else o for o in source.outputs)
+        inputs = tuple(replace(i, offset=i.offset - starts.get(i.source, 0)) for i in source.inputs)
+        outputs = tuple(replace(o, offset=o.offset - starts.get(o.target, 0)) for o in source.outputs)
         return replace(source, inputs=inputs, outputs=outputs)
 
     feeds = tuple(map(moved, body.anchor_inputs))
-    body = replace(body, operands=tuple(operands), anchor_inputs=feeds, epilogue=program(body.epilogue))
-    return body, tuple(found)
+    found = replace(body, operands=tuple(operands), anchor_inputs=feeds, epilogue=program(body.epilogue))
+    return found, tuple(starts.items())
 
 
 def _extents(body: Body) -> dict[int, tuple[int, int]]:
@@ -98,6 +109,10 @@ def _extents(body: Body) -> dict[int, tuple[int, int]]:
                 walk(out.target, source.shape, out.strides, out.offset)
     return found
 
+
+# Made once where they are alike, as equal layers have them: then bodies are soon found equal.
+_operand, _view = lru_cache(maxsize=1024)(Operand), lru_cache(maxsize=1024)(View)
+_input, _output = lru_cache(maxsize=1024)(ProgramInput), lru_cache(maxsize=1024)(ProgramOutput)
 
 _RANK = {Role.INPUT: 0, Role.CONSTANT: 1, Role.OUTPUT: 2, Role.INOUT: 2}
 
@@ -148,7 +163,7 @@ def _feed(feed: Ref | Prologue | None, index: dict[str, int]) -> AnchorInput:
     if feed is None:
         return None
     if isinstance(feed, Ref):
-        return View(index[feed.buffer], feed.shape, feed.strides, feed.offset)
+        return _view(index[feed.buffer], feed.shape, feed.strides, feed.offset)
     live = live_cells(feed.cells, [feed.value, *(s.cell for s in feed.stores)])
     return _program(feed.shape, feed.cells, live, feed.stores, index, slot_value=feed.value)
 
@@ -168,20 +183,21 @@ def _program(
         cell = cells[at]
         if isinstance(cell, Load):
             numbers[at] = len(inputs)
-            inputs.append(ProgramInput(index[cell.buffer], cell.dtype, _still(shape, cell.strides), cell.offset))
+            inputs.append(_input(index[cell.buffer], cell.dtype, _still(shape, cell.strides), cell.offset))
         elif isinstance(cell, Result):
             numbers[at] = len(inputs)
-            inputs.append(ProgramInput(-1 - cell.index, cell.dtype))
+            inputs.append(_input(-1 - cell.index, cell.dtype))
     for at in live:
         cell = cells[at]
         if isinstance(cell, Instruction):
             numbers[at] = len(inputs) + len(code)
             code.append(Instruction(cell.op, tuple(numbers[a] for a in cell.args), cell.dtype, cell.attrs))
-    outputs = [ProgramOutput(numbers[slot_value], -1)] if slot_value is not None else []
-    outputs += [ProgramOutput(numbers[s.cell], index[s.buffer], _still(shape, s.strides), s.offset) for s in stores]
+    outputs = [_output(numbers[slot_value], -1)] if slot_value is not None else []
+    outputs += [_output(numbers[s.cell], index[s.buffer], _still(shape, s.strides), s.offset) for s in stores]
     return PointwiseProgram(shape, tuple(inputs), tuple(code), tuple(outputs))
 
 
+@lru_cache(maxsize=4096)
 def _still(shape: Shape, strides: Shape) -> Shape:
     """Strides with those of extent 1 set to 0: they mean nothing, and bodies that differ only there are equal."""
     return tuple(0 if d == 1 else s for d, s in zip(shape, strides, strict=True))
