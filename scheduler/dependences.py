@@ -11,12 +11,16 @@ def dependences(grouping: Grouping) -> list[set[int]]:
     before: list[set[int]] = [set() for _ in grouping.subops]
     writers: dict[object, list[int]] = {}
     readers: dict[object, list[int]] = {}
+    chains: dict[str, list[object]] = {}  # of each buffer, what it is a part of: itself first
     for at, sub in enumerate(grouping.subops):
         for name, operand in zip(sub.values, sub.body.operands, strict=True):
             if operand.role is Role.CONSTANT:
                 continue
             buffer = grouping.buffers[name]
-            key, *wholes = (n if b.address is None else b.address for n, b, _ in view_chain(grouping.buffers, name))
+            if name not in chains:
+                chain = view_chain(grouping.buffers, name)
+                chains[name] = [n if b.address is None else b.address for n, b, _ in chain]
+            key, *wholes = chains[name]
             if operand.role is Role.INPUT:  # of a part that nobody writes by itself: who writes what it lies in
                 before[at].update(next((writers[k] for k in (key, *wholes) if k in writers), ()))
                 for whole in (key, *wholes):

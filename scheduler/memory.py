@@ -16,7 +16,7 @@ before.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate
 from typing import Any
@@ -191,7 +191,9 @@ def _offsets(places: _Places, touched: Mapping[str, BufferUse], roomy_bytes: int
     offsets, arena = places.arena(meets)
     if not fits(arena):  # waits for reuse cannot be helped; who writes what still counts
         offsets, arena = places.smallest
-        meets = places.interference({name: replace(row, last={}) for name, row in touched.items()})
+        meets = places.interference(
+            {name: BufferUse({}, row.ready, row.runs, row.apart) for name, row in touched.items()}
+        )
     near, size = places.arena(meets, limit=max(arena, roomy_bytes))
     return (near, size) if fits(size) else (offsets, arena)
 

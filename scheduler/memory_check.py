@@ -75,11 +75,12 @@ def check_memory(
             known[key] = list(written_runs(body, operand) if written else read_runs(body, operand))
         return known[key]
 
+    wholes = {value: _whole(value, buffers) for sub in subops for value in sub.values}
     places: dict[str, tuple[Space, int, int]] = {}
     for sub, row in zip(subops, addresses, strict=True):
         uses = list(zip(sub.values, sub.body.operands, row, strict=True))
         for index, (value, operand, address) in enumerate(uses):
-            wanted, inside = _whole(value, buffers)
+            wanted, inside = wholes[value]
             place = address.space, address.slot, address.offset - inside
             if operand.role is not Role.CONSTANT and places.setdefault(wanted, place) != place:
                 space, slot, start = places[wanted]
@@ -104,7 +105,7 @@ def check_memory(
             if operand.role in (Role.OUTPUT, Role.INOUT) and operand.type.nbytes:
                 owners = spaces.setdefault((address.space, address.slot), ByteOwners())
                 for start, stop in runs_of(sub.body, index, True):
-                    owners.claim(address.offset + start, address.offset + stop, _whole(value, buffers)[0])
+                    owners.claim(address.offset + start, address.offset + stop, wholes[value][0])
     replaced = {buffer.previous for buffer in buffers.values()}
     for name, buffer in buffers.items():
         address = buffer.address
@@ -162,11 +163,15 @@ def _checked_chain(name: str, buffers: Mapping[str, ValueBuffer]) -> Iterator[tu
 
 def _is_window(name: str, buffers: Mapping[str, ValueBuffer]) -> bool:
     """True of a buffer that shares all bytes of the one it lies in, and of a part of such a one."""
+    if buffers[name].inside is None:
+        return False
     kinds = [buffer.type for _, buffer, _ in _checked_chain(name, buffers)]
     return any(inner == outer for inner, outer in pairwise(kinds))
 
 
 def _whole(name: str, buffers: Mapping[str, ValueBuffer]) -> tuple[str, int]:
     """The buffer that a buffer is a part of in the end, and its byte offset there."""
+    if buffers[name].inside is None:  # most are
+        return name, 0
     *_, (whole, _, offset) = _checked_chain(name, buffers)
     return whole, offset

@@ -195,6 +195,8 @@ def absolute(accesses: Sequence[Access], addresses: Sequence[MemoryAddress]) -> 
     found = []
     for access in accesses:
         address = addresses[access.operand]
-        regions = tuple(r.shifted(address.offset) for r in access.regions) if address.offset else access.regions
+        start, regions = address.offset, access.regions
+        if start:
+            regions = tuple([Region(start + r.start, r.length, r.stride, r.count) for r in regions])
         found.append(MemoryAccess(address.space, address.slot, access.write, regions))
     return tuple(found)
