@@ -9,6 +9,7 @@ where the result is not affine (a reshape that would have to cut a stride); noth
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from math import prod
 
 from superkernel.core.frozen import frozen
@@ -43,6 +44,7 @@ def same_strides(shape: Shape, a: Shape, b: Shape) -> bool:
     return a == b or all(x == y for x, y, d in zip(a, b, shape, strict=True) if d > 1) or 0 in shape
 
 
+@lru_cache(maxsize=4096)  # equal layers ask the same
 def reshape_strides(shape: Shape, strides: Shape, target: Shape) -> Shape | None:
     """Strides over `target` that address the same elements in the same row-major order, or None where there are
     none."""

@@ -55,15 +55,21 @@ def add_anchor(values: Values, node: Node) -> None:
 def plain_body(context: GroupContext[Any], node: Node, is_constant: Callable[[str], bool]) -> Body:
     """The node alone, on dense operands: what kernel selection sees before anything is joined to it. On the host, where
     kernels differ by the layout of images, images have their strides."""
-    read = [(slot, value) for slot, value in enumerate(node.inputs) if value is not None]
-    first: dict[str, int] = {}
-    feeds = tuple(
-        (slot, first.setdefault(value, slot), is_constant(value), _plain_strides(context, node, value, slot))
-        for slot, value in read
-    )
-    stored = tuple(_plain_strides(context, node, value, 0) for value in node.outputs)
     types, outputs = context.graph.input_types(node), context.graph.output_types(node)
-    return _plain_body(node.op, tuple(node.attrs.items()), types, outputs, feeds, stored)
+    images = node.op in IMAGE_OPS and context.target.layouts_compete
+    first: dict[str, int] = {}
+    feeds = []
+    for slot, (value, kind) in enumerate(zip(node.inputs, types, strict=True)):
+        if value is not None and kind is not None:
+            strides = (context.preferred(value) if images and slot == 0 else None) or kind.strides
+            feeds.append((slot, first.setdefault(value, slot), is_constant(value), strides))
+    stored = tuple(
+        [
+            (context.preferred(value) if images else None) or kind.strides
+            for value, kind in zip(node.outputs, outputs, strict=True)
+        ]
+    )
+    return _plain_body(node.op, tuple(node.attrs.items()), types, outputs, tuple(feeds), stored)
 
 
 @lru_cache(maxsize=256)
@@ -89,13 +95,6 @@ def _plain_body(
     operands += [Operand(Role.OUTPUT, kind) for kind in outputs]
     program = PointwiseProgram(outputs[0].shape, results, (), stores)
     return Body(op, attrs, tuple(operands), tuple(views), types, outputs, program)
-
-
-def _plain_strides(context: GroupContext[Any], node: Node, value: str, slot: int) -> tuple[int, ...]:
-    """Strides of a whole value as a lone operator reads it in a slot, or stores it."""
-    kind = context.graph.types[value]
-    image = slot == 0 and node.op in IMAGE_OPS and context.target.layouts_compete
-    return (context.preferred(value) if image else None) or kind.strides
 
 
 def _feed(values: Values, node: Node, cluster: Cluster, anchor: Anchor, in_place: Ref | None) -> None:

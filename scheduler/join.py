@@ -89,7 +89,7 @@ def _target(values: Values, node: Node, position: int, shape: tuple[int, ...]) -
     """The cluster to compute the node in, and the node's coordinates there."""
     if values.context.options.fuse:
         for cluster, coords in _candidates(values, node, shape):
-            private = _private_parts(values, node, cluster, position)
+            private = _private_parts(values, node, cluster, coords, position)
             why = legality.why_not_join(values, node, cluster, coords, {p.id for p in private})
             why = why or profit.too_big(cluster)
             if why is None:
@@ -123,8 +123,9 @@ def _candidates(values: Values, node: Node, shape: tuple[int, ...]) -> list[tupl
     return sorted(found.values(), key=lambda c: (c[0].anchor is None, -c[0].ancestors.bit_count(), -c[0].id))
 
 
-def _private_parts(values: Values, node: Node, target: Cluster, position: int) -> list[Cluster]:
-    """Pointwise clusters that hold further operands, are read by nobody else, and can become part of the target."""
+def _private_parts(values: Values, node: Node, target: Cluster, coords: Coords, position: int) -> list[Cluster]:
+    """Pointwise clusters that hold further operands, are read by nobody else, and can become part of the target, in
+    which the node lies at `coords`."""
     found: list[Cluster] = []
     size = values.context.graph.types[node.outputs[0]].size
     for value in node.inputs:
@@ -142,13 +143,7 @@ def _private_parts(values: Values, node: Node, target: Cluster, position: int) -
             continue
         if profit.too_big(target, part, *found) is None:
             found.append(part)
-    coords = _coords_in(values, node, target)
     return [p for p in found if legality.rebase(values, p, _prefix(values, p, node, coords)) is not None]
-
-
-def _coords_in(values: Values, node: Node, target: Cluster) -> Coords:
-    shape = values.context.graph.types[node.outputs[0]].shape
-    return next(coords for cluster, coords in _candidates(values, node, shape) if cluster is target)
 
 
 def _prefix(values: Values, part: Cluster, node: Node, coords: Coords) -> Coords:
