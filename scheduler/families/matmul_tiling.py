@@ -108,24 +108,24 @@ class MatmulTiling(HostTiling):
     def named(self, body: Body) -> tuple[str, Mapping[str, int]]:
         return "", {"mr": self.tile_rows, "nr": self.panel}
 
-    @property
+    @cached_property
     def panel(self) -> int:
         """Columns of a panel."""
         return self.vectors * self.lanes
 
-    @property
+    @cached_property
     def per_batch(self) -> int:
         """Units per product of the batch."""
         if self.axis == TILES:
             return self.row_tiles * self.panels
         return self.row_tiles if self.axis == ROWS else self.bands * self.panels
 
-    @property
+    @cached_property
     def band_tiles(self) -> int:
         """Row tiles of a band; the last one may have fewer."""
         return -(-self.row_tiles // self.bands)
 
-    @property
+    @cached_property
     def units(self) -> int:
         return self.batch * self.per_batch
 
@@ -196,7 +196,11 @@ class MatmulTiling(HostTiling):
 
     def part_lines(self, row: int) -> int:
         """The same in cache lines, of as many steps as there are phases."""
-        return -(-self.part_step_bytes(row) * self.phases // LINE_BYTES)
+        return self._lines_of(row, self.block)
+
+    def _lines_of(self, row: int, block: int) -> int:
+        """The same of a block of so many row tiles."""
+        return -(-(row // min(block, self.band_tiles)) * self.phases // LINE_BYTES)
 
     def representative(self, body: Body, target: Target) -> Representative | None:
         """Rows are open: those of all row tiles of a size, and how many of them share a panel."""
@@ -214,7 +218,7 @@ class MatmulTiling(HostTiling):
         row, block, group = self.step_bytes(form), OPEN, self.group
         if self.fetches_next(form, target.l2_bytes):  # of those that fetch as many lines, the fewest
             lines = self.part_lines(row)
-            block = next(b for b in range(2, _SHARERS_MAX + 1) if replace(self, block=b).part_lines(row) == lines)
+            block = next(b for b in range(2, _SHARERS_MAX + 1) if self._lines_of(row, b) == lines)
         if self.piece:
             group = OPEN
         tiling = replace(self, row_tiles=OPEN, block=block, group=group, bands=min(self.bands, 2))
