@@ -44,7 +44,7 @@ def symbol_of(sub: SubOperator, tiling: Tiling, role: str = "") -> str:
 
 @lru_cache(maxsize=_KNOWN)
 def _text_of(kernel: str, body: Body, tiling: Tiling, role: str) -> str:
-    return "\n".join([kernel, repr(body), repr(tiling), *([role] if role else [])])
+    return "\n".join([kernel, body.text, repr(tiling), *([role] if role else [])])
 
 
 @lru_cache(maxsize=_KNOWN)

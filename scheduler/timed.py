@@ -21,7 +21,7 @@ def measured_share(kernel: str, body: Body, tiling: CostedTiling[TargetT], targe
 @lru_cache(maxsize=4096)
 def code_text(kernel: str, body: Body, tiling: CostedTiling[TargetT]) -> str:
     """What determines a kernel function on any one machine."""
-    return f"{kernel}\n{body!r}\n{tiling!r}"
+    return f"{kernel}\n{body.text}\n{tiling!r}"
 
 
 def constant_bytes(body: Body) -> int:

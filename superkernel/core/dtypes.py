@@ -74,10 +74,10 @@ class DType(Enum):
         return self not in _FLOATS and self is not DType.BOOL
 
     def __repr__(self) -> str:
-        return self.value
+        return _NAMES[self]  # which an enumeration is slow to tell
 
     def __str__(self) -> str:
-        return self.value
+        return _NAMES[self]
 
     @staticmethod
     def of(thing: object) -> DType:
@@ -116,6 +116,7 @@ _NUMPY: dict[DType, np.dtype[Any]] = {
     DType.U8: np.dtype(np.uint8),
     DType.BOOL: np.dtype(np.bool_),
 }
+_NAMES: dict[DType, str] = {d: d.value for d in DType}
 _ITEMSIZE = {d: n.itemsize for d, n in _NUMPY.items()}
 _BY_NAME = {d.value: d for d in DType}
 _BY_NUMPY = {n: d for d, n in _NUMPY.items()}

@@ -149,6 +149,11 @@ class Body:
         return dict(self.attrs)
 
     @cached_property
+    def text(self) -> str:
+        """All of it, as `repr` has it."""
+        return repr(self)
+
+    @cached_property
     def _hash(self) -> int:
         return hash((self.op, self.attrs, self.operands, self.anchor_inputs, self.anchor_outputs, self.epilogue))
 
