@@ -215,12 +215,14 @@ class ImageBuilder:
 
         sources = {key: KernelSource.of(key, *keys[key], self.cpu) for key in sorted(keys, key=lambda k: k.symbol)}
         names = {key: (named(key), named(source)) for key, source in sources.items()}
-        objects = {own: self.cache.get(own) for own, _ in names.values()}  # a saved kernel has these
+        common = {shared: self.cache.get(shared) for _, shared in names.values()}
+        objects: dict[str, bytes | None] = {}
         parts: dict[str, KernelSource] = {}
-        for key, (own, shared) in names.items():
+        for key, (own, shared) in names.items():  # a saved kernel has its own ones
+            objects[own] = self.cache.get(own) if own != shared and common[shared] is None else None
             if self.keep_ir or objects[own] is None:
                 parts.setdefault(shared, sources[key])
-        compiled = {name: objects[name] if name in objects else self.cache.get(name) for name in parts}
+        compiled = {name: common[name] for name in parts}
         if self.keep_ir or None in compiled.values():
             self._compile_kernels(parts, compiled)
         for key, (own, shared) in names.items():
