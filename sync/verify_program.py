@@ -173,7 +173,7 @@ class _Found:
         known = self.addresses.get(subop)
         if known == found:
             return known
-        addresses = tuple(a for a in found if a is not None)
+        addresses = tuple([a for a in found if a is not None])
         if len(addresses) != len(found):
             self.say("an operand lies nowhere", where, found=str(found.index(None)))
             return None
@@ -189,11 +189,11 @@ class _Found:
         if not 0 <= begin < end <= tiling.units:
             self.say("units that there are not", where, f"of {tiling.units}", f"{begin}..{end}")
             return meant
-        relative = self._relative(meant.subop, begin, end)
+        relative, sizes = self._relative(meant.subop, begin, end), self.sizes
         for access, (low, high) in zip(relative, self._bounds[self._key(meant.subop, begin, end)], strict=True):
             at = addresses[access.operand]
-            size = self.sizes.get((at.space, at.slot), 0)
-            if at.offset + low < 0 or at.offset + high > size:
+            size, offset = sizes.get((at.space, at.slot), 0), at.offset
+            if offset + low < 0 or offset + high > size:
                 self.say("reaches behind its memory", where, f"{size} bytes", str(*absolute([access], addresses)))
         if (begin, end) == (meant.begin, meant.end) and _are(meant.accesses, relative, addresses):
             return meant

@@ -59,8 +59,8 @@ class _Record:
         return Node(
             self.name,
             self.op,
-            tuple(None if v is None else v.name for v in self.inputs),
-            tuple(v.name for v in self.outputs),
+            tuple([None if v is None else v.name for v in self.inputs]),
+            tuple([v.name for v in self.outputs]),
             self.attrs,
             self.kernel_type,
             self.stream,
@@ -209,8 +209,8 @@ class GraphBuilder(OperatorMethods):
         node_name = self._fresh(stem or op) if name is None else self._claim(name, f"node ({op})")
         try:
             complete = canonical_attrs(definition, attrs or {})
-            values = self._operands(op, inputs)
-            types = tuple([None if v is None else v.type for v in values])
+            operands = self._operands(op, inputs)
+            types = tuple([None if v is None else v.type for v in operands])
             results = inferred_types(op, types, tuple(complete.items()))
         except SuperKernelError as error:
             self._names.discard(node_name)
@@ -218,7 +218,7 @@ class GraphBuilder(OperatorMethods):
         record = _Record(
             node_name,
             op,
-            tuple(values),
+            tuple(operands),
             complete,
             "/".join(self._scopes) or None,
             self._streams[-1] if self._streams else None,
@@ -226,16 +226,10 @@ class GraphBuilder(OperatorMethods):
         )
         self._records.append(record)
         single = len(results) == 1
-        record.outputs = tuple(
-            Value(
-                node_name if single else self._claim(f"{node_name}:{i}", "output"),
-                kind,
-                named=name is not None,
-                record=record,
-            )
-            for i, kind in enumerate(results)
-        )
-        return tuple(Tensor(self, value) for value in record.outputs)
+        names = [node_name if single else self._claim(f"{node_name}:{i}", "output") for i in range(len(results))]
+        values = [Value(n, kind, named=name is not None, record=record) for n, kind in zip(names, results, strict=True)]
+        record.outputs = tuple(values)
+        return tuple([Tensor(self, value) for value in values])
 
     def _apply(
         self, op: str, inputs: Sequence[TensorLike | None], attrs: Mapping[str, Any], name: str | None
@@ -244,9 +238,10 @@ class GraphBuilder(OperatorMethods):
 
     def _operands(self, op: str, inputs: Sequence[TensorLike | None]) -> list[Value | None]:
         """Tensors as they are; numbers take the element type of the first tensor that lends one, arrays keep theirs."""
+        own: list[Value | None] = [i.value for i in inputs if isinstance(i, Tensor) and i.builder is self]
+        if len(own) == len(inputs):  # nearly always
+            return own
         tensors = [item for item in inputs if isinstance(item, Tensor)]
-        if len(tensors) == len(inputs):  # nearly always
-            return [self._own(item) for item in tensors]
         # The condition of `where` has no element type to lend, unless it is all there is.
         lenders = [t for t in tensors if op != "where" or t.dtype is not DType.BOOL] or tensors
         lender = lenders[0] if lenders else None

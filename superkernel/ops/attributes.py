@@ -17,7 +17,7 @@ def canonical_attrs(definition: OpDef, given: Mapping[str, Any]) -> Attrs:
     """All attributes of `definition`, in table order, defaults filled in. Raises GraphError with every violation:
     unknown or missing attribute, wrong type, NaN, not one of the choices."""
     wrong: list[Violation] = []
-    known = {a.name for a in definition.attrs}
+    known = {a.name for a in definition.attrs} if given else frozenset[str]()
     for name in given:
         if name not in known:
             hint = f"{definition.name} takes {', '.join(sorted(known)) or 'no attributes'}"
@@ -40,7 +40,8 @@ def canonical_attrs(definition: OpDef, given: Mapping[str, Any]) -> Attrs:
                     found=repr(given[attr.name])[:120],
                 )
             )
-    raise_all(GraphError, wrong)
+    if wrong:
+        raise_all(GraphError, wrong)
     return result
 
 
