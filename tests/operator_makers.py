@@ -323,6 +323,23 @@ def _tile_lengths(rng: Rng, dtype: DType) -> Iterator[Instance]:
             yield [np.array(lengths, dtype.numpy)], {"keys": 70, "slots": slots, "fixed": 5 * slots}
 
 
+def _nonzero(rng: Rng, dtype: DType) -> Iterator[Instance]:
+    for shape, size in (((3, 70), 210), ((2, 5, 4), 3), ((130,), 200), ((), 1), ((0, 3), 2), ((2, 3), 0)):
+        x = values(rng, shape, dtype)
+        yield [np.where(rng.random(shape) < 0.3, x, np.zeros((), x.dtype))], {"size": size}
+
+
+def _suppression(rng: Rng, dtype: DType) -> Iterator[Instance]:
+    boxes, scores = values(rng, (2, 9, 4), dtype, 0, 1), values(rng, (2, 3, 9), dtype, 0, 1)
+    scores[0, 0, 2] = np.nan
+    equal = np.round(scores.astype(np.float32), 1).astype(scores.dtype)
+    yield [boxes, equal], {"size": 54, "limit": 9, "iou_threshold": 0.2}
+    yield [boxes, scores], {"size": 12, "limit": 2, "iou_threshold": 0.3, "score_threshold": 0.4, "centers": True}
+    yield [boxes, scores], {"size": 4, "limit": 40, "score_threshold": 0.1}
+    yield [boxes, scores], {"size": 5, "limit": 0}
+    yield [boxes[:, :0], scores[:, :, :0]], {"size": 5, "limit": 3}
+
+
 _AXIS_ROWS = _plain(
     ((4, 9), {}),
     ((2, 3, 5), {"axis": 1}),
@@ -370,6 +387,8 @@ ANCHOR_MAKERS: dict[str, Maker] = {
     "grouped_matmul": _grouped_matmul,
     "tile_groups": _tile_groups,
     "tile_lengths": _tile_lengths,
+    "nonzero": _nonzero,
+    "non_max_suppression": _suppression,
     "group_norm": _channels(2, {"groups": 2}, {"groups": 4}, {"groups": 1}),
     "instance_norm": _channels(2, {}, {"epsilon": 1e-2}),
     "batch_norm": _channels(4, {}),

@@ -196,6 +196,8 @@ SMALL = (
     "lrn({t}[1,5,3,4]; size=3)",
     "grouped_matmul({t}[6,5], const {t}[3,5,7], i64[3], i32[24]; cut=(2,1,1))",
     "tile_groups(i64[3]; rows=6, tile=2)",
+    "nonzero({t}[3,37]; size=111)",
+    "non_max_suppression({t}[2,9,4], {t}[2,3,9]; size=54, limit=9, iou_threshold=0.3)",
 )
 """Operators with sizes that fit nothing, `{t}` each element type that they take."""
 LIMITED = (

@@ -78,6 +78,23 @@ def each_row(kb: KernelBuilder, begin: Index, end: Index, shape: Sequence[int]) 
         at[0].set(kb.i64(kb.add(at[0].get(), step)))
 
 
+@contextmanager
+def repeated(kb: KernelBuilder, name: str) -> Iterator[Callable[[ir.Value], None]]:
+    """A loop that ends where what it yields, called at any place inside, is given a true i1."""
+    head, after = (kb.function.append_basic_block(f"{name}.{part}") for part in ("head", "after"))
+    kb.b.branch(head)
+    kb.b.position_at_end(head)
+
+    def leave(condition: ir.Value) -> None:
+        further = kb.function.append_basic_block(f"{name}.on")
+        kb.b.cbranch(condition, after, further)
+        kb.b.position_at_end(further)
+
+    yield leave
+    kb.b.branch(head)
+    kb.b.position_at_end(after)
+
+
 def taps_inside(kb: KernelBuilder, window: Window, start: Index, end: int) -> tuple[Index, Index]:
     """[low, high) of the taps of a window that lie in [0, end), its first one being at `start`; high may be below
     low."""

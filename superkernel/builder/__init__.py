@@ -81,6 +81,7 @@ class GraphBuilder(OperatorMethods):
         self._updates: dict[Value, Value] = {}
         self._records: list[_Record] = []
         self._outputs: list[Value] = []
+        self._extents: dict[Value, dict[int, Value]] = {}
         self._names: set[str] = set()
         self._reserved: set[str] = set()
         self._counters: dict[str, int] = {}
@@ -143,8 +144,9 @@ class GraphBuilder(OperatorMethods):
             )
         self._updates[target] = source
 
-    def output(self, tensor: Tensor, name: str | None = None) -> Tensor:
-        """Marks a graph output. `name` names the value; one that carries a given name already is copied under it."""
+    def output(self, tensor: Tensor, name: str | None = None, *, extents: Mapping[int, Tensor] | None = None) -> Tensor:
+        """Marks a graph output. `name` names the value; one that carries a given name already is copied under it.
+        `extents`: how many elements along an axis count, by axis, i64 []: kernels return so many."""
         value = self._own(tensor)
         if name is not None and value.name != name:
             if value.named or value.record is None or value in self._outputs:
@@ -154,6 +156,8 @@ class GraphBuilder(OperatorMethods):
         if value in self._outputs:
             raise GraphError("the value already is an output", location=f"value {value.name!r}")
         self._outputs.append(value)
+        if extents:
+            self._extents[value] = {axis: self._own(count) for axis, count in extents.items()}
         return Tensor(self, value)
 
     # -- context
@@ -279,12 +283,13 @@ class GraphBuilder(OperatorMethods):
             outputs=[v.name for v in self._outputs],
             copy=False,
             inferred={v.name: v.type for record in self._records for v in record.outputs},
+            extents={v.name: tuple((a, n.name) for a, n in row.items()) for v, row in self._extents.items()},
         )
 
     def _used_constants(self) -> list[Value]:
         """All constants that a user named, and those of the builder's own making that something reads."""
         used = {v for record in self._records for v in record.inputs if v is not None}
-        used.update(self._outputs, self._updates.values())
+        used.update(self._outputs, self._updates.values(), *(row.values() for row in self._extents.values()))
         return [v for v in self._constants if v.named or v in used]
 
     # -- names

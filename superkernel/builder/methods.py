@@ -938,3 +938,29 @@ class OperatorMethods:
     ) -> Tensor:
         """The tiling of attention over a padded batch as a table: bounds along the batches, by lengths."""
         return self._apply("tile_lengths", (lengths,), {"keys": keys, "slots": slots, "fixed": fixed}, name)[0]
+
+    def nonzero(self, x: TensorLike, size: int, *, name: str | None = None) -> Tensor:
+        """How many elements of x are not 0, then their indices into x as one row, then zeros."""
+        return self._apply("nonzero", (x,), {"size": size}, name)[0]
+
+    def non_max_suppression(
+        self,
+        boxes: TensorLike,
+        scores: TensorLike,
+        size: int,
+        limit: int,
+        *,
+        iou_threshold: float = 0.0,
+        score_threshold: float | None = None,
+        centers: bool = False,
+        name: str | None = None,
+    ) -> Tensor:
+        """How many boxes overlap no better one of their class; they, best first: (sample, class, box)."""
+        attrs: dict[str, Any] = {
+            "size": size,
+            "limit": limit,
+            "iou_threshold": iou_threshold,
+            "score_threshold": score_threshold,
+            "centers": centers,
+        }
+        return self._apply("non_max_suppression", (boxes, scores), attrs, name)[0]

@@ -45,6 +45,7 @@ class _Reader:
         self.updates: dict[str, str] = {}
         self.nodes: list[Node] = []
         self.output_marks: list[tuple[str, Any]] = []
+        self.extents: dict[str, tuple[tuple[int, str], ...]] = {}
         self.names: dict[Any, str] = {}
 
     def graph(self, copy: bool | None) -> Graph:
@@ -64,6 +65,7 @@ class _Reader:
             nodes=self.nodes,
             outputs=outputs,
             copy=copy,
+            extents=self.extents,
         )
 
     def complain(self, where: str, message: str, **details: object) -> None:
@@ -223,6 +225,7 @@ class _Reader:
                 source, _, data = edges[0]
                 try:
                     found.append(self.value(source, self.index(data, "output_index", 0)))
+                    self.read_extents(found[-1], self.source.nodes[key].get("extents"))
                 except SuperKernelError as error:
                     self.wrong += [
                         Violation(v.message, f"output {name!r}", v.expected, v.found) for v in error.violations
@@ -230,6 +233,15 @@ class _Reader:
             return found
         used = {v for node in self.nodes for v in node.inputs} | set(self.updates.values())
         return [out for node in self.nodes for out in node.outputs if out not in used]
+
+    def read_extents(self, value: str, given: Any) -> None:
+        """Attribute `extents` of an output: pairs of an axis and the name of the value that counts along it."""
+        if given is None:
+            return
+        rows = given if isinstance(given, list | tuple) else [given]
+        if not all(isinstance(row, list | tuple) and [type(item) for item in row] == [int, str] for row in rows):
+            raise GraphError("attribute 'extents' is not read", expected="[[axis, value], ...]", found=repr(given))
+        self.extents[value] = tuple((axis, count) for axis, count in rows)
 
 
 def to_networkx(graph: Graph) -> nx.MultiDiGraph[Any]:
@@ -269,7 +281,8 @@ def to_networkx(graph: Graph) -> nx.MultiDiGraph[Any]:
         while mark in taken:
             mark += "'"
         taken.add(mark)
-        result.add_node(mark, op="output")
+        row = graph.extents.get(value)
+        result.add_node(mark, op="output", **({} if row is None else {"extents": row}))
         source, index = origin[value]
         result.add_edge(source, mark, output_index=index)
     return result

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,9 @@ from superkernel.ops.opdef import Attrs, AttrValue, OpDef
 from superkernel.ops.table import find_op, suggest_ops
 
 VALUE_BYTES_MAX = 1 << 47  # what a process can address
+
+Extents: TypeAlias = Mapping[str, tuple[tuple[int, str], ...]]
+"""Of outputs whose extents are data: axis, and the value, i64 [], that says how many elements along it count."""
 
 
 class KernelType(Enum):
@@ -77,6 +80,13 @@ class Graph:
     nodes: tuple[Node, ...]
     outputs: tuple[str, ...]
     types: Mapping[str, TensorType]
+    extents: Extents = field(default_factory=dict)
+
+    @cached_property
+    def returned(self) -> tuple[str, ...]:
+        """The outputs without those that only say how much of others counts, which are the last ones."""
+        counts = {count for row in self.extents.values() for _, count in row}
+        return tuple(name for name in self.outputs if name not in counts)
 
     @cached_property
     def ops(self) -> frozenset[str]:
@@ -118,7 +128,10 @@ class Graph:
         lines += [f"  constant {name}: {self.types[name]}" for name in self.constants]
         lines += [f"  state {name}: {self.types[name]} <- {self.updates.get(name, name)}" for name in self.states]
         lines += [f"  {node}  : {', '.join(map(str, self.output_types(node)))}" for node in self.nodes]
-        return "\n".join([*lines, f"  output {', '.join(self.outputs)}"])
+        counted_by = [
+            f"  extent {axis} of {name} <- {count}" for name, row in self.extents.items() for axis, count in row
+        ]
+        return "\n".join([*lines, f"  output {', '.join(self.outputs)}", *counted_by])
 
     def __repr__(self) -> str:
         """One line: constants may be millions of numbers. `str` shows the nodes."""
@@ -138,8 +151,12 @@ class Graph:
         updates: Mapping[str, str] | None = None,
         copy: bool | None = None,
         inferred: Mapping[str, TensorType] | None = None,
+        extents: Extents | None = None,
     ) -> Graph:
         """Check, sort, infer. Raises GraphError with every violation found.
+
+        `extents`: of outputs along whose axes only the first elements count, by axis the value that says how many. Such
+        values are outputs too, behind the others; kernels return as many elements as they say, and not the values.
 
         Arrays of constants and states are copied where anybody may still write to them; read-only ones are used where
         they lie. Where copies would take more than 256 MiB, arrays above 1 MiB are made read-only instead: a write to
@@ -151,13 +168,17 @@ class Graph:
             raise GraphError("outputs is one text", expected="a sequence of value names", found=repr(outputs))
         arrays, initial = constants or {}, states or {}
         return _Build(
-            name, dict(inputs), list(nodes), tuple(outputs), arrays, initial, updates or {}, copy, inferred or {}
-        ).graph()
+            name, dict(inputs), list(nodes), tuple(outputs), arrays, initial, updates or {}, copy, inferred or {},
+            extents or {},
+        ).graph()  # fmt: skip
 
     def rebuilt(self, nodes: Iterable[Node], **changes: Any) -> Graph:
         """The graph of other nodes and what else `changes` says, as `build` takes it; arrays stay where they lie."""
-        kept = {name: getattr(self, name) for name in ("name", "inputs", "constants", "states", "updates", "outputs")}
+        kept = {name: getattr(self, name) for name in _KEPT}
         return Graph.build(nodes=nodes, copy=False, **{**kept, **changes})
+
+
+_KEPT = ("name", "inputs", "constants", "states", "updates", "outputs", "extents")
 
 
 class _Build:
@@ -174,9 +195,12 @@ class _Build:
         updates: Mapping[str, str],
         copy: bool | None,
         inferred: Mapping[str, TensorType],
+        extents: Extents,
     ) -> None:
-        self.inferred = inferred
-        self.name, self.inputs, self.nodes, self.outputs = name, inputs, nodes, outputs
+        self.inferred, self.extents = inferred, extents
+        counts = dict.fromkeys(count for row in extents.values() for _, count in row)
+        self.name, self.inputs, self.nodes = name, inputs, nodes
+        self.outputs = (*(value for value in outputs if value not in counts), *counts)
         self.wrong: list[Violation] = []
         self.constants = self.arrays(constants, "constant", copy)
         self.states = self.arrays(states, "state", copy)
@@ -190,9 +214,13 @@ class _Build:
         order = self.sort()
         typed = [self.infer(node) for node in order]
         self.check_updates()
+        self.check_extents()
         raise_all(GraphError, self.wrong)
         nodes = tuple(node for node in typed if node is not None)
-        return Graph(self.name, self.inputs, self.constants, self.states, self.updates, nodes, self.outputs, self.types)
+        return Graph(
+            self.name, self.inputs, self.constants, self.states, self.updates, nodes, self.outputs, self.types,
+            self.extents,
+        )  # fmt: skip
 
     def arrays(self, given: Mapping[str, Any], label: str, copy: bool | None) -> dict[str, NDArray[Any]]:
         """Constant data; where there is something wrong with it, a number that stands for it."""
@@ -351,6 +379,21 @@ class _Build:
                 self.wrong.append(
                     Violation(f"the update of state {state!r} has another type", expected=str(want), found=str(have))
                 )
+
+    def check_extents(self) -> None:
+        for name, row in self.extents.items():
+            where = f"extents of output {name!r}"
+            if name not in self.outputs:
+                self.wrong.append(Violation("not an output of the graph", where))
+                continue
+            axes = [axis for axis, _ in row]
+            rank = self.types[name].rank if name in self.types else None
+            if rank is not None and (len(set(axes)) < len(axes) or not all(0 <= axis < rank for axis in axes)):
+                self.wrong.append(Violation("not axes of the output", where, f"each once, 0 to {rank - 1}", str(axes)))
+            for _, count in row:
+                kind = self.types.get(count)
+                if kind is not None and (kind.dtype is not DType.I64 or kind.shape):
+                    self.wrong.append(Violation("not a count of elements", where, "i64[]", f"{count!r}: {kind}"))
 
 
 @lru_cache(maxsize=1024)  # equal layers ask the same

@@ -71,7 +71,7 @@ def _value(attr: AttrDef) -> str:
         return f'"{default}"'
     if isinstance(default, tuple):
         return "[" + ", ".join(f"{v!r}" for v in default) + "]"
-    return f"{default!r}" if attr.kind is not AttrKind.FLOAT else f"{default:.9g}"
+    return f"{default!r}" if default is None or attr.kind is not AttrKind.FLOAT else f"{default:.9g}"
 
 
 def _attribute(attr: AttrDef) -> str:

@@ -17,6 +17,7 @@ def op_table() -> dict[str, OpDef]:
         attention,
         blocks,
         conv,
+        counting,
         grouped,
         matmul,
         movement,
@@ -28,7 +29,9 @@ def op_table() -> dict[str, OpDef]:
         update,
     )
 
-    modules = (pointwise, movement, reduce, rowwise, matmul, blocks, conv, pool, attention, update, grouped, ragged)
+    modules = (
+        pointwise, movement, reduce, rowwise, matmul, blocks, conv, pool, attention, update, grouped, ragged, counting,
+    )  # fmt: skip
     rows = [row for module in modules for row in module.OPS]
     table = {row.name: row for row in rows}
     assert len(table) == len(rows), "two operators share a name"

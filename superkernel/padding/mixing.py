@@ -32,14 +32,17 @@ def line(step: PaddedNode) -> PaddedResult:
 
 def topk(step: PaddedNode) -> PaddedResult:
     """Of equal values the first is found first: one that does not lie in the padding. No value is behind a NaN where
-    the smallest are asked for."""
-    step.same_attrs()
+    the smallest are asked for. Fewer are the first of more, in order."""
+    step.same_attrs(*(["k"] if step.attrs["sorted"] else []))
     x, axis = step.input(0), step.axis(step.input(0).rank)
     if not get(step.attrs, "largest", bool):
         return line(step)
+    most = step.padded_outputs[0].shape[axis]
+    if step.outputs[0].shape[axis] > most:
+        refuse("attribute 'k' changes with the sizes", f"at most {most}", str(step.attrs["k"]))
     guards = guard(step, 0, axis, Fill.LEAST, _LINE)
     places = (*x.places[:axis], unmoved(step.outputs[0].shape[axis]), *x.places[axis + 1 :])
-    return PaddedResult([places, places], guards)
+    return PaddedResult([places, places], guards, below=x.shape[axis])
 
 
 def lp_norm(step: PaddedNode) -> PaddedResult:
@@ -82,7 +85,7 @@ def reduced(step: PaddedNode) -> PaddedResult:
         return apart(step, axes, what, drops=drops)
     guards = tuple(each for axis in axes for each in guard(step, 0, axis, fill, what))
     kept = [() if axis in axes else x.places[axis] for axis in range(x.rank) if not (drops and axis in axes)]
-    return PaddedResult([tuple(kept)], guards)
+    return PaddedResult([tuple(kept)], guards, below=None if "axes" in step.attrs else x.shape[axes[0]])
 
 
 def scan(step: PaddedNode) -> PaddedResult:

@@ -113,11 +113,21 @@ def tile(step: PaddedNode) -> PaddedResult:
 _LOOKS_UP = "looks up elements of an axis by an index that may be in the padding"
 
 
-def _within(x: PaddedValue, axis: int, indices: NDArray[Any] | None) -> None:
-    """Refuse where indices along an axis need not be known to be those of elements, counted from the front."""
-    known = indices is not None and indices.size > 0 and indices.min() >= 0 and indices.max() < x.shape[axis]
-    if not (known and x.is_unmoved(axis)):
+def _within(x: PaddedValue, axis: int, indices: PaddedValue, known: NDArray[Any] | None) -> None:
+    """Refuse where indices along an axis need not be those of elements, counted from the front. `known`: their values,
+    where they are constant."""
+    inside = known is not None and known.size > 0 and known.min() >= 0 and known.max() < x.shape[axis]
+    if indices.below is not None and not indices.headed:
+        inside = inside or indices.below <= x.shape[axis]
+    if not (inside and x.is_unmoved(axis)):
         whole_axes(x, [axis], _LOOKS_UP)
+
+
+def leaves_first(step: PaddedNode) -> bool:
+    """Whether a slice is without the first row, in either graph."""
+    x = step.input(0)
+    taken = slice_ranges(x.shape, step.attrs)[0], slice_ranges(x.padded, step.padded_attrs)[0]
+    return all(0 not in rows for rows in taken)
 
 
 def gather(step: PaddedNode) -> PaddedResult:
@@ -129,7 +139,7 @@ def gather(step: PaddedNode) -> PaddedResult:
     if known is not None and known.size and -x.shape[axis] <= known.min() and known.max() < 0:  # all from the end
         guards = guard(step, 0, axis, Fill.FRONT, _LOOKS_UP)
     else:
-        _within(x, axis, known)
+        _within(x, axis, indices, known)
     return PaddedResult([(*x.places[:axis], *indices.places, *x.places[axis + 1 :])], guards)
 
 
@@ -138,7 +148,7 @@ def gather_elements(step: PaddedNode) -> PaddedResult:
     step.same_attrs()
     x, indices = step.input(0), step.input(1)
     axis = step.axis(x.rank)
-    _within(x, axis, indices.constant)
+    _within(x, axis, indices, indices.constant)
     for other in range(x.rank):
         same = x.places[other] == indices.places[other] or (x.is_unmoved(other) and indices.is_unmoved(other))
         if other != axis and not same:
@@ -153,7 +163,7 @@ def gather_nd(step: PaddedNode) -> PaddedResult:
     whole_axes(indices, [-1], "takes numbers of an axis as one index")
     width = indices.shape[-1]
     for at in range(width):
-        _within(x, batch + at, None if indices.constant is None else indices.constant[..., at])
+        _within(x, batch + at, indices, None if indices.constant is None else indices.constant[..., at])
     if x.places[:batch] != indices.places[:batch]:
         refuse("its operands are padded in different places")
     return PaddedResult([(*indices.places[:-1], *x.places[batch + width :])])

@@ -22,13 +22,16 @@ Shape: TypeAlias = tuple[int, ...]
 @dataclass(frozen=True, slots=True)
 class PaddedValue:
     """A tensor and the padded one: extents of both and, per axis, where the elements lie. `constant`: its contents,
-    where they are known. `zero`: an axis in whose padding it is 0, or NaN where all before it is."""
+    where they are known. `zero`: an axis in whose padding it is 0, or NaN where all before it is. `below`: its elements
+    are whole numbers from 0 on, below that; `headed`: but for those of the first row."""
 
     shape: Shape
     padded: Shape
     places: tuple[Places, ...]
     constant: NDArray[Any] | None = None
     zero: int | None = None
+    below: int | None = None
+    headed: bool = False
 
     @property
     def rank(self) -> int:
@@ -94,11 +97,13 @@ class PaddedNode:
 
 @dataclass(frozen=True, slots=True)
 class PaddedResult:
-    """Places of each result, per axis, and what they rest on. `zero`: of each result, as of `PaddedValue`."""
+    """Places of each result, per axis, and what they rest on. `zero`, `below`: of each result, as of `PaddedValue`."""
 
     places: list[tuple[Places, ...]]
     guards: tuple[Guard, ...] = ()
     zero: int | None = None
+    below: int | None = None
+    headed: bool = False
 
 
 Rule: TypeAlias = Callable[[PaddedNode], PaddedResult]

@@ -27,6 +27,7 @@ from superkernel.core.arrays import same_contents
 from superkernel.core.errors import UnsupportedError, Violation, raise_all
 from superkernel.core.tensor import TensorType
 from superkernel.ir.graph import Graph, Node
+from superkernel.ops.gathering import INDEX
 from superkernel.padding.guards import Guard, Guards
 from superkernel.padding.padded import PaddedNode, PaddedValue
 from superkernel.padding.places import unmoved
@@ -113,7 +114,10 @@ class _Proof:
         if result.guards:
             self.found[other.name] = result.guards
         for value, kind, padded, places in zip(node.outputs, kinds, padded_kinds, result.places, strict=True):
-            self.known[value] = PaddedValue(kind.shape, padded.shape, places, zero=result.zero)
+            below = result.below if kind.dtype in INDEX else None  # of topk, not its values
+            self.known[value] = PaddedValue(
+                kind.shape, padded.shape, places, zero=result.zero, below=below, headed=result.headed
+            )
 
     def operand(self, name: str | None, padded: str | None, where: str) -> PaddedValue | Violation | None:
         """What is known of an operand; a violation where it is not the same in both graphs."""

@@ -1,4 +1,5 @@
-"""What operators do to the places of elements: one rule per operator or family, in `mixing`, `moving` and `products`.
+"""What operators do to the places of elements: one rule per operator or family, in `mixing`, `moving`, `products` and
+`finding`.
 
 Model: an operator is applied twice, to tensors and to their padded counterparts. Its inputs are `PaddedValue`s: it is
 known that each element of the tensor equals the one at its place in the padded tensor, whatever the rest holds. A rule
@@ -16,9 +17,10 @@ weight of 0 hides a value only if that is finite.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from superkernel.ops.opdef import Family
-from superkernel.padding import mixing, moving, products
+from superkernel.padding import finding, mixing, moving, products
 from superkernel.padding.padded import PaddedNode, PaddedResult, Rule, broadcast_result, whole_operands
 
 
@@ -26,7 +28,11 @@ def apply_rule(step: PaddedNode) -> PaddedResult:
     """Where the results' elements lie. Raises UnsupportedError, without location."""
     definition = step.definition
     rule = _RULES.get(definition.name) or _FAMILIES.get(definition.family, whole_operands)
-    return rule(step)
+    result = rule(step)
+    if definition.name in _MOVES and (moved := step.input(0)).below is not None:
+        headless = not moved.headed or (definition.name == "slice" and moving.leaves_first(step))
+        return replace(result, below=moved.below) if headless else result
+    return result
 
 
 def _pointwise(step: PaddedNode) -> PaddedResult:
@@ -34,6 +40,8 @@ def _pointwise(step: PaddedNode) -> PaddedResult:
     return broadcast_result(step, step.inputs)
 
 
+_MOVES = frozenset({"reshape", "transpose", "slice", "expand", "identity", "cast", "gather"})
+"""Operators whose results are elements of their first operand."""
 _FAMILIES: Mapping[Family, Rule] = {
     Family.POINTWISE: _pointwise,
     Family.RESHAPE: moving.reshape,
@@ -79,4 +87,6 @@ _RULES: Mapping[str, Rule] = {
     "block_matmul": products.rows,
     "attention": products.attention,
     "rope": products.rope,
+    "nonzero": finding.nonzero,
+    "non_max_suppression": finding.suppression,
 }

@@ -52,6 +52,10 @@ class Bucket:
     without memory for its inputs; what a foreign function raises."""
 
     def __init__(self, source: DynamicSource, sizes: Sizes, least: Sizes, graph: Graph) -> None:
+        if graph.extents:
+            raise UnsupportedError(
+                "buckets of a graph whose results' extents are data", location=f"graph {graph.name!r}"
+            )
         self.sizes = sizes
         self._source = source
         self._graph = graph

@@ -60,11 +60,15 @@ class Kernel(_core.DirectCall):
         graph = compiled.graph
         self._input_types: dict[str, TensorType] = dict(graph.inputs)
         types = dict(zip(compiled.output_names, (graph.types[o] for o in graph.outputs), strict=True))
-        self._returned = len(compiled.source.outputs)  # behind them: what option `dump` adds
+        source = compiled.source
+        self._returned = len(source.returned)  # behind them: counts of elements, and what option `dump` adds
         self._output_types = dict(list(types.items())[: self._returned])
         self._states = _state_arrays(graph.states, states or {})
         self._shown_states = NamedArrays(self._states)
         self._makers = tuple((t.shape, t.dtype.numpy) for t in types.values())
+        slots = {value: slot for slot, value in enumerate(source.outputs)}
+        named = [(slot, row) for slot, value in enumerate(source.returned) for row in source.extents.get(value, ())]
+        self._counted = [(slot, axis, slots[count]) for slot, (axis, count) in named]
         self._executable: Executable = compiled.executable
 
     # What each kind does in its own way -------------------------------------------------------------------------------
@@ -120,7 +124,7 @@ class Kernel(_core.DirectCall):
 
     @property
     def outputs(self) -> Mapping[str, TensorType]:
-        """Output types by name, in return order."""
+        """Output types by name, in return order; with the largest extents where they are data."""
         return self._output_types
 
     @property
@@ -175,7 +179,7 @@ class Kernel(_core.DirectCall):
         self._executable.run([*given.values(), *outputs, *self._states.values()])
         if out is not None:
             return out
-        results = results_like([*args, *named.values()], outputs[: self._returned])
+        results = results_like([*args, *named.values()], self._counting(outputs))
         return results[0] if self._returned == 1 else tuple(results)
 
     def bind(self, *args: Any, outputs: Mapping[str, Any] | None = None, **named: Any) -> Any:
@@ -184,8 +188,25 @@ class Kernel(_core.DirectCall):
             "buffers can be bound on the host only", location=f"kernel {self.name!r}", found=self.executor
         )
 
+    def _counting(self, outputs: Sequence[Array]) -> list[Array]:
+        """What is returned of a launch's outputs: where extents are data, as many elements as count."""
+        found = list(outputs[: self._returned])
+        for slot, axis, count in self._counted:
+            kept = int(outputs[count][()])
+            found[slot] = np.ascontiguousarray(found[slot][(slice(None),) * axis + (slice(kept),)])
+        return found
+
+    def _require_fixed_extents(self, what: str) -> None:
+        """Raises UnsupportedError where extents of results are data."""
+        if self._counted:
+            named = ", ".join(sorted(self._compiled.source.extents))
+            hint = "take the results that calls return"
+            what = f"no {what} for results whose extents are data"
+            raise UnsupportedError(what, location=f"kernel {self.name!r}", found=named, hint=hint)
+
     def _outputs_in(self, out: Any, given: Mapping[str, Array]) -> list[Array]:
-        """The memory of `out` and of what option `dump` adds. Raises InputError."""
+        """The memory of `out` and of what option `dump` adds. Raises InputError, UnsupportedError."""
+        self._require_fixed_extents("memory of one's own")
         found = outputs_in(self._output_types, out)
         check_aliasing(given, found, self._states)
         return [*found.values(), *(np.empty(shape, dtype) for shape, dtype in self._makers[self._returned :])]
@@ -234,7 +255,7 @@ class Kernel(_core.DirectCall):
         results = self._new_outputs()
         io = [*map(self._unaliased, arrays.values()), *results, *self._states.values()]
         report = self._launch_late(io, seed) if seed else self._launch(io)
-        outputs = dict(zip(self._output_types, results, strict=False))
+        outputs = dict(zip(self._output_types, self._counting(results), strict=True))
         dumps = {name: results[slot] for name, slot in self._compiled.dumps.items()}
         more = self._profile(arrays, rounds=0) if profile and report is None else report
         return RunResult(outputs, more, dumps)
@@ -260,7 +281,8 @@ class Kernel(_core.DirectCall):
         results = evaluate(graph, arrays, states=states)
         for state, contents in results.states.items():
             self._states[state][...] = contents
-        return {name: results[value] for name, value in zip(self._output_types, graph.outputs, strict=True)}
+        found = self._counting([results[value] for value in graph.outputs])
+        return dict(zip(self._output_types, found, strict=True))
 
     # Understanding ----------------------------------------------------------------------------------------------------
 

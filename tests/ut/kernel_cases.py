@@ -249,6 +249,8 @@ def sequences() -> list[Case]:
         case("host.grouped_matmul", "grouped_matmul", rows, [1], cut=(4, 1, 1)),
         case("host.tiling", "tile_groups", [counts], rows=11, tile=2, columns=3, slots=2),
         case("host.tiling", "tile_lengths", [np.array([3, 0, 7], np.int32)], keys=7, slots=4),
+        case("host.nonzero", "nonzero", [np.round(numbers(3, 37))], size=111),
+        case("host.non_max_suppression", "non_max_suppression", [numbers(2, 9, 4), numbers(2, 3, 9)], size=9, limit=4),
         case("host.attention", "attention", [q, k, v]),
         case("host.attention", "attention", [x.astype(np.float16) for x in (q, k, v)]),
         case("host.rope", "rope", [*turning, np.array([3])]),

@@ -583,7 +583,7 @@ def test_function_that_calls_itself() -> None:
 
 def test_unknown_operators_are_listed_at_once() -> None:
     nodes = [
-        node("NonMaxSuppression", "x x", "a"),
+        node("RoiAlign", "x x", "a"),
         node("Magic", "a", "b", domain="own"),
         node("Det", "b", "c", name="d1"),
     ]

@@ -330,6 +330,42 @@ def test_places_of_scales_in_single_precision() -> None:
     assert apply("resize", [np.arange(15.0)], attrs)[0][11] == 10
 
 
+def test_what_is_found_comes_behind_how_much() -> None:
+    x = np.array([[0.0, 3.0], [np.nan, 0.0], [0.0, -0.0]])
+    assert apply("nonzero", [x], {"size": 4})[0].tolist() == [2, 1, 2, 0, 0]
+    assert apply("nonzero", [x], {"size": 1})[0].tolist() == [1, 1]
+
+
+def square(y: float, x: float, side: float = 2.0) -> list[float]:
+    return [y, x, y + side, x + side]
+
+
+def test_boxes_are_selected_by_score_and_overlap() -> None:
+    boxes = np.array([[square(0, 0), square(0, 1), square(2.0, 0), square(9, 9), square(0, 0)]], np.float32)
+    scores = np.array([[[0.5, 0.9, 0.5, np.nan, 0.9], [0.1, 0.2, 0.3, 0.4, 0.5]]], np.float32)
+
+    def selected(**attrs: object) -> list[list[int]]:
+        (found,) = apply("non_max_suppression", [boxes, scores], {"size": 10, "limit": 9, **attrs})
+        count = int(found[0, 0])
+        assert not found[0, 1:].any()
+        assert not found[count + 1 :].any()
+        return [row[1:] for row in found[1 : count + 1].tolist()]
+
+    # Box 1 shares 2 of 6 with boxes 0 and 4, which are the same; box 2 touches both; box 3 has no score in class 0.
+    assert selected(iou_threshold=0.3) == [[0, 1], [0, 2], [1, 4], [1, 3], [1, 2]]
+    assert selected(iou_threshold=0.4) == [[0, 1], [0, 4], [0, 2], [1, 4], [1, 3], [1, 2], [1, 1]]
+    assert selected(iou_threshold=0.4, limit=1) == [[0, 1], [1, 4]]
+    assert selected(iou_threshold=1.0, score_threshold=0.4) == [[0, 1], [0, 4], [0, 0], [0, 2], [1, 4]]
+    turned = [2, 3, 0, 1]
+    (same,) = apply("non_max_suppression", [boxes[..., turned], scores], {"size": 3, "limit": 9, "iou_threshold": 0.3})
+    assert same.tolist() == [[3, 0, 0], [0, 0, 1], [0, 0, 2], [0, 1, 4]]
+    middles = np.stack([boxes[..., 1] + 1, boxes[..., 0] + 1, *[np.full((1, 5), 2, np.float32)] * 2], axis=-1)
+    (same,) = apply(
+        "non_max_suppression", [middles, scores], {"size": 9, "limit": 9, "iou_threshold": 0.3, "centers": True}
+    )
+    assert same[1:6, 1:].tolist() == [[0, 1], [0, 2], [1, 4], [1, 3], [1, 2]]
+
+
 def test_every_operator_is_checked_somewhere() -> None:
     pytest.importorskip("onnx")
     from onnx_rows import ROWS
@@ -337,6 +373,7 @@ def test_every_operator_is_checked_somewhere() -> None:
     here = {
         "attention", "rope", "rms_norm", "trunc", "not_equal", "cast", "quantize", "dequantize", "kv_update", "lrn",
         "grouped_matmul", "tile_groups", "tile_lengths", "block_matmul", "softmax_integer",
+        "nonzero", "non_max_suppression",
     }  # fmt: skip
     against_torch = {row.name for row in op_table().values() if row.torch}  # test_torch_operators.py
     assert set(op_table()) == set(ROWS) | here | against_torch

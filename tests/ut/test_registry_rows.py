@@ -75,6 +75,8 @@ TEMPLATES = (
     "rope({t}[1,2,3,8], {t}[3,4], {t}[3,4])",
     "grouped_matmul({t}[6,5], const {t}[3,5,7], i64[3], i32[24]; cut=(2,1,1))",
     "tile_groups(i64[3]; rows=6, tile=2)",
+    "nonzero({t}[3,37]; size=111)",
+    "non_max_suppression({t}[2,9,4], {t}[2,3,9]; size=54, limit=9, iou_threshold=0.3)",
     "block_matmul({t}[9,24], const u8[37,12], const f16[37,3]; bits=4, block=8, zero=8)",
     "block_matmul({t}[2,24], const u8[37,12], const f16[37,3], const f16[37,3]; bits=4, block=8)",
 )

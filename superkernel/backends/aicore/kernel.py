@@ -80,7 +80,7 @@ class AicoreKernel(Kernel):
         results = self._new_outputs()
         io = [*map(self._unaliased, self._arrays(inputs).values()), *results, *self._states.values()]
         run = self._emulating().run(io, schedule or self._emulated(0), log=log, count=count)
-        return dict(zip(self._output_types, results, strict=False)), run
+        return dict(zip(self._output_types, self._counting(results), strict=True)), run
 
     def commands(self) -> dict[str, frozenset[str]]:
         return dict(self._compiled.image.commands)

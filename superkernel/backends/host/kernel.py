@@ -37,7 +37,7 @@ class HostKernel(Kernel):
 
     def __init__(self, compiled: HostCompiled, states: Mapping[str, NDArray[Any]] | None = None) -> None:
         super().__init__(compiled, states)
-        if not compiled.dumps:
+        if not compiled.dumps and not self._counted:
             inputs, outputs = tuple(self._input_types.values()), tuple(self._output_types.values())
             prepare_direct_calls(self, compiled.executable, inputs, outputs, tuple(self._states.values()))
 
@@ -63,10 +63,11 @@ class HostKernel(Kernel):
         Inputs by position or name (one called `outputs`: by position); outputs by name, new ones where none is given.
         Arrays are used as they are, never copied: they must have exactly the declared dtype and shape, in C order, and
         what is written must not share memory with anything else. The last binding stays alive with the kernel.
-        Raises InputError, UnsupportedError with option `dump`."""
+        Raises InputError, UnsupportedError with option `dump` and where extents of results are data."""
         given = checked_inputs(self._input_types, bind_arguments(self._input_types, args, named))
         if self._compiled.dumps:
             raise UnsupportedError("a kernel with dumps has no fixed buffers", location=f"kernel {self.name!r}")
+        self._require_fixed_extents("fixed buffers")
         results = checked_outputs(self._output_types, outputs)
         check_aliasing(given, results, self._states)
         bound = BoundKernel(self._executable, self.name, given, results, self._states)

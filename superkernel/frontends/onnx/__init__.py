@@ -47,6 +47,7 @@ def load_onnx(
     onnx package).
     """
     from superkernel.frontends.onnx.importer import OnnxImporter
+    from superkernel.padding.counted import Counted, counted
 
     model = model_of(source)
     if not model.HasField("graph") or not model.opset_import:
@@ -54,11 +55,17 @@ def load_onnx(
         raise FileFormatError(
             "not an ONNX model", location=where, expected="a graph and an operator set", found="neither"
         )
+    known = {} if read is None else read
+
+    def write(sizes: tuple[int, ...]) -> Counted:
+        importer = OnnxImporter(
+            model, name=name, shapes=shapes or {}, dims=dims or {}, constants=constants or {}, read=known, found=sizes
+        )
+        return importer.counted()
+
     try:
-        known = {} if read is None else read
-        return OnnxImporter(
-            model, name=name, shapes=shapes or {}, dims=dims or {}, constants=constants or {}, read=known
-        ).graph()
+        largest = write(())
+        return counted(largest, write) if largest.sizes else largest.graph
     except SuperKernelError:
         raise
     except MemoryError as error:

@@ -35,7 +35,7 @@ from superkernel.core.errors import (
 )
 from superkernel.core.option import did_you_mean
 from superkernel.frontends.emitter import in_node
-from superkernel.frontends.onnx.call import OnnxCall
+from superkernel.frontends.onnx.call import FoundSizes, OnnxCall
 from superkernel.frontends.onnx.control import CONTROL, RunBody
 from superkernel.frontends.onnx.refusals import ModelRefusals
 from superkernel.frontends.onnx.registry import find_lowering
@@ -52,6 +52,7 @@ from superkernel.frontends.onnx.values import EMPTY, LOST, Bound, TensorSequence
 from superkernel.frontends.onnx.wellformed import declared_otherwise, refuse_ill_formed, refuse_versions
 from superkernel.frontends.refusals import refuse_unknown
 from superkernel.ir.graph import Graph
+from superkernel.padding.counted import Counted
 from superkernel.transforms.dead import RemoveDead
 
 OLDEST_OPSET = 7  # numpy-style broadcasting since then
@@ -83,12 +84,19 @@ class OnnxImporter:
         dims: Mapping[str, int],
         constants: Mapping[str, Any],
         read: dict[str, NDArray[Any]],
+        found: Sequence[int] = (),
     ) -> None:
+        self.found = FoundSizes(found)
         self.model, self.shapes, self.dims, self.constants, self.read = model, shapes, dims, constants, read
         self.builder = GraphBuilder(name or model.graph.name or "onnx")
         self.functions = {(standard_domain(f.domain), f.name): f for f in model.functions}
         self.opsets = {standard_domain(o.domain): o.version for o in model.opset_import}
         self.refusals = ModelRefusals(self.builder, model)
+
+    def counted(self) -> Counted:
+        """The imported graph with the sizes that data decides."""
+        graph = self.graph()
+        return Counted(graph, tuple(table.name for table in self.found.tables), tuple(self.found.sizes))
 
     def graph(self) -> Graph:
         """The imported graph, without nodes that no output needs."""
@@ -373,6 +381,7 @@ class OnnxImporter:
                 {a.name: attribute_value(a, where) for a in attributes if a is not None},
                 scope.opsets.get(domain, 1),
                 stem,
+                self.found,
             )
             if node.op_type in CONTROL and domain == "":
                 return CONTROL[node.op_type](call, self.bodies(call, scope))

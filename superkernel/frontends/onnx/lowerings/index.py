@@ -56,12 +56,17 @@ def trilu(call: OnnxCall) -> Tensor:
 
 @lowers("Compress")
 def compress(call: OnnxCall) -> Tensor:
-    """With a static condition: a gather of the kept indices."""
-    x = call.input(0)
-    kept = np.nonzero(call.static(1).reshape(-1))[0].astype(np.int64)
+    """A gather of the kept indices: how many they are is data where the condition is."""
+    x, condition = call.input(0), call.input(1)
+    call.require_rank(condition, 1, 1)
     axis = call.attr("axis")
     if axis is None:
         x, axis = call.reshape(x, (x.type.size,)), 0
+    axis = call.axis(axis, x.rank)
+    if condition.value.data is None:
+        condition = call.slice(condition, 0, 0, x.shape[axis])
+        return call.emit("gather", x, call.find("nonzero", condition, most=condition.shape[0]), axis=axis)
+    kept = np.nonzero(condition.value.data)[0].astype(np.int64)
     return call.emit("gather", x, call.constant(kept), axis=axis)
 
 
@@ -84,8 +89,34 @@ def reverse_sequence(call: OnnxCall) -> Tensor:
 
 @lowers("NonZero")
 def non_zero(call: OnnxCall) -> Tensor:
-    """Only of constants: the size of the result depends on the data."""
-    return call.constant(np.stack(np.nonzero(np.atleast_1d(call.static(0)))).astype(np.int64))
+    """Of what is computed: the coordinates of indices into it as one row."""
+    x = call.input(0)
+    if x.value.data is not None:
+        return call.constant(np.stack(np.nonzero(np.atleast_1d(x.value.data))).astype(np.int64))
+    index = call.find("nonzero", x, most=x.type.size)
+    rows = []
+    for axis, extent in enumerate(x.shape or (1,)):
+        inner = prod(x.shape[axis + 1 :])
+        place = index if inner == 1 else call.emit("div", index, call.like(inner, index))
+        place = place if axis == 0 else call.emit("mod", place, call.like(max(extent, 1), place))
+        rows.append(call.reshape(place, (1, *place.shape)))
+    return call.concat(rows, 0)
+
+
+@lowers("NonMaxSuppression")
+def non_max_suppression(call: OnnxCall) -> Tensor:
+    """Limit and thresholds must be known; without a limit nothing is selected."""
+    boxes, scores = call.input(0), call.input(1)
+    call.require_rank(boxes, 3, 3)
+    call.require_rank(scores, 3, 3)
+    limit = int(call.static_scalar(2)) if call.has(2) else 0
+    overlap = float(call.static_scalar(3)) if call.has(3) else 0.0
+    least = float(call.static_scalar(4)) if call.has(4) else None
+    limit = min(max(limit, 0), scores.shape[2])
+    return call.find(
+        "non_max_suppression", boxes, scores, most=limit * prod(scores.shape[:2]), limit=limit, iou_threshold=overlap,
+        score_threshold=least, centers=bool(call.attr("center_point_box", 0)),
+    )  # fmt: skip
 
 
 @lowers("Hardmax")

@@ -1,0 +1,196 @@
+"""Graphs of which some sizes are data: written for the most that there can be, told how much counts.
+
+Model: a *found size* is the extent of what an operator of `ops/counting.py` finds. A frontend writes the graph for any
+choice of these sizes that somebody claims; the one for the largest is what is compiled. It is held against those for
+some smaller choices (`proof.py`), for which the operator is claimed to find just as much: so each element that counts
+is computed from what counts alone. Where that needs guards, how many elements count is `scale` times a found size and
+`offset`, as it is for all choices that were tried, and at most the whole extent: the graph computes it. So it does for
+extents of outputs, which it names.
+
+What it does not say: that a choice that was not tried would not need another guard. Choices are picked so that sizes
+are told apart, and differ in steps: one element, few, all but a few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from superkernel.core.errors import SuperKernelError, UnsupportedError, Violation
+from superkernel.ir.graph import Graph, Node
+from superkernel.padding.guards import guarded, places_of
+from superkernel.padding.proof import proved
+
+Sizes: TypeAlias = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A graph for a choice of found sizes. `tables`: of each, the value that begins with how many were found. `sizes`:
+    that the graph was written for, which are smaller than those asked for where no more can be found."""
+
+    graph: Graph
+    tables: tuple[str, ...]
+    sizes: Sizes
+
+
+Write: TypeAlias = Callable[[Sizes], Counted]
+"""Writes the graph for sizes asked for."""
+
+
+def counted(largest: Counted, write: Write) -> Graph:
+    """The largest graph, with guards and the extents of its outputs. Raises UnsupportedError where its results may hang
+    on what does not count."""
+    samples = list(_samples(largest, write))
+    guards = [proved(sample.graph, largest.graph) for sample in samples]
+    graph, asked = guarded(largest.graph, *guards)
+    places = [places_of(each) for each in guards]
+    found = _Extents(largest, samples, graph)
+    for place, name in asked.items():
+        extent = graph.inputs[name].shape[0]
+        counts = [each[place].count if place in each else extent for each in places]
+        found.guard(name, found.count(counts, extent, f"node {place[0]!r}"))
+    for position, name in enumerate(largest.graph.outputs):
+        shapes = [sample.graph.types[sample.graph.outputs[position]].shape for sample in samples]
+        for axis, extent in enumerate(largest.graph.types[name].shape):
+            if any(shape[axis] != extent for shape in shapes):
+                count = found.count([shape[axis] for shape in shapes], extent, f"output {name!r}")
+                found.output(name, axis, count)
+    return found.graph()
+
+
+def _samples(largest: Counted, write: Write) -> Iterable[Counted]:
+    """Graphs for smaller choices of sizes, each once. Sizes found later may be of what was found before."""
+    most, count = largest.sizes, len(largest.sizes)
+    behind = range(count, 0, -1)
+    choices = [
+        tuple(number + 1 for number in behind),
+        tuple(2 * number + 5 for number in behind),
+        tuple(max(size - number, 1) for size, number in zip(most, range(1, count + 1), strict=True)),
+        (1,) * count,
+        *([(0,) * count] if max(most) == 1 else []),
+    ]
+    met: set[Sizes] = {most}
+    for choice in choices:
+        asked = tuple(map(min, choice, most))
+        if asked in met:
+            continue
+        try:
+            sample = write(asked)
+        except SuperKernelError as error:
+            wrong = [Violation(v.message, v.location, v.expected, v.found, _hint(asked)) for v in error.violations]
+            raise UnsupportedError(violations=wrong) from error
+        if len(sample.sizes) != count:
+            raise UnsupportedError("what is found hangs on how much is found", location=f"graph {sample.graph.name!r}")
+        if not met.issuperset({asked, sample.sizes}):
+            yield sample
+        met |= {asked, sample.sizes}
+
+
+def _hint(sizes: Sizes) -> str:
+    return f"so it is where the data decides for {', '.join(map(str, sizes))}; sizes that are data must do for any"
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """How many elements of an extent count: scale * the found size + offset, at most all."""
+
+    size: int
+    scale: int
+    offset: int
+    extent: int
+
+
+class _Extents:
+    """Puts into a graph what counts elements. `graph`: the largest one, guarded."""
+
+    def __init__(self, largest: Counted, samples: Sequence[Counted], graph: Graph) -> None:
+        self.largest, self.samples, self.guarded = largest, samples, graph
+        self.nodes: list[Node] = []
+        self.constants = dict(graph.constants)
+        self.guards: dict[str, _Count] = {}
+        self.values: dict[_Count, str] = {}
+        self.extents: dict[str, tuple[tuple[int, str], ...]] = {}
+        self.taken = {*graph.types, *(node.name for node in graph.nodes)}
+
+    def count(self, counts: Sequence[int], extent: int, where: str) -> _Count:
+        """What grows as an extent has been seen to in the samples. Raises UnsupportedError."""
+        found = [each for size in range(len(self.largest.sizes)) if (each := self._growth(size, counts, extent))]
+        if len(found) != 1:
+            several = "several sizes that are data" if found else "no one size that is data"
+            shown = ", ".join(map(str, counts))
+            raise UnsupportedError(f"an extent that grows as {several}", location=where, found=f"{shown} of {extent}")
+        return found[0]
+
+    def _growth(self, size: int, counts: Sequence[int], extent: int) -> _Count | None:
+        seen = {sample.sizes[size]: n for sample, n in zip(self.samples, counts, strict=True) if n < extent}
+        low = min(seen)
+        high = max(seen)
+        scale = 1 if low == high else (seen[high] - seen[low]) // (high - low)
+        found = _Count(size, scale, seen[low] - scale * low, extent)
+        steps = [*zip((sample.sizes[size] for sample in self.samples), counts, strict=True)]
+        steps.append((self.largest.sizes[size], extent))
+        fits = all(min(scale * n + found.offset, extent) == here for n, here in steps)
+        return found if fits and scale > 0 else None
+
+    def guard(self, name: str, count: _Count) -> None:
+        """The input that says which elements count of an extent."""
+        if self.guards.setdefault(name, count) != count:
+            raise UnsupportedError("axes that grow together for some sizes only", location=f"value {name!r}")
+
+    def output(self, name: str, axis: int, count: _Count) -> None:
+        """An output of which so many elements count."""
+        self.extents[name] = (*self.extents.get(name, ()), (axis, self.value(count)))
+
+    def value(self, count: _Count) -> str:
+        """How many elements count, i64 []."""
+        if count not in self.values:
+            table = self.largest.tables[count.size]
+            rows = self.emit("reshape", (table,), f"{table}, flat", shape=(self.largest.graph.types[table].size,))
+            first = self.emit("slice", (rows,), f"{table}, first", starts=(0,), ends=(1,))
+            value = self.emit("reshape", (first,), f"{table}, count", shape=())
+            if count.scale != 1:
+                value = self.emit("mul", (value, self.number(count.scale)), f"{value}, {count.scale} times")
+            if count.offset:
+                value = self.emit("add", (value, self.number(count.offset)), f"{value}, {count.offset} more")
+            if count.scale * self.largest.sizes[count.size] + count.offset > count.extent:
+                value = self.emit("minimum", (value, self.number(count.extent)), f"{value}, at most {count.extent}")
+            self.values[count] = value
+        return self.values[count]
+
+    def number(self, number: int) -> str:
+        """A constant, i64 []."""
+        return self.constant(f"{number} i64", np.array(number))
+
+    def constant(self, name: str, array: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> str:
+        fresh = self.fresh(name)
+        self.constants[fresh] = array
+        return fresh
+
+    def emit(self, op: str, inputs: tuple[str, ...], name: str, **attrs: object) -> str:
+        """One more node, and its value."""
+        fresh = self.fresh(name)
+        self.nodes.append(Node(fresh, op, inputs, (fresh,), attrs))  # type: ignore[arg-type]
+        return fresh
+
+    def fresh(self, name: str) -> str:
+        """The name, or one like it that is free."""
+        found, number = name, 1
+        while found in self.taken:
+            number += 1
+            found = f"{name} ({number})"
+        self.taken.add(found)
+        return found
+
+    def graph(self) -> Graph:
+        """The whole."""
+        for name, count in self.guards.items():
+            places = self.constant(f"0 to {count.extent}", np.arange(count.extent))
+            self.nodes.append(Node(name, "less", (places, self.value(count)), (name,)))
+        inputs: Mapping[str, object] = {n: t for n, t in self.guarded.inputs.items() if n not in self.guards}
+        return self.guarded.rebuilt(
+            [*self.guarded.nodes, *self.nodes], inputs=inputs, constants=self.constants, extents=self.extents
+        )
