@@ -22,19 +22,21 @@ import numpy as np
 from superkernel.core.errors import SuperKernelError, UnsupportedError, Violation
 from superkernel.ir.graph import Graph, Node
 from superkernel.padding.guards import guarded, places_of
-from superkernel.padding.proof import proved
+from superkernel.padding.proof import are_alike, proved
 
 Sizes: TypeAlias = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Counted:
-    """A graph for a choice of found sizes. `tables`: of each, the value that begins with how many were found. `sizes`:
-    that the graph was written for, which are smaller than those asked for where no more can be found."""
+    """A graph for a choice of found sizes. `tables`: of each, the value that begins with how many were found, which is
+    not there where no result needs it. `sizes`: that the graph was written for, which are smaller than those asked for
+    where no more can be found. `branches`: which way was gone where a model asks, in order."""
 
     graph: Graph
     tables: tuple[str, ...]
     sizes: Sizes
+    branches: tuple[bool, ...] = ()
 
 
 Write: TypeAlias = Callable[[Sizes], Counted]
@@ -45,6 +47,7 @@ def counted(largest: Counted, write: Write) -> Graph:
     """The largest graph, with guards and the extents of its outputs. Raises UnsupportedError where its results may hang
     on what does not count."""
     samples = list(_samples(largest, write))
+    _check_nothing(largest, write)
     guards = [proved(sample.graph, largest.graph) for sample in samples]
     graph, asked = guarded(largest.graph, *guards)
     places = [places_of(each) for each in guards]
@@ -88,6 +91,20 @@ def _samples(largest: Counted, write: Write) -> Iterable[Counted]:
         if not met.issuperset({asked, sample.sizes}):
             yield sample
         met |= {asked, sample.sizes}
+
+
+def _check_nothing(largest: Counted, write: Write) -> None:
+    """Raises UnsupportedError where a model asks whether anything is found at all. One that has no graph for nothing
+    has no results that could be others; one that has another, as empty tensors are left out, must go no other way."""
+    try:
+        empty = write((0,) * len(largest.sizes))
+    except SuperKernelError:
+        return
+    if are_alike(empty.graph, largest.graph):
+        proved(empty.graph, largest.graph)
+    if empty.branches != largest.branches:
+        where = f"graph {largest.graph.name!r}"
+        raise UnsupportedError("another way is gone where nothing is found", location=where)
 
 
 def _hint(sizes: Sizes) -> str:
@@ -149,9 +166,11 @@ class _Extents:
         """How many elements count, i64 []."""
         if count not in self.values:
             table = self.largest.tables[count.size]
-            rows = self.emit("reshape", (table,), f"{table}, flat", shape=(self.largest.graph.types[table].size,))
-            first = self.emit("slice", (rows,), f"{table}, first", starts=(0,), ends=(1,))
-            value = self.emit("reshape", (first,), f"{table}, count", shape=())
+            if table not in self.largest.graph.types:
+                raise UnsupportedError("an extent is found by what no result needs", location=f"value {table!r}")
+            rows = self.emit("reshape", (table,), f"{table} flat", shape=(self.largest.graph.types[table].size,))
+            first = self.emit("slice", (rows,), f"{table} first", starts=(0,), ends=(1,))
+            value = self.emit("reshape", (first,), f"{table} count", shape=())
             if count.scale != 1:
                 value = self.emit("mul", (value, self.number(count.scale)), f"{value}, {count.scale} times")
             if count.offset:

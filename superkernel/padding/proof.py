@@ -37,12 +37,17 @@ from superkernel.padding.rules import apply_rule
 def proved(graph: Graph, padded: Graph) -> Guards:
     """Holds where it returns: results of `padded`, with inputs padded behind the end of each axis, begin with those of
     `graph`, if it is guarded as it says. Raises UnsupportedError with every result of which this is not known."""
-    if _outline(graph) != _outline(padded):
+    if not are_alike(graph, padded):
         found = f"{len(graph.nodes)} and {len(padded.nodes)} nodes"
         what = "the graph is another one for other sizes"
         expected = "the same operators, inputs, states and outputs"
         raise UnsupportedError(what, location=f"graph {graph.name!r}", expected=expected, found=found)
     return _Proof(graph, padded).guards()
+
+
+def are_alike(graph: Graph, padded: Graph) -> bool:
+    """Whether two graphs have the same operators, inputs, states and outputs, but for types and attributes."""
+    return _outline(graph) == _outline(padded)
 
 
 def _outline(graph: Graph) -> list[object]:

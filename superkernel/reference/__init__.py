@@ -41,6 +41,7 @@ def evaluate(
 ) -> Evaluation:
     """Run the graph once.
 
+    Outputs whose extents are data are as long as the data has them.
     `inputs`: an array for every graph input, of its exact shape and type (Python numbers and lists are converted;
     with `wide` any float type will do). `states`: contents of states that differ from the initial
     ones. `keep`: more values to return. The results are arrays of their own. Raises InputError with every input, state
@@ -57,7 +58,13 @@ def evaluate(
             if name is not None and last_use.get(name, -1) <= position:
                 values.pop(name, None)
     after = {state: np.array(values[graph.updates.get(state, state)]) for state in graph.states}
-    return Evaluation({name: np.array(values[name]) for name in wanted}, after)
+    return Evaluation({name: np.array(values[name][_counting(graph, name, values)]) for name in wanted}, after)
+
+
+def _counting(graph: Graph, name: str, values: Mapping[str, Array]) -> tuple[slice, ...]:
+    """Of each axis of an output what counts."""
+    counts = {axis: int(values[count]) for axis, count in graph.extents.get(name, ())}
+    return tuple(slice(counts.get(axis)) for axis in range(graph.types[name].rank))
 
 
 def apply(

@@ -281,8 +281,7 @@ class Kernel(_core.DirectCall):
         results = evaluate(graph, arrays, states=states)
         for state, contents in results.states.items():
             self._states[state][...] = contents
-        found = self._counting([results[value] for value in graph.outputs])
-        return dict(zip(self._output_types, found, strict=True))
+        return {name: results[value] for name, value in zip(self._output_types, graph.returned, strict=True)}
 
     # Understanding ----------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import networkx as nx
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from onnx_models import f32, model, node, onnxruntime
+from onnx_models import f32, helper, model, node, onnxruntime
 
 import superkernel as sk
 from superkernel.core.errors import GraphError, UnsupportedError
@@ -153,6 +153,12 @@ def test_on_an_accelerator() -> None:
         np.testing.assert_allclose(kernel.run(feed).outputs["y"], want, rtol=1e-3)
 
 
+def part(value: str) -> Any:
+    """A branch that returns a value from outside."""
+    result = helper.make_empty_tensor_value_info("result")
+    return helper.make_graph([node("Identity", value, "result")], "part", [], [result])
+
+
 REFUSED: dict[str, tuple[list[Any], str]] = {
     "a squeeze of whatever is one": ([*FLAT, node("Unsqueeze", "v one", "u"), node("Squeeze", "u", "y")], "type"),
     "two sizes that must be the same": (
@@ -162,6 +168,26 @@ REFUSED: dict[str, tuple[list[Any], str]] = {
     "one behind the other": (
         [*FLAT, node("Less", "flat bar", "d"), node("Compress", "flat d", "w"), node("Concat", "v w", "y", axis=0)],
         "behind an axis",
+    ),
+    "whether there is anything": (
+        [
+            *FLAT,
+            node("Shape", "v", "n"),
+            node("Greater", "n zero", "any"),
+            node("Squeeze", "any", "some"),
+            node("If", "some", "y", then_branch=part("v"), else_branch=part("flat")),
+        ],
+        "where nothing is found",
+    ),
+    "nothing instead of another": (
+        [
+            *FLAT,
+            node("ReduceSum", "v", "s", keepdims=0),
+            node("Shape", "v", "n"),
+            node("Equal", "n zero", "none"),
+            node("Where", "none half s", "y"),
+        ],
+        "changes with the sizes",
     ),
     "how many, as a number": (
         [*FLAT, node("Shape", "v", "n"), node("Cast", "n", "f", to=1), node("Div", "v f", "y")],

@@ -14,25 +14,9 @@ from superkernel.builder import GraphBuilder
 from superkernel.builder.tensor import Tensor, Value
 from superkernel.core.errors import FileFormatError, UnsupportedError
 from superkernel.frontends.emitter import Emitter
+from superkernel.frontends.found import FoundSizes
 from superkernel.frontends.onnx.types import tensor_array
 from superkernel.frontends.onnx.values import Bound, TensorSequence
-
-
-class FoundSizes:
-    """Sizes that data decides, in the order in which the walk comes to them. `asked`: what they are claimed to be; they
-    are as large as can be where nobody asks, or for more than that."""
-
-    def __init__(self, asked: Sequence[int] = ()) -> None:
-        self.asked = asked
-        self.tables: list[Tensor] = []
-        self.sizes: list[int] = []
-        self.rows: dict[tuple[object, ...], Tensor] = {}  # by what finds them
-
-    def room(self, most: int) -> int:
-        """The next size, of `most` that can be."""
-        place = len(self.sizes)
-        self.sizes.append(min(most, self.asked[place]) if place < len(self.asked) else most)
-        return self.sizes[-1]
 
 
 class StaticValueError(UnsupportedError):
@@ -58,18 +42,7 @@ class OnnxCall(Emitter):
         self.node, self.attrs, self.opset = node, attrs, opset
         self.values = tuple(values)  # sequences and empty optionals among them
         self.inputs = tuple(v if isinstance(v, Tensor) else None for v in values)
-        self.op, self._found = node.op_type, found
-
-    def find(self, op: str, *inputs: Tensor, most: int, **attrs: Any) -> Tensor:
-        """What an operator finds that has room for `most`: its rows without the one that counts them. How many there
-        are is data; as many where the same is looked for again."""
-        key = op, *(tensor.value for tensor in inputs), *sorted(attrs.items())
-        if key not in self._found.rows:
-            size = self._found.room(most)
-            table = self.emit(op, *inputs, size=size, **attrs)
-            self._found.tables.append(table)
-            self._found.rows[key] = self.emit("slice", table, starts=[1], ends=[size + 1], axes=[0], steps=[1])
-        return self._found.rows[key]
+        self.op, self.found = node.op_type, found
 
     # -- reading
 

@@ -31,8 +31,9 @@ def branch(call: OnnxCall, run: RunBody) -> list[Bound]:
     """If: the taken branch where the condition is known, else both and a selection."""
     condition = call.input(0)
     if condition.value.data is not None:
-        taken = call.required("then_branch" if call.static_scalar(0) else "else_branch")
-        return run(taken, (), "")
+        way = bool(call.static_scalar(0))
+        call.found.branches.append(way)
+        return run(call.required("then_branch" if way else "else_branch"), (), "")
     then = run(call.required("then_branch"), (), "then/")
     other = run(call.required("else_branch"), (), "else/")
     if LOST in then or LOST in other:

@@ -35,7 +35,8 @@ from superkernel.core.errors import (
 )
 from superkernel.core.option import did_you_mean
 from superkernel.frontends.emitter import in_node
-from superkernel.frontends.onnx.call import FoundSizes, OnnxCall
+from superkernel.frontends.found import FoundSizes
+from superkernel.frontends.onnx.call import OnnxCall
 from superkernel.frontends.onnx.control import CONTROL, RunBody
 from superkernel.frontends.onnx.refusals import ModelRefusals
 from superkernel.frontends.onnx.registry import find_lowering
@@ -95,8 +96,7 @@ class OnnxImporter:
 
     def counted(self) -> Counted:
         """The imported graph with the sizes that data decides."""
-        graph = self.graph()
-        return Counted(graph, tuple(table.name for table in self.found.tables), tuple(self.found.sizes))
+        return self.found.counted(self.graph())
 
     def graph(self) -> Graph:
         """The imported graph, without nodes that no output needs."""

@@ -27,6 +27,10 @@ from superkernel.ir.graph import Graph
 if TYPE_CHECKING:
     import torch
 
+    from superkernel.frontends.torch.sizes import SizedProgram
+
+    Read = dict[tuple[Any, ...], NDArray[Any]]
+
 OLDEST_TORCH = (2, 5)
 
 
@@ -74,12 +78,28 @@ def load_torch(
     _check_torch(source)
     from superkernel.frontends.torch import capture
     from superkernel.frontends.torch.importer import TorchImporter
+    from superkernel.frontends.torch.sizes import SizedProgram, finds_sizes
 
     program, owned = _program(source, example_inputs)
     with _translated():
         capture.refuse_dynamic(program)
         program = capture.lowerable(program)
+        if finds_sizes(program):
+            return _counted(SizedProgram(program, {}), {}, name or _name(source), owned, {})
         return TorchImporter(program, name=name or _name(source), owned=owned).graph()
+
+
+def _counted(sized: SizedProgram, sizes: Mapping[str, int], name: str, owned: bool, read: Read) -> Graph:
+    """The graph for given sizes of a program that finds further ones in the data."""
+    from superkernel.frontends.torch.importer import TorchImporter
+    from superkernel.padding.counted import Counted, counted
+
+    def write(asked: tuple[int, ...]) -> Counted:
+        graph, found = sized.graph(sizes, asked)
+        return TorchImporter(sized.program, name=name, owned=owned, graph=graph, read=read, found=found).counted()
+
+    largest = write(())
+    return counted(largest, write) if largest.sizes else largest.graph
 
 
 def load_torch_for_sizes(
@@ -98,19 +118,17 @@ def load_torch_for_sizes(
     """
     _check_torch(source)
     from superkernel.frontends.torch import capture
-    from superkernel.frontends.torch.importer import TorchImporter
     from superkernel.frontends.torch.sizes import SizedProgram, as_dims
 
     program, owned = _program(source, example_inputs, as_dims(dynamic_shapes, ranges))
-    read: dict[tuple[Any, ...], NDArray[Any]] = {}
+    read: Read = {}
     with _translated():
         program = capture.lowerable(program)
         sized = SizedProgram(program, ranges, dynamic_shapes)
 
     def load(sizes: Mapping[str, int]) -> Graph:
         with _translated():
-            graph = sized.graph(sizes)
-            return TorchImporter(program, name=_name(source), owned=owned, graph=graph, read=read).graph()
+            return _counted(sized, sizes, _name(source), owned, read)
 
     return sized.inputs, load
 

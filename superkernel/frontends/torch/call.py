@@ -17,6 +17,7 @@ from superkernel.builder.tensor import Tensor
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError
 from superkernel.frontends.emitter import Emitter
+from superkernel.frontends.found import FoundSizes
 from superkernel.frontends.torch.numbers import is_computed
 from superkernel.frontends.torch.pairs import real_type
 from superkernel.frontends.torch.types import element_type
@@ -36,9 +37,10 @@ class TorchCall(Emitter):
         needed: Container[torch.fx.Node],
         stem: str,
         where: str,
+        found: FoundSizes,
     ) -> None:
         super().__init__(builder, stem, where)
-        self.node = node
+        self.node, self.found = node, found
         self.op: str = node.target._schema.name.partition("::")[2]
         self.overload: str = node.target._overloadname
         self.raw = _by_name(node)

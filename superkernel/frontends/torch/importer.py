@@ -13,7 +13,7 @@ out; a number among the outputs is a constant.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from superkernel.builder import GraphBuilder
 from superkernel.builder.tensor import Tensor
 from superkernel.core.errors import InternalError, SuperKernelError, UnsupportedError, Violation, raise_all
 from superkernel.frontends.emitter import Emitter, in_node
+from superkernel.frontends.found import FoundSizes
 from superkernel.frontends.refusals import refuse_unknown
 from superkernel.frontends.torch.call import TorchCall, is_getitem
 from superkernel.frontends.torch.capture import needed_nodes
@@ -37,6 +38,7 @@ from superkernel.frontends.torch.refusals import NodeRefusals
 from superkernel.frontends.torch.registry import lowering_of
 from superkernel.frontends.torch.types import element_type, tensor_array
 from superkernel.ir.graph import Graph
+from superkernel.padding.counted import Counted
 from superkernel.transforms.dead import RemoveDead
 
 _CONTROL_FLOW = ("cond", "while_loop", "scan", "map_impl", "associative_scan")
@@ -45,7 +47,8 @@ _RANDOM = ("rand", "bernoulli", "multinomial", "normal", "dropout", "uniform", "
 
 class TorchImporter:
     """Builds the Graph of one exported program. `owned`: nobody else holds its tensors, so they need no copy. `graph`:
-    the program's for certain sizes. `read`: constants by the memory they come from, for graphs of other sizes too."""
+    the program's for certain sizes; `found`: of these, those that are data, by nodes. `read`: constants by the memory
+    they come from, for graphs of other sizes too."""
 
     def __init__(
         self,
@@ -55,9 +58,10 @@ class TorchImporter:
         owned: bool,
         graph: torch.fx.Graph | None = None,
         read: dict[tuple[Any, ...], NDArray[Any]] | None = None,
+        found: Mapping[torch.fx.Node, int] | None = None,
     ) -> None:
         self.program, self.owned = program, owned
-        self.source = program.graph if graph is None else graph
+        self.source, self.found = program.graph if graph is None else graph, FoundSizes(foreseen=found)
         self.read = {} if read is None else read
         self.builder = GraphBuilder(name)
         self.env: dict[torch.fx.Node, Any] = {}
@@ -67,6 +71,10 @@ class TorchImporter:
         self.taken: set[str] = set()  # names of inputs and outputs
         self.states: dict[str, Tensor] = {}  # by the buffer's name
         self.shared: dict[tuple[Any, ...], Tensor] = {}  # constants by the memory they come from
+
+    def counted(self) -> Counted:
+        """The imported graph with the sizes that data decides."""
+        return self.found.counted(self.graph())
 
     def graph(self) -> Graph:
         """The imported graph, without nodes that no output needs."""
@@ -268,7 +276,7 @@ class TorchImporter:
             return lower_number(Emitter(self.builder, stem, where), node, self.env)
         lowering = lowering_of(node)
         assert lowering is not None
-        call = TorchCall(self.builder, node, self.env, self.needed, stem, where)
+        call = TorchCall(self.builder, node, self.env, self.needed, stem, where, self.found)
         if any(not isinstance(d, int) for v in call.values if isinstance(v, torch.Tensor) for d in v.shape):
             hint = "a mask as an index, for one; torch.where keeps the shape"
             raise call.unsupported("a shape depends on data", hint=hint)

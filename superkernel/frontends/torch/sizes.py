@@ -7,6 +7,7 @@ nodes with the expressions' values in their types, and numbers for the nodes tha
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import sympy
@@ -18,6 +19,7 @@ from superkernel.frontends.dynamic_axes import Axis, DynamicInput, Ranges
 from superkernel.frontends.torch.capture import Program, needed_nodes
 from superkernel.frontends.torch.types import element_type
 
+_ATEN = torch.ops.aten
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -92,10 +94,14 @@ class SizedProgram:
             raise UnsupportedError("a dynamic extent", location=where, expected=expected, found=str(extent))
         return Axis(offset, {self._symbols[symbol]: int(factor) for symbol, factor in terms.items()})
 
-    def graph(self, sizes: Mapping[str, int]) -> torch.fx.Graph:
-        """The program's graph for sizes by dimension, without what no output needs. Raises UnsupportedError where a
-        shape depends on data."""
+    def graph(
+        self, sizes: Mapping[str, int], asked: Sequence[int] = ()
+    ) -> tuple[torch.fx.Graph, dict[torch.fx.Node, int]]:
+        """The program's graph for sizes by dimension, without what no output needs; and how much is found, by the nodes
+        that say it. `asked`: how much that is claimed to be, as of `FoundSizes`. Raises UnsupportedError where a shape
+        depends on data in another way."""
         values = {symbol: sympy.Integer(sizes[name]) for symbol, name in self._symbols.items()}
+        found: dict[torch.fx.Node, int] = {}
         known: dict[Any, Any] = {}
 
         def number(symbolic: Any, node: torch.fx.Node) -> Any:
@@ -124,6 +130,14 @@ class SizedProgram:
 
         made, env = torch.fx.Graph(), dict[torch.fx.Node, Any]()
         for node in self._nodes:
+            if (finder := _found_by(node)) is not None:
+                size = self._known_count(finder)
+                if size is None:
+                    seen = env[finder]
+                    most = prod(seen.meta["val"].shape[: 1 if _is_selection(node) else None])
+                    found.setdefault(seen, min(most, asked[len(found)]) if len(found) < len(asked) else most)
+                    size = found[seen]
+                values |= dict.fromkeys(node.meta["unbacked_bindings"], sympy.Integer(size))
             value = concrete(node.meta.get("val"), node)
             sized = isinstance(node.meta.get("val"), _SYMBOLIC) and not isinstance(value, _SYMBOLIC)
             if node.op == "call_function" and sized:
@@ -131,7 +145,69 @@ class SizedProgram:
                 continue
             copied = env[node] = made.node_copy(node, env.__getitem__)
             copied.meta = {**node.meta, "val": value}
-        return made
+        return made, found
+
+    def _known_count(self, mask: torch.fx.Node) -> int | None:
+        """How many elements of a tensor that no input decides are not 0."""
+        value = _Constants(self.program).value(mask)
+        return None if value is None else int(torch.count_nonzero(value))
+
+
+class _Constants(torch.fx.Interpreter):  # type: ignore[misc]
+    """Computes what hangs on a program's constants alone."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program.graph_module)
+        signature = program.graph_signature
+        kept = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+        kept |= signature.inputs_to_lifted_tensor_constants
+        written = set(signature.buffers_to_mutate.values())
+        self._tensors = {name: target for name, target in kept.items() if target not in written}
+        self._contents = {**program.state_dict, **program.constants}
+
+    def value(self, node: torch.fx.Node) -> torch.Tensor | None:
+        """A node's tensor; None where an input, or what a run writes, decides it."""
+        behind: list[torch.fx.Node] = []
+        met, todo = {node}, [node]
+        while todo:
+            at = todo.pop()
+            behind.append(at)
+            if at.op == "placeholder" and at.name not in self._tensors:
+                return None
+            todo += (new := [each for each in at.all_input_nodes if each not in met])
+            met.update(new)
+        for each in (one for one in self.module.graph.nodes if one in met):
+            self.env[each] = self.run_node(each)
+        found = self.env[node]
+        return found if isinstance(found, torch.Tensor) else None
+
+    def placeholder(self, target: Any, args: Any, kwargs: Any) -> torch.Tensor:
+        """A constant, by the name of its placeholder."""
+        tensor: torch.Tensor = self._contents[self._tensors[target]]
+        return tensor
+
+
+def finds_sizes(program: Program) -> bool:
+    """Whether some sizes are found in the data."""
+    return any(_found_by(node) is not None for node in program.graph.nodes)
+
+
+def _found_by(node: torch.fx.Node) -> torch.fx.Node | None:
+    """What says how much a node finds, of those that lowerings know: a tensor whose elements that are not 0 are found,
+    or boxes."""
+    if not node.meta.get("unbacked_bindings"):
+        return None
+    if _is_selection(node) or node.target in (_ATEN.nonzero.default, _ATEN.masked_select.default):
+        found: torch.fx.Node = node.args[node.target is _ATEN.masked_select.default]
+        return found
+    if node.target is not _ATEN.index.Tensor:
+        return None
+    masks = [i for i in node.args[1] if i is not None and i.meta["val"].dtype is torch.bool]
+    return masks[0] if len(masks) == 1 else None
+
+
+def _is_selection(node: torch.fx.Node) -> bool:
+    return str(node.target) == "torchvision.nms.default"
 
 
 def as_dims(named: Any, ranges: Ranges) -> Any:

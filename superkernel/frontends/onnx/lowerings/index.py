@@ -65,7 +65,7 @@ def compress(call: OnnxCall) -> Tensor:
     axis = call.axis(axis, x.rank)
     if condition.value.data is None:
         condition = call.slice(condition, 0, 0, x.shape[axis])
-        return call.emit("gather", x, call.find("nonzero", condition, most=condition.shape[0]), axis=axis)
+        return call.emit("gather", x, call.found.places(call, condition)[0], axis=axis)
     kept = np.nonzero(condition.value.data)[0].astype(np.int64)
     return call.emit("gather", x, call.constant(kept), axis=axis)
 
@@ -93,14 +93,8 @@ def non_zero(call: OnnxCall) -> Tensor:
     x = call.input(0)
     if x.value.data is not None:
         return call.constant(np.stack(np.nonzero(np.atleast_1d(x.value.data))).astype(np.int64))
-    index = call.find("nonzero", x, most=x.type.size)
-    rows = []
-    for axis, extent in enumerate(x.shape or (1,)):
-        inner = prod(x.shape[axis + 1 :])
-        place = index if inner == 1 else call.emit("div", index, call.like(inner, index))
-        place = place if axis == 0 else call.emit("mod", place, call.like(max(extent, 1), place))
-        rows.append(call.reshape(place, (1, *place.shape)))
-    return call.concat(rows, 0)
+    x = call.reshape(x, x.shape or (1,))
+    return call.concat([call.reshape(place, (1, *place.shape)) for place in call.found.places(call, x)], 0)
 
 
 @lowers("NonMaxSuppression")
@@ -113,9 +107,9 @@ def non_max_suppression(call: OnnxCall) -> Tensor:
     overlap = float(call.static_scalar(3)) if call.has(3) else 0.0
     least = float(call.static_scalar(4)) if call.has(4) else None
     limit = min(max(limit, 0), scores.shape[2])
-    return call.find(
-        "non_max_suppression", boxes, scores, most=limit * prod(scores.shape[:2]), limit=limit, iou_threshold=overlap,
-        score_threshold=least, centers=bool(call.attr("center_point_box", 0)),
+    return call.found.find(
+        call, "non_max_suppression", boxes, scores, most=limit * prod(scores.shape[:2]), limit=limit,
+        iou_threshold=overlap, score_threshold=least, centers=bool(call.attr("center_point_box", 0)),
     )  # fmt: skip
 
 

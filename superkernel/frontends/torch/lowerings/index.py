@@ -71,11 +71,14 @@ def index(call: TorchCall) -> Tensor:
 
 
 def split_masks(call: TorchCall, indices: list[Tensor | None]) -> list[Tensor | None]:
-    """Indices with the known masks among them replaced by the places where they are true."""
+    """Indices with the masks among them replaced by the places where they are true; how many these are must be known,
+    or found as the importer foresees."""
     result: list[Tensor | None] = []
-    for i in indices:
+    for i, node in zip(indices, call.raw["indices"], strict=True):
         if i is None:
             result.append(None)
+        elif call.found.foresees(node):
+            result += call.found.places(call, i, node)
         elif i.dtype is not DType.BOOL:
             result.append(as_index(call, i))
         elif i.value.data is None:
@@ -84,6 +87,39 @@ def split_masks(call: TorchCall, indices: list[Tensor | None]) -> list[Tensor | 
         else:
             result += [call.constant(np.asarray(p, np.int64)) for p in np.nonzero(i.value.data)]
     return result
+
+
+@lowers("nonzero")
+def nonzero(call: TorchCall) -> Tensor:
+    """Coordinates as rows: how many is data."""
+    x = call.tensor("self")
+    if not x.rank:
+        rows = call.found.find(call, "nonzero", x, key=call.raw["self"], most=1)
+        return call.slice(call.reshape(rows, (rows.shape[0], 1)), 1, 0, 0)
+    places = call.found.places(call, x, call.raw["self"])
+    return call.concat([call.reshape(place, (place.shape[0], 1)) for place in places], 1)
+
+
+@lowers("masked_select")
+def masked_select(call: TorchCall) -> Tensor:
+    """Elements where the mask, of the same shape, is true."""
+    x, mask = call.tensor("self"), call.tensor("mask")
+    if x.shape != mask.shape:
+        raise call.unsupported("a mask of another shape", expected=str(x.type), found=str(mask.type))
+    rows = call.found.find(call, "nonzero", mask, key=call.raw["mask"], most=mask.type.size)
+    return call.emit("gather", call.reshape(x, (x.type.size,)), rows, axis=0)
+
+
+@lowers("torchvision.nms")
+def selection(call: TorchCall) -> Tensor:
+    """Indices of the boxes that are kept."""
+    boxes, scores = call.tensor("dets"), call.tensor("scores")
+    count = boxes.shape[0]
+    rows = call.found.find(
+        call, "non_max_suppression", call.reshape(boxes, (1, count, 4)), call.reshape(scores, (1, 1, count)),
+        key=call.raw["dets"], most=count, limit=count, iou_threshold=float(call.get("iou_threshold")),
+    )  # fmt: skip
+    return call.reshape(call.slice(rows, 1, 2, 3), (rows.shape[0],))
 
 
 def stacked(call: TorchCall, indices: list[Tensor], extents: list[int]) -> Tensor:
