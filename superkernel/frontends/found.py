@@ -41,6 +41,11 @@ class FoundSizes:
             self._rows[key] = call.emit("slice", table, starts=[1], ends=[size + 1], axes=[0], steps=[1])
         return self._rows[key]
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How much there is room for, of all that was found."""
+        return tuple(self._sizes.values())
+
     def foresees(self, key: Hashable) -> bool:
         """Whether something is to be found by this key."""
         return self._foreseen is not None and key in self._foreseen
@@ -65,4 +70,4 @@ class FoundSizes:
     def counted(self, graph: Graph) -> Counted:
         """The graph that the walk wrote."""
         tables = (self._tables[key].name if key in self._tables else "" for key in self._sizes)
-        return Counted(graph, tuple(tables), tuple(self._sizes.values()), tuple(self.branches))
+        return Counted(graph, tuple(tables), self.sizes, tuple(self.branches))

@@ -369,7 +369,9 @@ def test_microsoft(name: str) -> None:
 def test_an_attention_mask_shorter_than_the_keys(dtype: type[Any]) -> None:
     """The keys behind it are masked, whatever the mask's type."""
     mask = np.array([[1, 0, 1], [0, 1, 1]], dtype)
-    arrays = {"q": f32(1, 1, 2, 4), "k": f32(1, 1, 5, 4), "v": f32(1, 1, 5, 4), "m": mask}
+    rng = np.random.default_rng(7)
+    drawn = {name: rng.standard_normal((1, 1, rows, 4), np.float32) for name, rows in (("q", 2), ("k", 5), ("v", 5))}
+    arrays: dict[str, Any] = {**drawn, "m": mask}
     graph = load_graph(model([node("Attention", "q k v m")], arrays, opset=24))
     scores = arrays["q"][0, 0] @ arrays["k"][0, 0, :3].T / 2
     scores = np.where(mask, scores, -np.inf) if dtype is np.bool_ else scores + mask.astype(np.float32)

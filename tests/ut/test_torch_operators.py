@@ -21,7 +21,11 @@ from superkernel.frontends.torch.registry import find_lowering, lowered_names
 from superkernel.frontends.torch.types import tensor_array
 from superkernel.reference import evaluate
 
-OTHERS = ("transformers", "quantized_decomposed")  # libraries of operators that are there once a package is imported
+OTHERS = (
+    "transformers",
+    "quantized_decomposed",
+    "torchvision",
+)  # libraries of operators that are there once a package is imported
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1e-2}
 
 

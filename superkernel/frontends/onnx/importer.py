@@ -294,8 +294,9 @@ class OnnxImporter:
 
     def check_declarations(self, graph: onnx.GraphProto, scope: _Scope) -> None:
         """Raises FileFormatError with all values that the file declares otherwise than they are; not where the caller
-        replaced some of them, which may change others."""
-        if self.constants:
+        replaced some of them, which may change others, nor where data decides sizes: those of some data are declared
+        then, if any."""
+        if self.constants or self.found.sizes:
             return
         wrong = []
         for infos, what in ((graph.output, "output"), (graph.value_info, "value")):
