@@ -197,8 +197,11 @@ def _found_by(node: torch.fx.Node) -> torch.fx.Node | None:
     or boxes."""
     if not node.meta.get("unbacked_bindings"):
         return None
+    given = node.args[1] if node.target is _ATEN.masked_select.default else node.args[0]
+    if node.target is _ATEN.masked_select.default and given.meta["val"].shape != node.args[0].meta["val"].shape:
+        return None
     if _is_selection(node) or node.target in (_ATEN.nonzero.default, _ATEN.masked_select.default):
-        found: torch.fx.Node = node.args[node.target is _ATEN.masked_select.default]
+        found: torch.fx.Node = given
         return found
     if node.target is not _ATEN.index.Tensor:
         return None

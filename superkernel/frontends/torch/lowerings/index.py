@@ -104,8 +104,6 @@ def nonzero(call: TorchCall) -> Tensor:
 def masked_select(call: TorchCall) -> Tensor:
     """Elements where the mask, of the same shape, is true."""
     x, mask = call.tensor("self"), call.tensor("mask")
-    if x.shape != mask.shape:
-        raise call.unsupported("a mask of another shape", expected=str(x.type), found=str(mask.type))
     rows = call.found.find(call, "nonzero", mask, key=call.raw["mask"], most=mask.type.size)
     return call.emit("gather", call.reshape(x, (x.type.size,)), rows, axis=0)
 
