@@ -4,13 +4,14 @@ nonzero: vectors of elements that are all 0 are passed over; of others every ele
 one belongs, and stays there if it counts.
 
 non_max_suppression, per class: the boxes whose score allows it become a heap in scratch, the best on top; of each that
-is taken off the edges are held against those of the boxes selected before, which stand behind the heap. Equal scores go
-by index. Comparisons and arithmetic are the reference's, in f32.
+is taken off the edges are held against those of the boxes selected before, a vector of which at a time: they stand
+behind the heap, each number of all boxes for itself, and an area of 0 where there is no box yet. Equal scores go by
+index. Comparisons and arithmetic are the reference's, in f32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -81,21 +82,42 @@ def _emit_nonzero(kb: KernelBuilder, results: _Results) -> None:
         start = kb.element(view.offset, outer, strides[:-1])
         first = kb.element(0, outer, [prod(shape[d + 1 :]) for d in range(len(shape) - 1)])
 
-        def look(position: Index, lanes: int) -> None:
+        def is_set(position: Index, lanes: int) -> ir.Value:
             element = kb.add(start, kb.mul(position, strides[-1]))
-            found = _is_set(kb, kb.load(base, element, kind.dtype, lanes, strides[-1]), kind.dtype)
-            if lanes == 1:
-                _note(results, kb.add(first, position), found, always_fits)
-                return
-            bits = ir.IntType(lanes)
-            some = kb.b.icmp_unsigned("!=", kb.b.bitcast(found, bits), ir.Constant(bits, 0))
-            with kb.when(some), kb.loop(0, lanes, name="lane") as lane:
-                place = kb.add(position, lane)
-                one = kb.load(base, kb.add(start, kb.mul(place, strides[-1])), kind.dtype)
-                _note(results, kb.add(first, place), _is_set(kb, one, kind.dtype), always_fits)
+            return _is_set(kb, kb.load(base, element, kind.dtype, lanes, strides[-1]), kind.dtype)
 
-        vector_loop(kb, inner, max(1, kb.cpu.vector_bytes // kind.dtype.itemsize), look)
+        def note(position: Index) -> None:
+            _note(results, kb.add(first, position), is_set(position, 1), always_fits)
+
+        _each_of_some(kb, inner, max(1, kb.cpu.vector_bytes // kind.dtype.itemsize), is_set, note)
     results.finish()
+
+
+def _each_of_some(
+    kb: KernelBuilder,
+    extent: int,
+    lanes: int,
+    looks: Callable[[Index, int], ir.Value],
+    visit: Callable[[Index], None],
+) -> None:
+    """Visits the positions of all vectors of which some lane `looks` right, an i1 each."""
+
+    def look(position: Index, lanes: int) -> None:
+        if lanes == 1:
+            visit(position)
+            return
+        with kb.when(_any(kb, looks(position, lanes))), kb.loop(0, lanes, name="lane") as lane:
+            visit(kb.add(position, lane))
+
+    vector_loop(kb, extent, lanes, look)
+
+
+def _any(kb: KernelBuilder, lanes: ir.Value) -> ir.Value:
+    """Whether one of some i1 is true."""
+    if not isinstance(lanes.type, ir.VectorType):
+        return lanes
+    bits = ir.IntType(lanes.type.count)
+    return kb.b.icmp_unsigned("!=", kb.b.bitcast(lanes, bits), ir.Constant(bits, 0))
 
 
 def _is_set(kb: KernelBuilder, values: ir.Value, dtype: DType) -> ir.Value:
@@ -140,7 +162,7 @@ class _Suppression:
         self.boxes, self.scores = view_of(body, 0), view_of(body, 1)
         self.kept = kb.offset(kb.scratch, tiling.heap_bytes)
         self.results = _Results(kb, body, ROW)
-        self.threshold = Expr(kb, kb.const(real(body.attr["iou_threshold"]), DType.F32))
+        self.threshold = real(body.attr["iou_threshold"])
         self.least = least_score(body.attr)
         self.length = kb.carry(I64)  # of the heap
         self.sample: Index = 0
@@ -160,11 +182,16 @@ class _Suppression:
         """The boxes that may be selected, into the heap."""
         kb = self.kb
         self.length.set(kb.i64(0))
-        with kb.loop(0, self.tiling.boxes, name="box") as box:
-            score = self._score(box)
-            allowed = score.is_nan().invert() if self.least is None else score > self.least
+
+        def allowed(box: Index, lanes: int) -> ir.Value:
+            score = self._score(box, lanes)
+            return (score.is_nan().invert() if self.least is None else score > self.least).v
+
+        def visit(box: Index) -> None:
             self._put_candidate(self.length.get(), box)
-            self.length.set(kb.b.add(self.length.get(), kb.b.zext(allowed.v, I64)))
+            self.length.set(kb.b.add(self.length.get(), kb.b.zext(allowed(box, 1), I64)))
+
+        _each_of_some(kb, self.tiling.boxes, self.tiling.lanes, allowed, visit)
 
     def _select(self) -> None:
         kb = self.kb
@@ -179,12 +206,22 @@ class _Suppression:
             self._sift(0)
             edges = self._edges(best)
             with kb.when(kb.b.not_(self._overlaps(edges, selected))):
-                base = kb.mul(selected.get(), EDGES)
-                for place, value in enumerate(edges.numbers()):
-                    kb.store(value.v, self.kept, kb.add(base, place), DType.F32)
+                self._keep(edges, selected.get())
                 self.results.put(self.sample, self.number, best)
                 self.results.take(ir.Constant(ir.IntType(1), 1))
                 selected.set(kb.b.add(selected.get(), kb.i64(1)))
+
+    def _keep(self, edges: _Edges, number: ir.Value) -> None:
+        """Another selected box, where a vector begins with no box behind it."""
+        kb, lanes = self.kb, self.tiling.lanes
+        with kb.when(kb.compare("==", kb.rem(number, lanes), 0)):
+            kb.store(kb.const(0.0, DType.F32, lanes), self.kept, kb.add(number, self._column(EDGES - 1)), DType.F32)
+        for place, value in enumerate(edges.numbers()):
+            kb.store(value.v, self.kept, kb.add(number, self._column(place)), DType.F32)
+
+    def _column(self, place: int) -> int:
+        """Where the numbers of one kind of all selected boxes begin."""
+        return place * self.tiling.kept_rounded
 
     def _sift(self, start: Index) -> None:
         """The candidate at a place of the heap goes down to where it belongs."""
@@ -210,25 +247,26 @@ class _Suppression:
 
     def _overlaps(self, edges: _Edges, selected: Carry) -> ir.Value:
         """Whether a box overlaps one of those selected so far."""
-        kb = self.kb
+        kb, lanes = self.kb, self.tiling.lanes
         found = kb.carry(ir.IntType(1), ir.Constant(ir.IntType(1), 0))
         number = kb.carry(I64, kb.i64(0))
-        with repeated(kb, "pair") as leave:
+        top, left, bottom, right, own = (Expr(kb, kb.splat(each.v, lanes)) for each in edges.numbers())
+        with repeated(kb, "pairs") as leave:
             leave(kb.compare(">=", number.get(), selected.get()))
-            base = kb.mul(number.get(), EDGES)
             y0, x0, y1, x1, area = (
-                Expr(kb, kb.load(self.kept, kb.add(base, place), DType.F32)) for place in range(EDGES)
+                Expr(kb, kb.load(self.kept, kb.add(number.get(), self._column(place)), DType.F32, lanes))
+                for place in range(EDGES)
             )
-            height = _less(edges.high[0], y1) - _more(edges.low[0], y0)
-            width = _less(edges.high[1], x1) - _more(edges.low[1], x0)
+            height = _less(bottom, y1) - _more(top, y0)
+            width = _less(right, x1) - _more(left, x0)
             shared = height * width
-            union = edges.area + area - shared
+            union = own + area - shared
             meet = (height > 0.0) & (width > 0.0)
-            for value in (shared, edges.area, area, union):
+            for value in (shared, own, area, union):
                 meet = meet & (value > 0.0)
-            found.set((meet & (shared / union > self.threshold)).v)
+            found.set(_any(kb, (meet & (shared / union > self.threshold)).v))
             leave(found.get())
-            number.set(kb.b.add(number.get(), kb.i64(1)))
+            number.set(kb.b.add(number.get(), kb.i64(lanes)))
         return found.get()
 
     def _edges(self, box: Index) -> _Edges:
@@ -241,12 +279,14 @@ class _Suppression:
             low, high = (_less(a, c), _less(b, d)), (_more(a, c), _more(b, d))
         return _Edges(low, high, (high[0] - low[0]) * (high[1] - low[1]))
 
-    def _score(self, box: Index) -> Expr:
-        return Expr(self.kb, self._load(self.scores, (self.sample, self.number, box)))
+    def _score(self, box: Index, lanes: int = 1) -> Expr:
+        return Expr(self.kb, self._load(self.scores, (self.sample, self.number, box), lanes))
 
-    def _load(self, view: View, at: Sequence[Index]) -> ir.Value:
+    def _load(self, view: View, at: Sequence[Index], lanes: int = 1) -> ir.Value:
+        """Elements of a view along its last axis."""
         kb, dtype = self.kb, self.body.operands[view.operand].type.dtype
-        return kb.load(kb.operands[view.operand], kb.element(view.offset, at, view.strides), dtype)
+        element = kb.element(view.offset, at, view.strides)
+        return kb.load(kb.operands[view.operand], element, dtype, lanes, view.strides[-1])
 
     def _candidate(self, place: Index) -> ir.Value:
         return self.kb.b.zext(self.kb.load(self.kb.scratch, place, DType.I32), I64)

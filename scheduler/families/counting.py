@@ -24,7 +24,7 @@ from superkernel.scheduler.tiling import Access, KernelFamily
 from superkernel.target.cpu import CpuTarget
 
 EDGES = 5  # numbers that are kept of a box
-_LOOK_NS, _FOUND_NS, _PAIR_NS = 0.6, 4.0, 2.5
+_LOOK_NS, _FOUND_NS, _PAIRS_NS = 0.1, 20.0, 4.0  # of an element, of what is found, of a vector of pairs
 
 
 def view_of(body: Body, slot: int) -> View:
@@ -37,12 +37,14 @@ def view_of(body: Body, slot: int) -> View:
 
 @dataclass(frozen=True)
 class CountingTiling(HostTiling):
-    """One unit. `boxes`: candidates of a class, each an i32 of scratch; `kept`: of these at most, as edges behind."""
+    """One unit. `boxes`: candidates of a class, each an i32 of scratch; `kept`: of these at most, as edges behind, in
+    vectors of `lanes`."""
 
     looks: int
     found: int
     boxes: int = 0
     kept: int = 0
+    lanes: int = 1
 
     @property
     def units(self) -> int:
@@ -54,8 +56,13 @@ class CountingTiling(HostTiling):
         return -(-self.boxes * DType.I32.itemsize // 64) * 64
 
     @property
+    def kept_rounded(self) -> int:
+        """Whole vectors of boxes."""
+        return -(-self.kept // self.lanes) * self.lanes
+
+    @property
     def scratch_bytes(self) -> int:
-        return self.heap_bytes + self.kept * EDGES * DType.F32.itemsize
+        return self.heap_bytes + self.kept_rounded * EDGES * DType.F32.itemsize
 
     def accesses(self, body: Body, begin: int, end: int) -> tuple[Access, ...]:
         found = AccessSet(body)
@@ -71,7 +78,7 @@ class CountingTiling(HostTiling):
         if begin >= end:
             return 0.0
         traffic = sum(o.type.nbytes for o in body.operands)
-        work = self.looks * _LOOK_NS + self.found * (_FOUND_NS + self.kept / 2 * _PAIR_NS)
+        work = self.looks * _LOOK_NS + self.found * (_FOUND_NS + self.kept_rounded / self.lanes * _PAIRS_NS)
         return CALL_NS + memory_ns(traffic, traffic, target) + work
 
 
@@ -85,7 +92,8 @@ class CountingFamily(KernelFamily[CpuTarget]):
         shape, size = view_of(body, len(body.anchor_inputs) - 1).shape, integer(body.attr["size"])
         if body.op == "nonzero":
             return (CountingTiling(prod(shape), size),)
-        return (CountingTiling(prod(shape), size, shape[2], min(integer(body.attr["limit"]), shape[2])),)
+        kept, lanes = min(integer(body.attr["limit"]), shape[2]), target.vector_bytes // DType.F32.itemsize
+        return (CountingTiling(prod(shape), size, shape[2], kept, lanes),)
 
 
 FAMILY = CountingFamily()
