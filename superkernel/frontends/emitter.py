@@ -27,10 +27,11 @@ KEPT = frozenset({"dequantize"})
 
 
 class Emitter:
-    """Writes the operators that a foreign node becomes; `stem` begins their names, `where` is its place in errors."""
+    """Writes the operators that a foreign node becomes; `stem` begins their names, `where` is its place in errors.
+    `thorough`: also those that change nothing for the sizes at hand, so that it is the same ones for all sizes."""
 
-    def __init__(self, builder: GraphBuilder, stem: str, where: str) -> None:
-        self.builder, self.stem, self.where = builder, stem, where
+    def __init__(self, builder: GraphBuilder, stem: str, where: str, *, thorough: bool = False) -> None:
+        self.builder, self.stem, self.where, self.thorough = builder, stem, where, thorough
 
     def unsupported(self, message: str, **details: Any) -> UnsupportedError:
         """The error to raise for a legal node that has no lowering."""
@@ -68,7 +69,8 @@ class Emitter:
 
     def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
         """`x` in another static shape; `x` itself where it has it."""
-        return x if x.shape == tuple(shape) else self.emit("reshape", x, shape=tuple(shape))
+        same = x.shape == tuple(shape) and not self.thorough
+        return x if same else self.emit("reshape", x, shape=tuple(shape))
 
     def transpose(self, x: Tensor, perm: Sequence[int]) -> Tensor:
         """`x` with permuted axes; `x` itself for the identity."""
@@ -76,17 +78,18 @@ class Emitter:
 
     def expand(self, x: Tensor, shape: Sequence[int]) -> Tensor:
         """`x` broadcast to `shape`."""
-        return x if x.shape == tuple(shape) else self.emit("expand", x, shape=tuple(shape))
+        same = x.shape == tuple(shape) and not self.thorough
+        return x if same else self.emit("expand", x, shape=tuple(shape))
 
     def slice(self, x: Tensor, axis: int, start: int, end: int, step: int = 1) -> Tensor:
         """x[start:end:step] along one axis, all not negative; `x` itself where that is all of it."""
-        if (start, step) == (0, 1) and end >= x.shape[axis]:
+        if (start, step) == (0, 1) and end >= x.shape[axis] and not self.thorough:
             return x
         return self.emit("slice", x, starts=[start], ends=[end], axes=[axis], steps=[step])
 
     def concat(self, parts: Sequence[Tensor], axis: int) -> Tensor:
         """The parts one behind the other; empty ones leave no trace."""
-        full = [p for p in parts if p.shape[axis]] or list(parts[:1])
+        full = [p for p in parts if p.shape[axis] or self.thorough] or list(parts[:1])
         return full[0] if len(full) == 1 else self.emit("concat", *full, axis=axis)
 
     def cast(self, x: Tensor, dtype: DType) -> Tensor:

@@ -6,6 +6,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from superkernel.builder.tensor import Tensor
 from superkernel.frontends.emitter import Emitter
 from superkernel.ir.graph import Graph
@@ -18,7 +20,7 @@ class FoundSizes:
     that is known ahead."""
 
     def __init__(self, asked: Sequence[int] = (), foreseen: Mapping[Hashable, int] | None = None) -> None:
-        self._asked, self._foreseen = asked, foreseen
+        self._asked, self.foreseen = asked, foreseen
         self._sizes = {} if foreseen is None else dict(foreseen)
         self._tables: dict[Hashable, Tensor] = {}
         self._rows: dict[Hashable, Tensor] = {}
@@ -30,11 +32,14 @@ class FoundSizes:
         found where the same is looked for again: by `key`, if that is given."""
         if key is None:
             key = op, *(tensor.value for tensor in inputs), *sorted(attrs.items())
+        known = inputs[0].value.data
+        if op == "nonzero" and known is not None and not self.foresees(key):
+            return call.constant(np.flatnonzero(known))
         if key not in self._rows:
-            size = self._size(key, most)
+            size = self._size(call, key, most)
             table = call.emit(op, *inputs, size=size, **attrs)
             known = table.value.data
-            if known is not None and self._foreseen is None:
+            if known is not None and self.foreseen is None:
                 del self._sizes[key]
                 size = int(known.flat[0])
             self._tables[key] = table
@@ -48,11 +53,13 @@ class FoundSizes:
 
     def foresees(self, key: Hashable) -> bool:
         """Whether something is to be found by this key."""
-        return self._foreseen is not None and key in self._foreseen
+        return self.foreseen is not None and key in self.foreseen
 
-    def _size(self, key: Hashable, most: int) -> int:
-        if self._foreseen is not None:
-            return self._foreseen[key]
+    def _size(self, call: Emitter, key: Hashable, most: int) -> int:
+        if self.foreseen is not None:
+            if key not in self.foreseen:
+                raise call.unsupported("a size that data decides in a way that is not foreseen")
+            return self.foreseen[key]
         place = len(self._sizes)
         self._sizes[key] = min(most, self._asked[place]) if place < len(self._asked) else most
         return self._sizes[key]

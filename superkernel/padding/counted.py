@@ -21,7 +21,7 @@ import numpy as np
 
 from superkernel.core.errors import SuperKernelError, UnsupportedError, Violation
 from superkernel.ir.graph import Graph, Node
-from superkernel.padding.guards import guarded, places_of
+from superkernel.padding.guards import Place, guarded, places_of
 from superkernel.padding.proof import are_alike, proved
 
 Sizes: TypeAlias = tuple[int, ...]
@@ -46,18 +46,19 @@ Write: TypeAlias = Callable[[Sizes], Counted]
 def counted(largest: Counted, write: Write) -> Graph:
     """The largest graph, with guards and the extents of its outputs. Raises UnsupportedError where its results may hang
     on what does not count."""
-    samples = list(_samples(largest, write))
-    _check_nothing(largest, write)
-    guards = [proved(sample.graph, largest.graph) for sample in samples]
+    samples, empty = list(_samples(largest, write)), list(_empty(largest, write))
+    guards = [proved(sample.graph, largest.graph, empty=True) for sample in samples]
     graph, asked = guarded(largest.graph, *guards)
     places = [places_of(each) for each in guards]
-    found = _Extents(largest, samples, graph)
-    for place, name in asked.items():
-        extent = graph.inputs[name].shape[0]
+    extents = {place: graph.inputs[name].shape[0] for place, name in asked.items()}
+    nothing = [_counts_of_nothing(each, largest, extents) for each in empty]
+    found = _Extents(largest, [*samples, *empty], graph)
+    for place, extent in extents.items():
         counts = [each[place].count if place in each else extent for each in places]
-        found.guard(name, found.count(counts, extent, f"node {place[0]!r}"))
+        count = found.count([*counts, *(each[place] for each in nothing)], extent, f"node {place[0]!r}")
+        found.guard(asked[place], count)
     for position, name in enumerate(largest.graph.outputs):
-        shapes = [sample.graph.types[sample.graph.outputs[position]].shape for sample in samples]
+        shapes = [each.graph.types[each.graph.outputs[position]].shape for each in (*samples, *empty)]
         for axis, extent in enumerate(largest.graph.types[name].shape):
             if any(shape[axis] != extent for shape in shapes):
                 count = found.count([shape[axis] for shape in shapes], extent, f"output {name!r}")
@@ -66,13 +67,14 @@ def counted(largest: Counted, write: Write) -> Graph:
 
 
 def _samples(largest: Counted, write: Write) -> Iterable[Counted]:
-    """Graphs for smaller choices of sizes, each once. Sizes found later may be of what was found before."""
+    """Graphs for smaller choices of sizes, each once. Sizes found later may be of what was found before, or more."""
     most, count = largest.sizes, len(largest.sizes)
     behind = range(count, 0, -1)
     choices = [
         tuple(number + 1 for number in behind),
         tuple(2 * number + 5 for number in behind),
         tuple(max(size - number, 1) for size, number in zip(most, range(1, count + 1), strict=True)),
+        tuple(number + 1 for number in reversed(behind)),
         (1,) * count,
         *([(0,) * count] if max(most) == 1 else []),
     ]
@@ -82,29 +84,61 @@ def _samples(largest: Counted, write: Write) -> Iterable[Counted]:
         if asked in met:
             continue
         try:
-            sample = write(asked)
+            sample = _as_many(write(asked), largest)
         except SuperKernelError as error:
             wrong = [Violation(v.message, v.location, v.expected, v.found, _hint(asked)) for v in error.violations]
             raise UnsupportedError(violations=wrong) from error
-        if len(sample.sizes) != count:
-            raise UnsupportedError("what is found hangs on how much is found", location=f"graph {sample.graph.name!r}")
         if not met.issuperset({asked, sample.sizes}):
             yield sample
         met |= {asked, sample.sizes}
 
 
-def _check_nothing(largest: Counted, write: Write) -> None:
-    """Raises UnsupportedError where a model asks whether anything is found at all. One that has no graph for nothing
-    has no results that could be others; one that has another, as empty tensors are left out, must go no other way."""
-    try:
-        empty = write((0,) * len(largest.sizes))
-    except SuperKernelError:
-        return
-    if are_alike(empty.graph, largest.graph):
-        proved(empty.graph, largest.graph)
-    if empty.branches != largest.branches:
-        where = f"graph {largest.graph.name!r}"
-        raise UnsupportedError("another way is gone where nothing is found", location=where)
+def _empty(largest: Counted, write: Write) -> Iterable[Counted]:
+    """Graphs for nothing, or for nothing of some sizes. Raises UnsupportedError where a model asks whether anything is
+    found at all. One that has no graph for nothing has no results that could be others; one that has another, as empty
+    tensors are left out, must go no other way."""
+    count = len(largest.sizes)
+    met: set[Sizes] = {largest.sizes}
+    some = [tuple(3 * (number % 2 == odd) for number in range(count)) for odd in (0, 1)]
+    for choice in ((0,) * count, *(some if count > 1 else [])):
+        try:
+            empty = write(tuple(map(min, choice, largest.sizes)))
+        except SuperKernelError:
+            continue
+        if _as_many(empty, largest).branches != largest.branches:
+            where = f"graph {largest.graph.name!r}"
+            raise UnsupportedError("another way is gone where nothing is found", location=where)
+        if empty.sizes not in met:
+            yield empty
+        met.add(empty.sizes)
+
+
+def _as_many(sample: Counted, largest: Counted) -> Counted:
+    """The sample. Raises UnsupportedError where it finds more things, or fewer."""
+    if len(sample.sizes) != len(largest.sizes):
+        raise UnsupportedError("what is found hangs on how much is found", location=f"graph {sample.graph.name!r}")
+    return sample
+
+
+def _counts_of_nothing(empty: Counted, largest: Counted, asked: Mapping[Place, int]) -> Mapping[Place, int | None]:
+    """How many elements guards let through where nothing is found; None where an operator has no results then. `asked`:
+    the guards, and how many elements there are of each. Raises UnsupportedError where there would have to be others."""
+    if not are_alike(empty.graph, largest.graph):
+        ranks = [[each.graph.types[name].rank for name in each.graph.outputs] for each in (empty, largest)]
+        if ranks[0] != ranks[1]:
+            raise UnsupportedError("results are others where nothing is found", location=f"graph {empty.graph.name!r}")
+        return dict.fromkeys(asked)
+    found = places_of(proved(empty.graph, largest.graph, empty=True))
+    nodes = zip(largest.graph.nodes, empty.graph.nodes, strict=True)
+    idle = {node.name for node, other in nodes if not any(kind.size for kind in empty.graph.output_types(other))}
+    for place in found:
+        if place not in asked:
+            what = "padding gets in where nothing is found"
+            raise UnsupportedError(what, location=f"node {place[0]!r}")
+    return {
+        place: None if place[0] in idle else found[place].count if place in found else extent
+        for place, extent in asked.items()
+    }
 
 
 def _hint(sizes: Sizes) -> str:
@@ -113,12 +147,16 @@ def _hint(sizes: Sizes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Count:
-    """How many elements of an extent count: scale * the found size + offset, at most all."""
+    """How many elements of an extent count: scale * the found size + offset, at least none and at most all."""
 
     size: int
     scale: int
     offset: int
     extent: int
+
+    def of(self, found: int) -> int:
+        """For a found size."""
+        return min(max(self.scale * found + self.offset, 0), self.extent)
 
 
 class _Extents:
@@ -133,25 +171,24 @@ class _Extents:
         self.extents: dict[str, tuple[tuple[int, str], ...]] = {}
         self.taken = {*graph.types, *(node.name for node in graph.nodes)}
 
-    def count(self, counts: Sequence[int], extent: int, where: str) -> _Count:
-        """What grows as an extent has been seen to in the samples. Raises UnsupportedError."""
+    def count(self, counts: Sequence[int | None], extent: int, where: str) -> _Count:
+        """What grows as an extent has been seen to in the samples, where it has. Raises UnsupportedError."""
         found = [each for size in range(len(self.largest.sizes)) if (each := self._growth(size, counts, extent))]
         if len(found) != 1:
             several = "several sizes that are data" if found else "no one size that is data"
-            shown = ", ".join(map(str, counts))
+            shown = ", ".join(str(each) for each in counts if each is not None)
             raise UnsupportedError(f"an extent that grows as {several}", location=where, found=f"{shown} of {extent}")
         return found[0]
 
-    def _growth(self, size: int, counts: Sequence[int], extent: int) -> _Count | None:
-        seen = {sample.sizes[size]: n for sample, n in zip(self.samples, counts, strict=True) if n < extent}
-        low = min(seen)
-        high = max(seen)
-        scale = 1 if low == high else (seen[high] - seen[low]) // (high - low)
+    def _growth(self, size: int, counts: Sequence[int | None], extent: int) -> _Count | None:
+        most = self.largest.sizes[size]
+        steps = [(each.sizes[size], n) for each, n in zip(self.samples, counts, strict=True) if n is not None]
+        seen = {at: n for at, n in steps if 0 < n < extent} or {at: n for at, n in steps if n < extent} or {0: 0}
+        low, high = min(seen), max(seen)
+        rise, run = (extent - seen[high], most - high) if low == high else (seen[high] - seen[low], high - low)
+        scale = max(rise // run, 1) if run > 0 else 1
         found = _Count(size, scale, seen[low] - scale * low, extent)
-        steps = [*zip((sample.sizes[size] for sample in self.samples), counts, strict=True)]
-        steps.append((self.largest.sizes[size], extent))
-        fits = all(min(scale * n + found.offset, extent) == here for n, here in steps)
-        return found if fits and scale > 0 else None
+        return found if all(found.of(n) == here for n, here in [*steps, (most, extent)]) else None
 
     def guard(self, name: str, count: _Count) -> None:
         """The input that says which elements count of an extent."""
@@ -175,6 +212,8 @@ class _Extents:
                 value = self.emit("mul", (value, self.number(count.scale)), f"{value}, {count.scale} times")
             if count.offset:
                 value = self.emit("add", (value, self.number(count.offset)), f"{value}, {count.offset} more")
+            if count.offset < 0:
+                value = self.emit("maximum", (value, self.number(0)), f"{value}, at least 0")
             if count.scale * self.largest.sizes[count.size] + count.offset > count.extent:
                 value = self.emit("minimum", (value, self.number(count.extent)), f"{value}, at most {count.extent}")
             self.values[count] = value

@@ -22,21 +22,21 @@ def nonzero(step: PaddedNode) -> PaddedResult:
 
 
 def suppression(step: PaddedNode) -> PaddedResult:
-    """Where boxes must exceed a score, those of the least score are not selected: nor do they suppress others."""
+    """Boxes whose score is no number are not selected; nor are, where boxes must exceed a score, those of the least.
+    Nor do they suppress others."""
     step.same_attrs("size", "limit")
     boxes, scores = step.input(0), step.input(1)
     whole_axes(boxes, [2], "takes coordinates together")
     guards: tuple[Guard, ...] = ()
+    fill = Fill.NAN if step.attrs["score_threshold"] is None else Fill.LEAST
     for axis in range(scores.rank):
-        guards += guard(step, 1, axis, Fill.LEAST, "selects along an axis")
-    if guards and step.attrs["score_threshold"] is None:
-        refuse("it selects along an axis that is padded", "a score that boxes must exceed")
+        guards += guard(step, 1, axis, fill, "selects along an axis")
     if boxes.places[:2] != (scores.places[0], scores.places[2]):
         refuse("its boxes and scores are padded in different places")
     limits = (step.attrs["limit"], step.padded_attrs["limit"])
     if limits[0] != limits[1] and limits != (scores.shape[2], scores.padded[2]):
         refuse("attribute 'limit' changes with the sizes", str(limits[1]), str(limits[0]))
-    return _found(step, guards)
+    return replace(_found(step, guards), below=max(scores.shape), headed=True)
 
 
 def _found(step: PaddedNode, guards: tuple[Guard, ...]) -> PaddedResult:

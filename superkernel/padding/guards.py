@@ -34,11 +34,14 @@ class Fill(Enum):
     ONE = "1"
     LEAST = "the least value"
     GREATEST = "the greatest value"
+    NAN = "no number"
 
     def of(self, dtype: DType) -> float | int | bool:
         """The value in a type of elements; infinite where the type has infinities. Not of `FRONT`."""
         if self in (Fill.ZERO, Fill.UNCOUNTED, Fill.ONE):
             return int(self is Fill.ONE)
+        if self is Fill.NAN:
+            return np.nan
         greatest = self is Fill.GREATEST
         if dtype.is_float:
             return np.inf if greatest else -np.inf

@@ -34,15 +34,16 @@ from superkernel.padding.places import unmoved
 from superkernel.padding.rules import apply_rule
 
 
-def proved(graph: Graph, padded: Graph) -> Guards:
+def proved(graph: Graph, padded: Graph, *, empty: bool = False) -> Guards:
     """Holds where it returns: results of `padded`, with inputs padded behind the end of each axis, begin with those of
-    `graph`, if it is guarded as it says. Raises UnsupportedError with every result of which this is not known."""
+    `graph`, if it is guarded as it says. Raises UnsupportedError with every result of which this is not known.
+    `empty`: with guards that do for padded axes without a single element, too."""
     if not are_alike(graph, padded):
         found = f"{len(graph.nodes)} and {len(padded.nodes)} nodes"
         what = "the graph is another one for other sizes"
         expected = "the same operators, inputs, states and outputs"
         raise UnsupportedError(what, location=f"graph {graph.name!r}", expected=expected, found=found)
-    return _Proof(graph, padded).guards()
+    return _Proof(graph, padded, empty).guards()
 
 
 def are_alike(graph: Graph, padded: Graph) -> bool:
@@ -56,8 +57,8 @@ def _outline(graph: Graph) -> list[object]:
 
 
 class _Proof:
-    def __init__(self, graph: Graph, padded: Graph) -> None:
-        self.graph, self.padded = graph, padded
+    def __init__(self, graph: Graph, padded: Graph, empty: bool) -> None:
+        self.graph, self.padded, self.empty = graph, padded, empty
         self.counterparts = {name: name for name in (*graph.inputs, *graph.states)}
         self.known: dict[str, PaddedValue] = {}
         self.lost: dict[str, Violation] = {}
@@ -120,8 +121,9 @@ class _Proof:
             self.found[other.name] = result.guards
         for value, kind, padded, places in zip(node.outputs, kinds, padded_kinds, result.places, strict=True):
             below = result.below if kind.dtype in INDEX else None  # of topk, not its values
+            zero = None if self.empty else result.zero  # a softmax of nothing is NaN
             self.known[value] = PaddedValue(
-                kind.shape, padded.shape, places, zero=result.zero, below=below, headed=result.headed
+                kind.shape, padded.shape, places, zero=zero, below=below, headed=result.headed
             )
 
     def operand(self, name: str | None, padded: str | None, where: str) -> PaddedValue | Violation | None:

@@ -41,10 +41,13 @@ HEAD = [
 ]
 NUMBERS: Feed = {
     "half": np.array(0.5, np.float32),
+    "quarter": np.array(0.25, np.float32),
     "bar": np.array(0.9, np.float32),
     "minus": np.array([-1]),
     "zero": np.array([0]),
     "one": np.array([1]),
+    "last": np.array([-1]),
+    "many": np.array([1 << 40]),
     "two": np.array([2]),
     "four": np.array([4]),
     "five": np.array([5]),
@@ -104,6 +107,28 @@ MODELS: dict[str, tuple[list[Any], str]] = {
         [*FLAT, node("Concat", "first v", "w", axis=0), node("Slice", "w zero five", "y")],
         "y w",
     ),
+    "all but the first, all but the last": (
+        [
+            *FLAT,
+            node("Slice", "v one many", "a"),
+            node("Slice", "v zero last", "b"),
+            node("Sub", "a b", "y"),
+            node("Slice", "v four many", "z"),
+        ],
+        "y z",
+    ),
+    "one, if there is one": (
+        [
+            *FLAT,
+            node("Slice", "v zero one", "y"),
+            node("Slice", "v last many", "z"),
+            node("Shape", "v", "n"),
+            node("Min", "n one", "k"),
+            node("TopK", "v k", "t at"),
+        ],
+        "y z t at",
+    ),
+    "shares of nothing": ([*FLAT, node("Softmax", "v", "p", axis=0), node("MatMul", "p v", "y")], "y"),
     "every second": ([*FLAT, node("Concat", "v v", "w", axis=0), node("Add", "v v", "y")], "y"),
     "a detector's head": (HEAD, "y best chosen score selected"),
 }
@@ -164,6 +189,33 @@ REFUSED: dict[str, tuple[list[Any], str]] = {
     "two sizes that must be the same": (
         [*FLAT, node("Less", "flat bar", "d"), node("Compress", "flat d", "w"), node("Add", "v w", "y")],
         "for 3, 2; sizes that are data",
+    ),
+    "the fewer of two": (
+        [
+            *FLAT,
+            node("Less", "flat quarter", "d"),
+            node("Compress", "flat d", "w"),
+            node("Mul", "w w", "z"),
+            node("Shape", "w", "n"),
+            node("Slice", "v zero n", "y"),
+        ],
+        "grows as no one size",
+    ),
+    "which of two is more": (
+        [
+            *FLAT,
+            node("Less", "flat quarter", "d"),
+            node("Compress", "flat d", "w"),
+            node("Shape", "v", "n"),
+            node("Shape", "w", "m"),
+            node("Less", "n m", "less"),
+            node("Where", "less v half", "y"),
+        ],
+        "changes with the sizes",
+    ),
+    "at least one": (
+        [*FLAT, node("Shape", "v", "n"), node("Max", "n one", "k"), node("Slice", "flat zero k", "y")],
+        "grows as no one size",
     ),
     "one behind the other": (
         [*FLAT, node("Less", "flat bar", "d"), node("Compress", "flat d", "w"), node("Concat", "v w", "y", axis=0)],

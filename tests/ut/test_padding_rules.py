@@ -79,10 +79,7 @@ CASES: dict[str, tuple[Write, str]] = {
         "ts",
     ),
     "suppression": (lambda b, x: suppressed(b, x, -1.0), "bcn"),
-    "suppression of any score": (
-        lambda b, x: suppressed(b, x),
-        "",
-    ),
+    "suppression of any score": (suppressed, "bcn"),
     "reduce": (lambda b, x: b.reduce_max(x("bsd"), axes=(0, -1), keepdims=False), "bsd"),
     "reduce all": (lambda b, x: b.reduce_max(x("bs")), "bs"),
     "mean": (lambda b, x: b.reduce_mean(x("bsd"), axes=(0, -1), keepdims=False), "bsd"),

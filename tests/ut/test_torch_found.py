@@ -21,6 +21,8 @@ class Module(torch.nn.Module):  # type: ignore[name-defined]
         self.function = function
         torch.manual_seed(0)
         self.layer = torch.nn.Linear(6, 3)
+        corner = torch.rand(20, 2)
+        self.register_buffer("anchors", torch.cat([corner, corner + torch.rand(20, 2)], 1))
         self.register_buffer("fixed", torch.arange(6) % 2 == 0)
 
     def forward(self, *given: Any) -> Any:
@@ -48,6 +50,11 @@ CASES: dict[str, Callable[..., Any]] = {
     "a mask that is known": lambda m, x: x[:, m.fixed],
     "a mask over one that is known": lambda m, x: x[:, m.fixed][x[:, 0] > 0.4],
     "numbers that are not zero": lambda m, x: torch.nonzero((x * 2).long()),
+    "the first of them": lambda m, x: (x[x > 0.5][:2], x[x > 0.5][-1:]),
+    "one mask written twice": lambda m, x: torch.stack([x[x > 0.5], x[x > 0.5] * 2]),
+    "where": lambda m, x: x[torch.where(x[:, 0] > 0.5)[0]],
+    "numbers of constants": lambda m, x: (torch.nonzero(m.fixed), x[x > 0.5]),
+    "behind others": lambda m, x: torch.cat([x[0], x[x > 0.5]]),
     "of one": lambda m, x: torch.nonzero(x.sum() > 20.0),
 }
 
@@ -100,6 +107,37 @@ def kept(boxes: Any, scores: Any, threshold: float) -> list[int]:
         if not (common / (areas[0] + areas[1:] - common) > threshold).any():
             found.append(box)
     return found
+
+
+SELECTIONS: dict[str, Callable[..., Any]] = {
+    "two of the same boxes": lambda m, b, s: (select(b, s, 0.3), select(b, -s, 0.3), select(b, s, 0.6)),
+    "boxes that are known": lambda m, b, s: select(m.anchors, s, 0.3),
+    "places in boxes": lambda m, b, s: (select(b, s, 0.3), torch.nonzero(b > 0.5)),
+    "of what is found": lambda m, b, s: (k := s > 0.4, q := select(b[k], s[k], 0.3), b[k][q][:5], s[k][q])[1:],
+}
+
+
+def select(boxes: Any, scores: Any, threshold: float) -> Any:
+    """Traced: the operator; else what it is to find."""
+    if torch.compiler.is_exporting() or torch.compiler.is_compiling():
+        return torch.ops.torchvision.nms(boxes, scores, threshold)
+    return torch.tensor(kept(boxes, scores, threshold), dtype=torch.long)
+
+
+@pytest.mark.usefixtures("_nms")
+@pytest.mark.parametrize("what", SELECTIONS)
+def test_selections_are_told_apart(what: str) -> None:
+    module = Module(SELECTIONS[what]).eval()
+    kernel = sk.compile(module, threads=1, example_inputs=(torch.rand(20, 4), torch.rand(20)))
+    for seed in range(4):
+        generator = torch.Generator().manual_seed(seed)
+        corner, side = (torch.rand(20, 2, generator=generator) for _ in range(2))
+        boxes, scores = torch.cat([corner, corner + side], 1), torch.rand(20, generator=generator)
+        given = {"given_0": boxes, "given_1": scores}
+        found = kernel.run({name: given[name].numpy() for name in kernel.inputs}).outputs.values()
+        want = module(boxes, scores)
+        for one, other in zip(found, (want,) if isinstance(want, torch.Tensor) else want, strict=True):
+            torch.testing.assert_close(torch.from_numpy(one), other)
 
 
 @pytest.mark.usefixtures("_nms")

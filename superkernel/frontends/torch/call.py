@@ -39,7 +39,7 @@ class TorchCall(Emitter):
         where: str,
         found: FoundSizes,
     ) -> None:
-        super().__init__(builder, stem, where)
+        super().__init__(builder, stem, where, thorough=bool(found.foreseen))
         self.node, self.found = node, found
         self.op: str = node.target._schema.name.partition("::")[2]
         self.overload: str = node.target._overloadname

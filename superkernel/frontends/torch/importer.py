@@ -13,7 +13,7 @@ out; a number among the outputs is a constant.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -47,8 +47,8 @@ _RANDOM = ("rand", "bernoulli", "multinomial", "normal", "dropout", "uniform", "
 
 class TorchImporter:
     """Builds the Graph of one exported program. `owned`: nobody else holds its tensors, so they need no copy. `graph`:
-    the program's for certain sizes; `found`: of these, those that are data, by nodes. `read`: constants by the memory
-    they come from, for graphs of other sizes too."""
+    the program's for certain sizes; `found`: of these, those that are data, by what finds them. `read`: constants by
+    the memory they come from, for graphs of other sizes too."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class TorchImporter:
         owned: bool,
         graph: torch.fx.Graph | None = None,
         read: dict[tuple[Any, ...], NDArray[Any]] | None = None,
-        found: Mapping[torch.fx.Node, int] | None = None,
+        found: Mapping[Hashable, int] | None = None,
     ) -> None:
         self.program, self.owned = program, owned
         self.source, self.found = program.graph if graph is None else graph, FoundSizes(foreseen=found)

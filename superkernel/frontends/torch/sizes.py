@@ -6,7 +6,7 @@ nodes with the expressions' values in their types, and numbers for the nodes tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -20,6 +20,7 @@ from superkernel.frontends.torch.capture import Program, needed_nodes
 from superkernel.frontends.torch.types import element_type
 
 _ATEN = torch.ops.aten
+_SEARCHES = (_ATEN.nonzero.default, _ATEN.nonzero_numpy.default, _ATEN.where.default, _ATEN.masked_select.default)
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -94,14 +95,12 @@ class SizedProgram:
             raise UnsupportedError("a dynamic extent", location=where, expected=expected, found=str(extent))
         return Axis(offset, {self._symbols[symbol]: int(factor) for symbol, factor in terms.items()})
 
-    def graph(
-        self, sizes: Mapping[str, int], asked: Sequence[int] = ()
-    ) -> tuple[torch.fx.Graph, dict[torch.fx.Node, int]]:
-        """The program's graph for sizes by dimension, without what no output needs; and how much is found, by the nodes
-        that say it. `asked`: how much that is claimed to be, as of `FoundSizes`. Raises UnsupportedError where a shape
-        depends on data in another way."""
+    def graph(self, sizes: Mapping[str, int], asked: Sequence[int] = ()) -> tuple[torch.fx.Graph, dict[Hashable, int]]:
+        """The program's graph for sizes by dimension, without what no output needs; and how much is found, by the
+        `finding` of nodes. What says so twice in the same way says it once. `asked`: how much that is claimed to be, as
+        of `FoundSizes`. Raises UnsupportedError where a shape depends on data in another way."""
         values = {symbol: sympy.Integer(sizes[name]) for symbol, name in self._symbols.items()}
-        found: dict[torch.fx.Node, int] = {}
+        found: dict[Hashable, int] = {}
         known: dict[Any, Any] = {}
 
         def number(symbolic: Any, node: torch.fx.Node) -> Any:
@@ -129,23 +128,40 @@ class SizedProgram:
             return torch.empty_strided(shape, stride, dtype=value.dtype, device="meta")
 
         made, env = torch.fx.Graph(), dict[torch.fx.Node, Any]()
+        deciding, same = self._deciding(), dict[Hashable, torch.fx.Node]()
         for node in self._nodes:
             if (finder := _found_by(node)) is not None:
-                size = self._known_count(finder)
+                size = None if _is_selection(node) else self._known_count(finder)
                 if size is None:
-                    seen = env[finder]
-                    most = prod(seen.meta["val"].shape[: 1 if _is_selection(node) else None])
-                    found.setdefault(seen, min(most, asked[len(found)]) if len(found) < len(asked) else most)
-                    size = found[seen]
+                    most = prod(env[finder].meta["val"].shape[: 1 if _is_selection(node) else None])
+                    given = torch.fx.node.map_arg(node.args, env.__getitem__)
+                    key = finding(*given) if _is_selection(node) else env[finder]
+                    found.setdefault(key, min(most, asked[len(found)]) if len(found) < len(asked) else most)
+                    size = found[key]
                 values |= dict.fromkeys(node.meta["unbacked_bindings"], sympy.Integer(size))
             value = concrete(node.meta.get("val"), node)
             sized = isinstance(node.meta.get("val"), _SYMBOLIC) and not isinstance(value, _SYMBOLIC)
             if node.op == "call_function" and sized:
                 env[node] = value
                 continue
+            written = _written(node, env) if node in deciding else None
+            if written is not None and written in same:
+                env[node] = same[written]
+                continue
             copied = env[node] = made.node_copy(node, env.__getitem__)
             copied.meta = {**node.meta, "val": value}
+            if written is not None:
+                same[written] = copied
         return made, found
+
+    def _deciding(self) -> set[torch.fx.Node]:
+        """The nodes that say how much is found, or that such a node hangs on."""
+        todo = [each for node in self._nodes if _found_by(node) is not None for each in node.all_input_nodes]
+        met = set(todo)
+        while todo:
+            todo += (new := [each for each in todo.pop().all_input_nodes if each not in met])
+            met.update(new)
+        return met
 
     def _known_count(self, mask: torch.fx.Node) -> int | None:
         """How many elements of a tensor that no input decides are not 0."""
@@ -200,13 +216,34 @@ def _found_by(node: torch.fx.Node) -> torch.fx.Node | None:
     given = node.args[1] if node.target is _ATEN.masked_select.default else node.args[0]
     if node.target is _ATEN.masked_select.default and given.meta["val"].shape != node.args[0].meta["val"].shape:
         return None
-    if _is_selection(node) or node.target in (_ATEN.nonzero.default, _ATEN.masked_select.default):
+    if _is_selection(node) or node.target in _SEARCHES:
         found: torch.fx.Node = given
         return found
     if node.target is not _ATEN.index.Tensor:
         return None
     masks = [i for i in node.args[1] if i is not None and i.meta["val"].dtype is torch.bool]
     return masks[0] if len(masks) == 1 else None
+
+
+def finding(*given: object) -> Hashable:
+    """What tells a selection of boxes from others: its operands, with each its own identity, and its threshold."""
+    return given
+
+
+def _written(node: torch.fx.Node, env: Mapping[torch.fx.Node, Any]) -> Hashable:
+    """An operator and its operands, equal for nodes that compute the same; None where that is not known."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return None
+    if node.target._schema.is_mutable or torch.Tag.nondeterministic_seeded in node.target.tags:
+        return None
+
+    def plain(value: object) -> Hashable:
+        if isinstance(value, (tuple, list)):
+            return tuple(map(plain, value))
+        return value if isinstance(value, torch.fx.Node) else (type(value), str(value))
+
+    given = torch.fx.node.map_arg((node.args, tuple(sorted(node.kwargs.items()))), env.__getitem__)
+    return node.target, plain(given)
 
 
 def _is_selection(node: torch.fx.Node) -> bool:

@@ -14,6 +14,7 @@ from superkernel.builder.tensor import Tensor
 from superkernel.core.dtypes import DType
 from superkernel.frontends.torch.call import TorchCall
 from superkernel.frontends.torch.registry import lowers
+from superkernel.frontends.torch.sizes import finding
 
 
 def as_index(call: TorchCall, x: Tensor) -> Tensor:
@@ -100,6 +101,13 @@ def nonzero(call: TorchCall) -> Tensor:
     return call.concat([call.reshape(place, (place.shape[0], 1)) for place in places], 1)
 
 
+@lowers("nonzero_numpy", "where.default")
+def places(call: TorchCall) -> list[Tensor]:
+    """Coordinates, axis by axis."""
+    name = "self" if call.op == "nonzero_numpy" else "condition"
+    return call.found.places(call, call.lifted(name), call.raw[name])
+
+
 @lowers("masked_select")
 def masked_select(call: TorchCall) -> Tensor:
     """Elements where the mask, of the same shape, is true."""
@@ -115,7 +123,7 @@ def selection(call: TorchCall) -> Tensor:
     count = boxes.shape[0]
     rows = call.found.find(
         call, "non_max_suppression", call.reshape(boxes, (1, count, 4)), call.reshape(scores, (1, 1, count)),
-        key=call.raw["dets"], most=count, limit=count, iou_threshold=float(call.get("iou_threshold")),
+        key=finding(*call.raw.values()), most=count, limit=count, iou_threshold=float(call.get("iou_threshold")),
     )  # fmt: skip
     return call.reshape(call.slice(rows, 1, 2, 3), (rows.shape[0],))
 
