@@ -50,8 +50,8 @@ def _text_of(kernel: str, body: Body, tiling: Tiling, role: str) -> str:
 @lru_cache(maxsize=_KNOWN)
 def _symbol(kernel: str, kernel_name: str, body: Body, tiling: Tiling, role: str) -> str:
     digest = hashlib.sha256(_text_of(kernel, body, tiling, role).encode()).hexdigest()[:DIGEST_DIGITS]
-    name = _particular(_name_of(kernel, kernel_name), body, tiling)
-    return format_name(replace(name, target=(*name.target, *([role] if role else []), digest)))
+    name = _formatted(_particular(_name_of(kernel, kernel_name), body, tiling))
+    return "_".join([name, *([role] if role else []), digest])  # further tokens of the target
 
 
 def _name_of(kernel: str, kernel_name: str) -> KernelName:
@@ -61,7 +61,7 @@ def _name_of(kernel: str, kernel_name: str) -> KernelName:
     return KernelName("sk", ("xx",), _PROGRAM, tuple(kernel.replace("_", ".").split(".")))
 
 
-_parsed = cache(parse_name)
+_parsed, _formatted = cache(parse_name), cache(format_name)
 
 
 def _particular(name: KernelName, body: Body, tiling: Tiling) -> KernelName:
@@ -70,15 +70,19 @@ def _particular(name: KernelName, body: Body, tiling: Tiling) -> KernelName:
         name = replace(name, dtypes=(NAME_DTYPES[body.operands[0].type.dtype],))
     named = tiling.named(body)
     if named is not None:
-        op, sizes = named[0] or name.op, named[1]
-        if forms_of(op):
-            name = replace(name, op=op, params=make_params(op, sizes))
+        name = _with_tile(name, named[0] or name.op, tuple(named[1].items()))
     if body.op is not None:
         return replace(name, activation=_activation(body) or name.activation)
     steps = [step.op for step in body.epilogue.instructions if step.op != "constant"]
     if name.op == _PROGRAM and len(steps) <= 1:
         return replace(name, op="v" + steps[0].replace("_", "") if steps else "copy")
     return name
+
+
+@cache
+def _with_tile(name: KernelName, op: str, sizes: tuple[tuple[str, int], ...]) -> KernelName:
+    """The name with what is known of a cut."""
+    return replace(name, op=op, params=make_params(op, dict(sizes))) if forms_of(op) else name
 
 
 def _activation(body: Body) -> str | None:
