@@ -37,6 +37,11 @@ from superkernel.scheduler.values import Values
 Choose = Callable[[Body], str]
 
 
+def _nameless(kernel: str, body: Body) -> str:
+    """In place of canonical names where none are asked for."""
+    return ""
+
+
 def group(
     graph: Graph,
     choose: Choose,
@@ -44,10 +49,11 @@ def group(
     options: Options,
     families: Callable[[str], KernelFamily[TargetT]],
     storage: StoragePolicy,
+    name_of: Callable[[str, Body], str] = _nameless,
 ) -> Grouping:
     """Group the graph for a target. `choose` gives the kernel id for a body (`host.reference`: NumPy), `families` the
-    family behind it, `storage` the layout of what is materialised (`layout.py`). Grouping itself asks no figure of the
-    target; families may."""
+    family behind it, `storage` the layout of what is materialised (`layout.py`), `name_of` a kernel's canonical name
+    for a body. Grouping itself asks no figure of the target; families may."""
     values = Values(
         GroupContext(graph, cache(choose), options, families, storage.of(graph, target.image_ranks), target)
     )
@@ -65,7 +71,7 @@ def group(
             materialise(values, node)
     place_outputs(values)
     place_updates(values)
-    return Grouping(_build(values), values.buffers, values.constants, tuple(values.notes))
+    return Grouping(_build(values, name_of), values.buffers, values.constants, tuple(values.notes))
 
 
 def _has_kernel(values: Values, name: str) -> bool:
@@ -77,8 +83,9 @@ def _has_kernel(values: Values, name: str) -> bool:
     return kernel != HOST_REFERENCE
 
 
-def _build(values: Values) -> tuple[SubOperator, ...]:
+def _build(values: Values, name_of: Callable[[str, Body], str]) -> tuple[SubOperator, ...]:
     shared: dict[Body, Body] = {}
+    kernel_names: dict[tuple[str, int], str] = {}  # equal layers share their bodies
     found: list[SubOperator] = []
     taken: set[str] = set()
     for cluster in _in_order(values):
@@ -96,7 +103,11 @@ def _build(values: Values) -> tuple[SubOperator, ...]:
         taken.add(name)
         scope, stream = (lead.scope, lead.stream) if lead is not None else (None, None)
         wanted = _wanted_type([lead] if cluster.anchor is not None and lead is not None else nodes)
-        found.append(SubOperator(len(found), name, body, operands, names, kernel, scope, stream, wanted))
+        key = kernel, id(body)
+        if key not in kernel_names:
+            kernel_names[key] = name_of(kernel, body)
+        kernel_name = kernel_names[key]
+        found.append(SubOperator(len(found), name, body, operands, names, kernel, scope, stream, wanted, kernel_name))
     return tuple(found)
 
 

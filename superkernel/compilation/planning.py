@@ -5,7 +5,6 @@ simplify -> lower -> group (registry chooses kernels) -> place (with memory) -> 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from superkernel.compilation.choice import ChoiceOfAll
@@ -14,6 +13,7 @@ from superkernel.compilation.dumps import with_dumps
 from superkernel.compilation.planner import PlannedT, Planner, ScheduledT, TargetT
 from superkernel.compilation.stages import Stages
 from superkernel.core.errors import DeadlineError, UnsupportedError
+from superkernel.ir.body import Body
 from superkernel.ir.graph import Graph
 from superkernel.scheduler.group import group
 from superkernel.scheduler.grouping import Grouping
@@ -92,23 +92,15 @@ def _grouped(graph: Graph, planner: Planner[TargetT, Any, Any]) -> tuple[Graph, 
     """The graph, with the values of option `dump` as outputs, its sub-operators, and the outputs' numbers by name."""
     target, options, choose = planner.job.target, planner.job.options, ChoiceOfAll(planner.chooser)
     layout = storage_policy(graph, choose, target, options)
-    grouping = group(graph, choose, target, options, planner.kernels.family_of, layout)
+    kernels = planner.kernels
+
+    def name_of(kernel: str, body: Body) -> str:
+        return kernels.name_of(kernel, body, target)
+
+    grouping = group(graph, choose, target, options, kernels.family_of, layout, name_of)
     choose.raise_unsupported(grouping.subops)
     dumps: dict[str, int] = {}
     if options.dump:
         graph, dumps = with_dumps(graph, grouping.subops, options.dump)
-        grouping = group(graph, choose, target, options, planner.kernels.family_of, layout)
-    return graph, planner.ordered(_with_names(grouping, planner)), dumps
-
-
-def _with_names(grouping: Grouping, planner: Planner[TargetT, Any, Any]) -> Grouping:
-    """The grouping whose sub-operators know their kernels' canonical names."""
-    name_of, target = planner.kernels.name_of, planner.job.target
-    known: dict[tuple[str, int], str] = {}  # equal layers share their bodies
-    named = []
-    for sub in grouping.subops:
-        key = sub.kernel, id(sub.body)
-        if key not in known:
-            known[key] = name_of(sub.kernel, sub.body, target)
-        named.append(replace(sub, kernel_name=known[key]))
-    return replace(grouping, subops=tuple(named))
+        grouping = group(graph, choose, target, options, kernels.family_of, layout, name_of)
+    return graph, planner.ordered(grouping), dumps
