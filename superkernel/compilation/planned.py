@@ -122,10 +122,9 @@ def job_key(job: Job[Target], sources: str) -> str | None:
     rows = [f"plan {stamp}", repr(job.target), repr(job.cores), repr(job.options), repr(source.name)]
     rows += [f"{name!r}: {kind}" for name, kind in source.inputs.items()]
     rows += [f"{new!r} <- {value!r}" for new, value in source.updates.items()]
-    rows += [
-        repr((n.name, n.op, n.inputs, n.outputs, tuple(n.attrs.items()), n.kernel_type, n.stream, n.scope))
-        for n in source.nodes
-    ]
+    rows.append(
+        repr([(n.name, n.op, n.inputs, n.outputs, n.attrs, n.kernel_type, n.stream, n.scope) for n in source.nodes])
+    )
     rows.append(repr(source.outputs))
     rows += [f"{name!r}: {source.types[name]}" for name in source.constants]
     rows += [f"manifest {_file_digest(Path(name))}" for name in job.options.manifest]

@@ -62,8 +62,12 @@ class TensorType:
         """Row-major strides in elements."""
         return row_major_strides(self.shape)
 
-    def __str__(self) -> str:
+    @cached_property
+    def _text(self) -> str:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+    def __str__(self) -> str:
+        return self._text
 
     @staticmethod
     def parse(text: str) -> TensorType:
