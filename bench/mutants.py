@@ -68,6 +68,8 @@ CHECKERS: dict[str, tuple[str, ...]] = {
     "sync/aicore/explore.py": ("test_aicore_explore",),
     "scheduler/memory_check.py": ("test_memory_check",),
     "superkernel/padding/proof.py": ("test_padding",),
+    "superkernel/padding/counted.py": ("test_counted",),
+    "superkernel/padding/finding.py": ("test_padding_rules",),
 }
 """The tests beside each checker, in tests/ut."""
 REST_SCORE = 0.85

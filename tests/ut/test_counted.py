@@ -1,19 +1,233 @@
-"""Numbers with what they count."""
+"""Graphs that find sizes in their data: what they compute for all of them, how they count, and what is refused."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from superkernel.core.counted import counted
+import superkernel as sk
+from superkernel.builder.tensor import Tensor
+from superkernel.core.errors import GraphError, UnsupportedError
+from superkernel.frontends.emitter import Emitter
+from superkernel.frontends.found import FoundSizes
+from superkernel.ir.graph import Graph
+from superkernel.padding.counted import Counted, Write, counted
+from superkernel.reference import evaluate
+from superkernel.transforms.dead import RemoveDead
+
+Array = NDArray[Any]
+Results = Sequence[Any]
+EXTENT = 20
 
 
-@pytest.mark.parametrize(
-    ("count", "noun", "text"),
-    [
-        (1, "wait", "1 wait"), (0, "wait", "0 waits"), (2, "full barrier", "2 full barriers"),
-        (1, "copy", "1 copy"), (3, "copy", "3 copies"), (2, "launch", "2 launches"), (2, "access", "2 accesses"),
-        (1234, "event", "1234 events"),
-    ],
-)  # fmt: skip
-def test_one_is_singular(count: int, noun: str, text: str) -> None:
-    assert counted(count, noun) == text
+class Walk(Emitter):
+    """What a model is written with. `x`: [20]."""
+
+    def __init__(self, asked: Sequence[int], extent: int) -> None:
+        self.b = sk.GraphBuilder("walk")
+        super().__init__(self.b, "walk", "here")
+        self.found = FoundSizes(asked)
+        self.x = self.b.input("x", (extent,), "f32")
+
+    def above(self, x: Tensor, least: float) -> Tensor:
+        """The elements above a number."""
+        (places,) = self.found.places(self, self.b.greater(x, least))
+        return self.b.gather(x, places)
+
+
+Model = Callable[[Walk], Results]
+
+
+def writer(model: Model, extent: int = EXTENT) -> Write:
+    def write(asked: Sequence[int]) -> Counted:
+        walk = Walk(asked, extent)
+        for number, value in enumerate(model(walk)):
+            walk.b.output(value, name=f"y{number}")
+        return walk.found.counted(RemoveDead(constants=True).apply(walk.b.graph()))
+
+    return write
+
+
+def made(model: Model, extent: int = EXTENT) -> Graph:
+    write = writer(model, extent)
+    return counted(write(()), write)
+
+
+def twice(w: Walk, v: Tensor) -> Tensor:
+    """Each element, and its square behind it."""
+    rows = [w.b.reshape(part, (part.shape[0], 1)) for part in (v, v * v)]
+    return w.b.concat(*rows, axis=1).reshape(2 * v.shape[0])
+
+
+def two_sizes(w: Walk) -> Results:
+    v, u = w.above(w.x, 0.5), w.above(w.x, 0.8)
+    return v, w.b.reduce_sum(v), u * 2.0, w.b.reduce_max(u)
+
+
+def nested(w: Walk) -> Results:
+    v = w.above(w.x, 0.3)
+    u = w.above(v, 0.7)
+    return w.b.reduce_sum(v), u, w.b.reduce_mean(u), v
+
+
+def picked(w: Walk) -> Results:
+    """The best of some, by places among these."""
+    v = w.above(w.x, 0.5)
+    best, order = w.b.topk(v, min(4, v.shape[0]))
+    return w.b.gather(v * 3.0, order), best, w.b.argmax(v, axis=0, keepdims=False)
+
+
+def above(x: Array, least: float) -> Array:
+    return x[x > np.float32(least)]
+
+
+def doubled(x: Array) -> Array:
+    v = above(x, 0.5)
+    return np.stack([v, v * v], axis=1).reshape(-1)
+
+
+def best(x: Array) -> list[Any]:
+    v = above(x, 0.5)
+    order = np.argsort(-v, kind="stable")[:4]
+    return [v[order] * 3, v[order], v.argmax()]
+
+
+MODELS: dict[str, tuple[Model, Callable[[Array], Sequence[Any]]]] = {
+    "elements": (lambda w: [w.above(w.x, 0.5)], lambda x: [above(x, 0.5)]),
+    "twice as many": (lambda w: [twice(w, w.above(w.x, 0.5))], lambda x: [doubled(x)]),
+    "a sum of twice as many": (
+        lambda w: [w.b.reduce_sum(twice(w, w.above(w.x, 0.5)), keepdims=False)],
+        lambda x: [doubled(x).sum()],
+    ),
+    "three more": (
+        lambda w: [y := w.b.concat(w.x[:3], w.above(w.x, 0.5), axis=0), w.b.reduce_max(y, keepdims=False)],
+        lambda x: [y := np.concatenate([x[:3], above(x, 0.5)]), y.max()],
+    ),
+    "five at most": (
+        lambda w: [y := w.slice(w.above(w.x, 0.5), 0, 0, 5), w.b.reduce_min(y, keepdims=False)],
+        lambda x: [y := above(x, 0.5)[:5], y.min()],
+    ),
+    "two sizes": (two_sizes, lambda x: [v := above(x, 0.5), [v.sum()], (u := above(x, 0.8)) * 2, [u.max()]]),
+    "one of another": (
+        nested,
+        lambda x: [[(v := above(x, 0.3)).sum()], u := above(v, 0.7), [u.mean()], v],
+    ),
+    "the best": (picked, best),
+    "nothing that is found": (lambda w: [(w.above(w.x, 0.5), w.x * 2.0)[1]], lambda x: [x * 2]),
+}
+
+
+def data(seed: int, share: float, extent: int = EXTENT) -> Array:
+    """Some above 0.8, as many between 0.5 and 0.8, all others below 0.3."""
+    rng = np.random.default_rng(seed)
+    low, middle, high = 0.3 * rng.random(extent), 0.5 + 0.3 * rng.random(extent), 0.8 + 0.2 * rng.random(extent)
+    drawn = rng.random(extent)
+    return np.where(drawn < share / 2, high, np.where(drawn < share, middle, low)).astype(np.float32)
+
+
+@pytest.mark.parametrize("what", MODELS)
+def test_results_for_all_there_is(what: str) -> None:
+    model, wanted = MODELS[what]
+    graph = made(model)
+    for seed, share in enumerate((0.2, 0.3, 0.5, 0.8, 0.9, 1.0, 1.0, 1.0)):
+        x = data(seed, share)
+        found = evaluate(graph, {"x": x})
+        for name, want in zip(graph.returned, wanted(x), strict=True):
+            assert found[name].shape == np.shape(want), (name, share)
+            np.testing.assert_allclose(found[name], want, rtol=1e-6, err_msg=name)
+
+
+def test_where_nothing_is_found_results_are_empty() -> None:
+    for what in ("elements", "twice as many", "five at most"):
+        graph = made(MODELS[what][0])
+        assert evaluate(graph, {"x": data(1, 0.0)})["y0"].shape == (0,)
+    assert evaluate(made(MODELS["three more"][0]), {"x": data(1, 0.0)})["y0"].shape == (3,)
+
+
+@pytest.mark.parametrize("extent", [0, 1, 2, 3])
+def test_of_few(extent: int) -> None:
+    graph = made(lambda w: [v := w.above(w.x, 0.5), w.b.reduce_sum(v, keepdims=False)], extent)
+    for seed in range(8):
+        x = data(seed, 0.5, extent)
+        found = evaluate(graph, {"x": x})
+        assert found["y0"].tolist() == above(x, 0.5).tolist()
+        np.testing.assert_allclose(found["y1"], above(x, 0.5).sum(), rtol=1e-6)
+
+
+def test_what_counts_is_computed_once() -> None:
+    """A guard and two outputs of one size, and inputs that say what counts of none."""
+    graph = made(lambda w: [v := w.above(w.x, 0.5), v * 2.0, w.b.reduce_sum(v)])
+    assert list(graph.inputs) == ["x"]
+    counts = {count for row in graph.extents.values() for _, count in row}
+    assert len(counts) == 1
+    assert graph.outputs == ("y0", "y1", "y2", *counts)
+    assert sum(node.op == "less" for node in graph.nodes) == 1
+
+
+def test_numbers_are_no_more_than_there_are() -> None:
+    """Who reads the counts need not look at the extents."""
+    graph = made(lambda w: [w.slice(w.above(w.x, 0.5), 0, 0, 5)])
+    ((_, ((_, count),)),) = graph.extents.items()
+    assert evaluate(graph, {"x": data(3, 1.0)}, keep=[count])[count] == 5
+
+
+def sized(w: Walk) -> Results:
+    v = w.above(w.x, 0.5)
+    return [v / float(v.shape[0] or 1)]
+
+
+def unlike(w: Walk) -> Results:
+    """As many numbers as are found, but nothing of what is found."""
+    return [w.constant(np.arange(w.above(w.x, 0.5).shape[0])), w.x * 2.0]
+
+
+def longer(w: Walk) -> Results:
+    """What is found decides whether more is looked for."""
+    v = w.above(w.x, 0.5)
+    return [w.above(v, 0.8) if v.shape[0] > 3 else v]
+
+
+def asking(w: Walk) -> Results:
+    v = w.above(w.x, 0.5)
+    w.found.branches.append(v.shape[0] > 0)
+    return [v]
+
+
+def only_nothing(w: Walk) -> Results:
+    v = w.above(w.x, 0.5)
+    return [w.b.reduce_sum(v) + float(v.shape[0] == 0)]
+
+
+REFUSED: dict[str, tuple[Model, str]] = {
+    "two sizes that must be one": (lambda w: [w.above(w.x, 0.5) + w.above(w.x, 0.8)], "for 3, 2; sizes that are data"),
+    "a number that is the size": (sized, "changes with the sizes"),
+    "elements behind those found": (lambda w: [w.b.concat(w.above(w.x, 0.5), w.x, axis=0)], "behind an axis"),
+    "nothing that says how many": (unlike, "by what no result needs"),
+    "more to be found": (longer, "hangs on how much is found"),
+    "a branch for nothing": (asking, "another way is gone where nothing is found"),
+    "a number for nothing": (only_nothing, "changes with the sizes"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_may_hang_on_more_than_counts_is_refused(what: str) -> None:
+    model, reason = REFUSED[what]
+    with pytest.raises(UnsupportedError, match=reason):
+        made(model)
+
+
+def test_no_graph_for_nothing_is_no_reason() -> None:
+    """A model that cannot be written for nothing has no results then that could be others."""
+
+    def model(w: Walk) -> Results:
+        v = w.above(w.x, 0.5)
+        if not v.shape[0]:
+            raise GraphError("nothing is found")
+        return [v * 2.0]
+
+    x = data(2, 0.5)
+    np.testing.assert_array_equal(evaluate(made(model), {"x": x})["y0"], above(x, 0.5) * 2)

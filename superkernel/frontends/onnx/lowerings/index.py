@@ -64,7 +64,8 @@ def compress(call: OnnxCall) -> Tensor:
         x, axis = call.reshape(x, (x.type.size,)), 0
     axis = call.axis(axis, x.rank)
     if condition.value.data is None:
-        condition = call.slice(condition, 0, 0, x.shape[axis])
+        if condition.shape[0] > x.shape[axis]:
+            condition = call.slice(condition, 0, 0, x.shape[axis])
         return call.emit("gather", x, call.found.places(call, condition)[0], axis=axis)
     kept = np.nonzero(condition.value.data)[0].astype(np.int64)
     return call.emit("gather", x, call.constant(kept), axis=axis)
