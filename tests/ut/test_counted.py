@@ -117,6 +117,13 @@ MODELS: dict[str, tuple[Model, Callable[[Array], Sequence[Any]]]] = {
         lambda x: [[(v := above(x, 0.3)).sum()], u := above(v, 0.7), [u.mean()], v],
     ),
     "the best": (picked, best),
+    "behind two others, or nothing": (
+        lambda w: [
+            w.concat([w.constant(np.zeros((2, 1), np.float32)), w.reshape(v := w.above(w.x, 0.5), (v.shape[0], 1))], 0)
+        ],
+        lambda x: [np.concatenate([np.zeros(2), above(x, 0.5)])[:, None]],
+    ),
+    "an element or two": (lambda w: [w.slice(w.above(w.x, 0.5), 0, 0, 2) * 2.0], lambda x: [above(x, 0.5)[:2] * 2]),
     "nothing that is found": (lambda w: [(w.above(w.x, 0.5), w.x * 2.0)[1]], lambda x: [x * 2]),
 }
 
@@ -175,6 +182,27 @@ def test_numbers_are_no_more_than_there_are() -> None:
     assert evaluate(graph, {"x": data(3, 1.0)}, keep=[count])[count] == 5
 
 
+def test_a_limit_below_more_than_are_found() -> None:
+    """Of twice as many, and of three more."""
+    few = made(lambda w: [w.slice(twice(w, w.above(w.x, 0.5)), 0, 0, 30)])
+    more = made(lambda w: [w.slice(w.b.concat(w.x[:3], w.above(w.x, 0.5), axis=0), 0, 0, 22)])
+    for seed in range(4):
+        x = data(seed, 1.0)
+        assert evaluate(few, {"x": x}, keep=few.outputs)[few.outputs[-1]] == 30
+        assert evaluate(more, {"x": x}, keep=more.outputs)[more.outputs[-1]] == 22
+
+
+def test_names_that_are_taken() -> None:
+    def model(w: Walk) -> Results:
+        v = w.above(w.x, 0.5)
+        taken = [w.b.mul(v, 2.0, name=f"walk/nonzero_0 {name}") for name in ("count", "count (2)", "flat", "first")]
+        return [v, *taken]
+
+    x = data(4, 0.6)
+    found = evaluate(made(model), {"x": x})
+    np.testing.assert_array_equal(found["y2"], above(x, 0.5) * 2)
+
+
 def sized(w: Walk) -> Results:
     v = w.above(w.x, 0.5)
     return [v / float(v.shape[0] or 1)]
@@ -202,11 +230,36 @@ def only_nothing(w: Walk) -> Results:
     return [w.b.reduce_sum(v) + float(v.shape[0] == 0)]
 
 
+def one_is_another(w: Walk) -> Results:
+    """A single element is read without its axis."""
+    v = w.above(w.x, 0.5)
+    return [w.b.reshape(v, ()) if v.shape[0] == 1 else w.b.reshape(v, (v.shape[0], 1))]
+
+
+def either(w: Walk) -> Results:
+    """An extent that grows by one where either of two sizes does."""
+    v, u = w.above(w.x, 0.5), w.above(w.x, 0.8)
+    return [v, w.constant(np.arange(v.shape[0] + u.shape[0]))]
+
+
+def more_of_all(w: Walk) -> Results:
+    """As many as are found, and five more if all are."""
+    v = w.above(w.x, 0.5)
+    return [v, w.constant(np.arange(v.shape[0] if v.shape[0] < EXTENT else 25))]
+
+
 REFUSED: dict[str, tuple[Model, str]] = {
     "two sizes that must be one": (lambda w: [w.above(w.x, 0.5) + w.above(w.x, 0.8)], "for 3, 2; sizes that are data"),
     "a number that is the size": (sized, "changes with the sizes"),
     "elements behind those found": (lambda w: [w.b.concat(w.above(w.x, 0.5), w.x, axis=0)], "behind an axis"),
     "nothing that says how many": (unlike, "by what no result needs"),
+    "one that is read otherwise": (one_is_another, "another one for other sizes|type of its results"),
+    "an extent of two sizes": (either, "no one size that is data"),
+    "half of them": (
+        lambda w: [w.b.reduce_sum(w.slice(v := w.above(w.x, 0.5), 0, 0, v.shape[0] // 2))],
+        "node 'y0': an extent that grows as no one size",
+    ),
+    "another extent of all": (more_of_all, "no one size that is data"),
     "more to be found": (longer, "hangs on how much is found"),
     "a branch for nothing": (asking, "another way is gone where nothing is found"),
     "a number for nothing": (only_nothing, "changes with the sizes"),

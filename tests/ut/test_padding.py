@@ -595,3 +595,12 @@ def places_of(places: Any) -> Array:
     """The injection of an axis, as numbers."""
     digits = [range(count) for count, _ in places]
     return np.array([sum(d * step for d, (_, step) in zip(each, places, strict=True)) for each in product(*digits)])
+
+
+def test_places_of_the_best_are_places_and_the_best_are_not() -> None:
+    def reader(result: int) -> Write:
+        return lambda b, x, n: b.gather(x[0], b.cast(b.topk(x[0, :, 0], 2)[result], "i64"), axis=0)
+
+    hold(written(reader(1), 3), written(reader(1), 5))
+    with pytest.raises(UnsupportedError, match="looks up elements"):
+        proved(written(reader(0), 3), written(reader(0), 5))

@@ -37,9 +37,11 @@ def joined(x: Any, *shape: int) -> Any:
     return x.reshape(*shape, first * second, *rest)
 
 
-def suppressed(b: sk.GraphBuilder, x: Any, least: float | None = None) -> Any:
+def suppressed(b: sk.GraphBuilder, x: Any, least: float | None = None, more: int | None = None) -> Any:
+    """Three boxes of a class at most, or as many as there are and `more`."""
     boxes, scores = b.concat(x("bn2"), x("bn2") + 1.0, axis=2), x("bcn")
-    return b.non_max_suppression(boxes, scores, scores.type.size, 3, iou_threshold=0.2, score_threshold=least)
+    limit = 3 if more is None else scores.shape[2] + more
+    return b.non_max_suppression(boxes, scores, scores.type.size, limit, iou_threshold=0.2, score_threshold=least)
 
 
 CASES: dict[str, tuple[Write, str]] = {
@@ -78,8 +80,23 @@ CASES: dict[str, tuple[Write, str]] = {
         lambda b, x: b.gather(x("ts"), b.nonzero(y := b.greater(x("t"), 0.0), y.type.size)[1:], axis=0),
         "ts",
     ),
+    "found, and their number": (
+        lambda b, x: b.gather(x("ts"), b.nonzero(y := b.greater(x("t"), 0.0), y.type.size), axis=0),
+        "s",
+    ),
+    "less room for more": (lambda b, x: b.nonzero(y := b.greater(x("b"), 0.0), 9 - y.type.size), ""),
+    "places of the best": (lambda b, x: b.gather(x("ts"), b.topk(x("t"), 2)[1], axis=0), "ts"),
+    "the best as places": (lambda b, x: b.gather(x("ts"), whole(b, b.topk(x("t"), 2)[0]), axis=0), "s"),
     "suppression": (lambda b, x: suppressed(b, x, -1.0), "bcn"),
     "suppression of any score": (suppressed, "bcn"),
+    "suppression of all boxes": (lambda b, x: suppressed(b, x, -1.0, more=0), "bcn"),
+    "suppression of all boxes and one": (lambda b, x: suppressed(b, x, -1.0, more=1), "bc"),
+    "boxes and scores in other places": (
+        lambda b, x: b.non_max_suppression(
+            b.concat(*[joined(x("hbn2"))] * 2, axis=2), y := joined(x("bhcn")), y.type.size, 3, score_threshold=-1.0
+        ),
+        "cn",
+    ),
     "reduce": (lambda b, x: b.reduce_max(x("bsd"), axes=(0, -1), keepdims=False), "bsd"),
     "reduce all": (lambda b, x: b.reduce_max(x("bs")), "bs"),
     "mean": (lambda b, x: b.reduce_mean(x("bsd"), axes=(0, -1), keepdims=False), "bsd"),
