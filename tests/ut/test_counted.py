@@ -29,7 +29,7 @@ class Walk(Emitter):
 
     def __init__(self, asked: Sequence[int], extent: int) -> None:
         self.b = sk.GraphBuilder("walk")
-        super().__init__(self.b, "walk", "here")
+        super().__init__(self.b, "walk", "here", thorough=True)
         self.found = FoundSizes(asked)
         self.x = self.b.input("x", (extent,), "f32")
 

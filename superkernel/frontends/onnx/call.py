@@ -38,7 +38,7 @@ class OnnxCall(Emitter):
         stem: str,
         found: FoundSizes,
     ) -> None:
-        super().__init__(builder, stem, f"node {node.name or stem!r} ({node.op_type})")
+        super().__init__(builder, stem, f"node {node.name or stem!r} ({node.op_type})", thorough=bool(found.sizes))
         self.node, self.attrs, self.opset = node, attrs, opset
         self.values = tuple(values)  # sequences and empty optionals among them
         self.inputs = tuple(v if isinstance(v, Tensor) else None for v in values)
