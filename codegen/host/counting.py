@@ -75,6 +75,9 @@ def _emit_nonzero(kb: KernelBuilder, results: _Results) -> None:
     view, kind = view_of(results.body, 0), results.body.anchor_input_types[0]
     assert kind is not None
     shape = view.shape or (1,)
+    if not prod(shape):
+        results.finish()
+        return
     strides = view.strides or (1,)
     inner, always_fits = shape[-1], results.size >= prod(shape)
     base = kb.operands[view.operand]

@@ -183,11 +183,14 @@ class _Extents:
     def _growth(self, size: int, counts: Sequence[int | None], extent: int) -> _Count | None:
         most = self.largest.sizes[size]
         steps = [(each.sizes[size], n) for each, n in zip(self.samples, counts, strict=True) if n is not None]
-        seen = {at: n for at, n in steps if 0 < n < extent} or {at: n for at, n in steps if n < extent} or {0: 0}
+        inside = {at: n for at, n in steps if 0 < n < extent}
+        seen = inside or {at: n for at, n in steps if n < extent} or {0: 0}
         low, high = min(seen), max(seen)
         rise, run = (extent - seen[high], most - high) if low == high else (seen[high] - seen[low], high - low)
         scale = max(rise // run, 1) if run > 0 else 1
         found = _Count(size, scale, seen[low] - scale * low, extent)
+        if found.offset < 0 and len(inside) < 2 and len({at for at, _ in steps}) < most:
+            return None  # where it begins to grow has not been seen, nor that it does so evenly
         return found if all(found.of(n) == here for n, here in [*steps, (most, extent)]) else None
 
     def guard(self, name: str, count: _Count) -> None:

@@ -51,6 +51,7 @@ NUMBERS: Feed = {
     "two": np.array([2]),
     "four": np.array([4]),
     "five": np.array([5]),
+    "ten": np.array([10]),
     "first": np.array([7, 8], np.float32),
     "places": np.arange(30),
     "limit": np.array([9]),
@@ -212,6 +213,15 @@ REFUSED: dict[str, tuple[list[Any], str]] = {
             node("Where", "less v half", "y"),
         ],
         "changes with the sizes",
+    ),
+    "every second of those behind the tenth": (
+        [
+            *FLAT,
+            node("Reshape", "half one", "h"),
+            node("Concat", "h v", "w", axis=0),
+            node("Slice", "w ten many zero two", "y"),
+        ],
+        "grows as no one size",
     ),
     "at least one": (
         [*FLAT, node("Shape", "v", "n"), node("Max", "n one", "k"), node("Slice", "flat zero k", "y")],

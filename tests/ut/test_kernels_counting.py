@@ -21,7 +21,9 @@ TYPES = ["?", "i1", "u2", "i4", "u8", "f2", "f4", "f8", ml_dtypes.bfloat16]
 @pytest.mark.parametrize("dtype", TYPES)
 def test_nonzero(dtype: Any, tier: str) -> None:
     rng = np.random.default_rng(1)
-    for shape, share in product([(), (1,), (131,), (3, 70), (2, 3, 4, 5), (0, 4)], [0.0, 0.02, 0.5, 1.0]):
+    for shape, share in product(
+        [(), (1,), (131,), (3, 70), (2, 3, 4, 5), (0, 4), (0, 2, 3), (2, 0, 3)], [0.0, 0.02, 0.5, 1.0]
+    ):
         x = np.where(rng.random(shape) < share, rng.integers(1, 100, shape), 0).astype(dtype)
         for size in {x.size, x.size + 3, x.size // 2, 1}:
             check_op("host.nonzero", "nonzero", [x], {"size": size}, tol=0, splits=1, tier=tier)
