@@ -17,20 +17,23 @@ def dependences(grouping: Grouping) -> list[set[int]]:
             if operand.role is Role.CONSTANT:
                 continue
             buffer = grouping.buffers[name]
-            if name not in chains:
-                chain = view_chain(grouping.buffers, name)
-                chains[name] = [n if b.address is None else b.address for n, b, _ in chain]
-            key, *wholes = chains[name]
+            chain = chains.get(name)
+            if chain is None:
+                wholes = view_chain(grouping.buffers, name)
+                chain = chains[name] = [n if b.address is None else b.address for n, b, _ in wholes]
             if operand.role is Role.INPUT:  # of a part that nobody writes by itself: who writes what it lies in
-                before[at].update(next((writers[k] for k in (key, *wholes) if k in writers), ()))
-                for whole in (key, *wholes):
+                for whole in chain:
+                    if whole in writers:
+                        before[at].update(writers[whole])
+                        break
+                for whole in chain:
                     readers.setdefault(whole, []).append(at)
             elif operand.role is Role.INOUT or buffer.previous is not None:  # takes over bytes that others used
-                before[at].update(writers.get(key, ()))
-                before[at].update(readers.get(key, ()))
-                writers.setdefault(key, []).append(at)
+                before[at].update(writers.get(chain[0], ()))
+                before[at].update(readers.get(chain[0], ()))
+                writers.setdefault(chain[0], []).append(at)
             else:  # several may write different parts of one buffer
-                for whole in (key, *wholes):
+                for whole in chain:
                     writers.setdefault(whole, []).append(at)
         before[at].discard(at)
     return before
