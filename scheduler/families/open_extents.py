@@ -62,7 +62,7 @@ def opened(body: Body, result: Extents, inputs: Mapping[int, Extents]) -> Body:
 
 def open_operands(body: Body) -> tuple[Operand, ...]:
     """Lines of any length."""
-    return tuple(replace(o, type=TensorType(o.type.dtype, (OPEN,))) for o in body.operands)
+    return tuple([Operand(o.role, TensorType(o.type.dtype, (OPEN,))) for o in body.operands])
 
 
 def _wide_type(kind: TensorType, extents: Extents) -> TensorType:
@@ -73,14 +73,18 @@ def _wide(source: WalkedT, extents: Extents) -> WalkedT:
     """With other extents; strides that nobody walks, which may go by the size as well, are 0."""
     shape = with_extents(source.shape, extents)
 
-    def walked(part: PartT) -> PartT:
-        return replace(part, strides=tuple(s if d > 1 else 0 for s, d in zip(part.strides, shape, strict=True)))
+    def walked(strides: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple([s if d > 1 else 0 for s, d in zip(strides, shape, strict=True)])
 
     if isinstance(source, View):
-        return cast("WalkedT", replace(walked(source), shape=shape))
-    inputs = tuple(walked(i) if i.source >= 0 else i for i in source.inputs)
-    outputs = tuple(walked(o) if o.target >= 0 else o for o in source.outputs)
-    return replace(source, shape=shape, inputs=inputs, outputs=outputs)
+        return cast("WalkedT", View(source.operand, shape, walked(source.strides), source.offset))
+    inputs = tuple(
+        [i if i.source < 0 else ProgramInput(i.source, i.dtype, walked(i.strides), i.offset) for i in source.inputs]
+    )
+    outputs = tuple(
+        [o if o.target < 0 else ProgramOutput(o.value, o.target, walked(o.strides), o.offset) for o in source.outputs]
+    )
+    return cast("WalkedT", PointwiseProgram(shape, inputs, source.instructions, outputs))
 
 
 def with_extents(shape: tuple[int, ...], extents: Extents) -> tuple[int, ...]:
