@@ -87,6 +87,8 @@ def _fold_into_producer(editor: Editor, node: Node) -> None:
             continue
         if editor.type(value) != editor.type(node.outputs[0]) or not editor.type(value).dtype.is_float:
             continue
+        if producer.op == "matmul" and node.op not in ("mul", "div"):
+            continue  # a product has no place for a term
         axis = {"conv": 1, "matmul": editor.type(value).rank - 1}.get(producer.op)
         channels = None if axis is None else _per_channel(factor.astype(np.float64), editor.type(value).shape, axis)
         if channels is None:
