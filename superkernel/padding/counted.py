@@ -15,14 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
+from superkernel.core.arrays import same_contents
+from superkernel.core.dtypes import DType
 from superkernel.core.errors import SuperKernelError, UnsupportedError, Violation
 from superkernel.ir.graph import Graph, Node
 from superkernel.padding.guards import Place, guarded, places_of
-from superkernel.padding.proof import are_alike, proved
+from superkernel.padding.proof import Numbers, are_alike, proved
 
 Sizes: TypeAlias = tuple[int, ...]
 
@@ -47,16 +50,24 @@ def counted(largest: Counted, write: Write) -> Graph:
     """The largest graph, with guards and the extents of its outputs. Raises UnsupportedError where its results may hang
     on what does not count."""
     samples, empty = list(_samples(largest, write)), list(_empty(largest, write))
-    guards = [proved(sample.graph, largest.graph, empty=True) for sample in samples]
+    numbers: list[Numbers] = [{} for _ in range(len(samples) + len(empty))]
+    guards = [proved(a.graph, largest.graph, empty=True, numbers=n) for a, n in zip(samples, numbers, strict=False)]
     graph, asked = guarded(largest.graph, *guards)
     places = [places_of(each) for each in guards]
     extents = {place: graph.inputs[name].shape[0] for place, name in asked.items()}
-    nothing = [_counts_of_nothing(each, largest, extents) for each in empty]
+    nothing = [_counts_of_nothing(*both, largest, extents) for both in zip(empty, numbers[len(samples) :], strict=True)]
     found = _Extents(largest, [*samples, *empty], graph)
     for place, extent in extents.items():
         counts = [each[place].count if place in each else extent for each in places]
         count = found.count([*counts, *(each[place] for each in nothing)], extent, f"node {place[0]!r}")
         found.guard(asked[place], count)
+    for name in dict.fromkeys(name for each in numbers for name in each):
+        constant = largest.graph.constants[name]
+        if all(same_contents(each.get(name, constant), constant) for each in numbers):
+            continue
+        if not any(_are_nothing(each, largest) for each in (*samples, *empty)):
+            raise UnsupportedError("a number that hangs on how much is found", location=f"constant {name!r}")
+        found.number_of(name, [each.get(name) for each in numbers])
     for position, name in enumerate(largest.graph.outputs):
         shapes = [each.graph.types[each.graph.outputs[position]].shape for each in (*samples, *empty)]
         for axis, extent in enumerate(largest.graph.types[name].shape):
@@ -120,7 +131,14 @@ def _as_many(sample: Counted, largest: Counted) -> Counted:
     return sample
 
 
-def _counts_of_nothing(empty: Counted, largest: Counted, asked: Mapping[Place, int]) -> Mapping[Place, int | None]:
+def _are_nothing(sample: Counted, largest: Counted) -> bool:
+    """Whether it is the graph for nothing at all, and like the largest."""
+    return not any(sample.sizes) and are_alike(sample.graph, largest.graph)
+
+
+def _counts_of_nothing(
+    empty: Counted, numbers: Numbers, largest: Counted, asked: Mapping[Place, int]
+) -> Mapping[Place, int | None]:
     """How many elements guards let through where nothing is found; None where an operator has no results then. `asked`:
     the guards, and how many elements there are of each. Raises UnsupportedError where there would have to be others."""
     if not are_alike(empty.graph, largest.graph):
@@ -128,7 +146,7 @@ def _counts_of_nothing(empty: Counted, largest: Counted, asked: Mapping[Place, i
         if ranks[0] != ranks[1]:
             raise UnsupportedError("results are others where nothing is found", location=f"graph {empty.graph.name!r}")
         return dict.fromkeys(asked)
-    found = places_of(proved(empty.graph, largest.graph, empty=True))
+    found = places_of(proved(empty.graph, largest.graph, empty=True, numbers=numbers))
     nodes = zip(largest.graph.nodes, empty.graph.nodes, strict=True)
     idle = {node.name for node, other in nodes if not any(kind.size for kind in empty.graph.output_types(other))}
     for place in found:
@@ -174,8 +192,8 @@ class _Extents:
     def count(self, counts: Sequence[int | None], extent: int, where: str) -> _Count:
         """What grows as an extent has been seen to in the samples, where it has. Raises UnsupportedError."""
         found = [each for size in range(len(self.largest.sizes)) if (each := self._growth(size, counts, extent))]
-        if len(found) != 1:
-            several = "several sizes that are data" if found else "no one size that is data"
+        if len(found) != 1 or not self._is_seen(found[0], counts):
+            several = "several sizes that are data" if len(found) > 1 else "no one size that is data"
             shown = ", ".join(str(each) for each in counts if each is not None)
             raise UnsupportedError(f"an extent that grows as {several}", location=where, found=f"{shown} of {extent}")
         return found[0]
@@ -183,20 +201,38 @@ class _Extents:
     def _growth(self, size: int, counts: Sequence[int | None], extent: int) -> _Count | None:
         most = self.largest.sizes[size]
         steps = [(each.sizes[size], n) for each, n in zip(self.samples, counts, strict=True) if n is not None]
-        inside = {at: n for at, n in steps if 0 < n < extent}
-        seen = inside or {at: n for at, n in steps if n < extent} or {0: 0}
+        seen = {at: n for at, n in steps if 0 < n < extent} or {at: n for at, n in steps if n < extent} or {0: 0}
         low, high = min(seen), max(seen)
         rise, run = (extent - seen[high], most - high) if low == high else (seen[high] - seen[low], high - low)
         scale = max(rise // run, 1) if run > 0 else 1
         found = _Count(size, scale, seen[low] - scale * low, extent)
-        if found.offset < 0 and len(inside) < 2 and len({at for at, _ in steps}) < most:
-            return None  # where it begins to grow has not been seen, nor that it does so evenly
         return found if all(found.of(n) == here for n, here in [*steps, (most, extent)]) else None
+
+    def _is_seen(self, count: _Count, counts: Sequence[int | None]) -> bool:
+        """Whether it has been seen where an extent begins to grow, and that it does so evenly, or all there is."""
+        steps = [(each.sizes[count.size], n) for each, n in zip(self.samples, counts, strict=True) if n is not None]
+        inside = {at for at, n in steps if 0 < n < count.extent}
+        return count.offset >= 0 or len(inside) > 1 or len(dict(steps)) >= self.largest.sizes[count.size]
 
     def guard(self, name: str, count: _Count) -> None:
         """The input that says which elements count of an extent."""
         if self.guards.setdefault(name, count) != count:
             raise UnsupportedError("axes that grow together for some sizes only", location=f"value {name!r}")
+
+    def number_of(self, name: str, contents: Sequence[NDArray[Any] | None]) -> None:
+        """A constant that is computed instead: `contents` of it in the samples, where they are known."""
+        largest = self.constants.pop(name)
+        parts = []
+        for position, most in enumerate(largest.reshape(-1).tolist()):
+            counts = [None if other is None else int(other.reshape(-1)[position]) for other in contents]
+            if all(count is None or count == most for count in counts):
+                value = self.number(int(most))
+            else:
+                value = self.value(self.count(counts, int(most), f"constant {name!r}"))
+            parts.append(self.emit("reshape", (value,), f"{name} {position}", shape=(1,)))
+        whole = parts[0] if len(parts) == 1 else self.emit("concat", tuple(parts), f"{name} numbers", axis=0)
+        shaped = self.emit("reshape", (whole,), f"{name} shaped", shape=largest.shape)
+        self.nodes.append(Node(name, "cast", (shaped,), (name,), {"dtype": DType.of(largest.dtype)}))
 
     def output(self, name: str, axis: int, count: _Count) -> None:
         """An output of which so many elements count."""

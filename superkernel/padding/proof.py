@@ -19,8 +19,9 @@ same blocks for all sizes (docs/shapes.md).
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.core.arrays import same_contents
@@ -33,17 +34,24 @@ from superkernel.padding.padded import PaddedNode, PaddedValue
 from superkernel.padding.places import unmoved
 from superkernel.padding.rules import apply_rule
 
+Numbers: TypeAlias = dict[str, NDArray[Any]]
+"""What constants of a padded graph are in the other one, where something is computed from them."""
+_NUMBERS_MAX = 16
+_EXACT = 1 << 24
+"""Whole numbers up to it are floats."""
 
-def proved(graph: Graph, padded: Graph, *, empty: bool = False) -> Guards:
+
+def proved(graph: Graph, padded: Graph, *, empty: bool = False, numbers: Numbers | None = None) -> Guards:
     """Holds where it returns: results of `padded`, with inputs padded behind the end of each axis, begin with those of
     `graph`, if it is guarded as it says. Raises UnsupportedError with every result of which this is not known.
-    `empty`: with guards that do for padded axes without a single element, too."""
+    `empty`: with guards that do for padded axes without a single element, too. `numbers`: constants of a few whole
+    numbers each may be others; all such come in here."""
     if not are_alike(graph, padded):
         found = f"{len(graph.nodes)} and {len(padded.nodes)} nodes"
         what = "the graph is another one for other sizes"
         expected = "the same operators, inputs, states and outputs"
         raise UnsupportedError(what, location=f"graph {graph.name!r}", expected=expected, found=found)
-    return _Proof(graph, padded, empty).guards()
+    return _Proof(graph, padded, empty, numbers).guards()
 
 
 def are_alike(graph: Graph, padded: Graph) -> bool:
@@ -57,8 +65,9 @@ def _outline(graph: Graph) -> list[object]:
 
 
 class _Proof:
-    def __init__(self, graph: Graph, padded: Graph, empty: bool) -> None:
-        self.graph, self.padded, self.empty = graph, padded, empty
+    def __init__(self, graph: Graph, padded: Graph, empty: bool, numbers: Numbers | None) -> None:
+        self.graph, self.padded, self.empty, self.numbers = graph, padded, empty, numbers
+        self.contents: Numbers = {}
         self.counterparts = {name: name for name in (*graph.inputs, *graph.states)}
         self.known: dict[str, PaddedValue] = {}
         self.lost: dict[str, Violation] = {}
@@ -141,7 +150,15 @@ class _Proof:
     def constant(self, name: str, padded: str) -> PaddedValue | Violation:
         small, large = self.graph.constants[name], self.padded.constants[padded]
         pair = _behind(self.graph.types[name], self.padded.types[padded])
-        if pair is None or not _begins_with(large, small):
+        changes = pair is None or not _begins_with(large, small)
+        if self.numbers is not None and pair is not None:
+            if not same_contents(self.contents.setdefault(padded, small), small):
+                return Violation("a constant that stands for several", f"constant {name!r}")
+            if _are_numbers(small, large):
+                self.numbers[padded] = small
+                if changes:
+                    return pair
+        if changes or pair is None:
             return Violation("a constant that changes with the sizes", f"constant {name!r}")
         return replace(pair, constant=small)
 
@@ -164,6 +181,15 @@ def _behind(kind: TensorType, padded: TensorType) -> PaddedValue | None:
     if any(a > b for a, b in zip(kind.shape, padded.shape, strict=True)):
         return None
     return PaddedValue(kind.shape, padded.shape, tuple(map(unmoved, kind.shape)))
+
+
+def _are_numbers(*arrays: NDArray[Any]) -> bool:
+    """Whether arrays of one shape hold a few whole numbers that are exact in their type."""
+    if len({array.shape for array in arrays}) > 1 or arrays[0].size > _NUMBERS_MAX:
+        return False
+    if arrays[0].dtype not in (np.int64, np.int32, np.float32, np.float64):
+        return False
+    return all(bool(np.isfinite(a).all() and (a == np.floor(a)).all() and (abs(a) < _EXACT).all()) for a in arrays)
 
 
 def _begins_with(large: NDArray[Any], small: NDArray[Any]) -> bool:

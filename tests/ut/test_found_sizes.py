@@ -129,6 +129,19 @@ MODELS: dict[str, tuple[list[Any], str]] = {
         ],
         "y z t at",
     ),
+    "how many, as numbers": (
+        [
+            *FLAT,
+            node("Shape", "v", "n"),
+            node("Cast", "n", "f", to=1),
+            node("Div", "v f", "y"),
+            node("NonZero", "c", "at"),
+            node("Shape", "at", "z"),
+            node("Greater", "n zero", "some"),
+            node("Cast", "some", "any", to=6),
+        ],
+        "y v z any at",
+    ),
     "shares of nothing": ([*FLAT, node("Softmax", "v", "p", axis=0), node("MatMul", "p v", "y")], "y"),
     "every second": ([*FLAT, node("Concat", "v v", "w", axis=0), node("Add", "v v", "y")], "y"),
     "a detector's head": (HEAD, "y best chosen score selected"),
@@ -251,8 +264,37 @@ REFUSED: dict[str, tuple[list[Any], str]] = {
         ],
         "changes with the sizes",
     ),
-    "how many, as a number": (
-        [*FLAT, node("Shape", "v", "n"), node("Cast", "n", "f", to=1), node("Div", "v f", "y")],
+    "what grows as either of two, as far as was tried": (
+        [
+            node("ReduceMax", "x", "m", axes=[1], keepdims=0),
+            node("Greater", "m half", "a"),
+            node("Compress", "x a", "r", axis=0),
+            node("ReduceMax", "r", "n", axes=[0], keepdims=0),
+            node("Greater", "n half", "b"),
+            node("Compress", "r b", "c", axis=1),
+            node("Slice", "c two last one", "y"),
+        ],
+        "grows as several sizes",
+    ),
+    "how many, at least one": (
+        [
+            *FLAT,
+            node("ReduceSum", "v", "s", keepdims=0),
+            node("Shape", "v", "n"),
+            node("Max", "n one", "k"),
+            node("Cast", "k", "f", to=1),
+            node("Div", "s f", "y"),
+        ],
+        "grows as no one size",
+    ),
+    "one by how many": (
+        [
+            *FLAT,
+            node("Shape", "v", "n"),
+            node("Cast", "n", "f", to=1),
+            node("Div", "bar f", "g"),
+            node("Mul", "v g", "y"),
+        ],
         "changes with the sizes",
     ),
 }
