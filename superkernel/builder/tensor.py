@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from superkernel.builder.numpy_functions import apply_function, apply_ufunc, floor_quotient, power, quotient, reduced
 from superkernel.core.dtypes import DType
-from superkernel.core.errors import GraphError, InputError
+from superkernel.core.errors import GraphError, InputError, UnsupportedError
 from superkernel.core.tensor import TensorType
 
 TensorLike: TypeAlias = "Tensor | bool | int | float | NDArray[Any]"
@@ -273,6 +273,10 @@ class Tensor:
 
     def __getitem__(self, index: Any) -> Tensor:
         """Basic NumPy indexing: integers, slices, Ellipsis and None; one integer Tensor gathers along axis 0."""
+        if isinstance(index, Tensor) and index.dtype is DType.BOOL:
+            what = "a mask as an index: how many elements it takes is data"
+            hint = "np.where keeps the shape; b.nonzero finds places (docs/shapes.md#sizes-that-data-decides)"
+            raise UnsupportedError(what, location=f"value {index.name!r}", hint=hint)
         if isinstance(index, Tensor):
             return self.builder.apply("gather", (self, index), {"axis": 0})[0]
         return _basic_index(self, index if isinstance(index, tuple) else (index,))

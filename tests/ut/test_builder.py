@@ -10,7 +10,7 @@ import pytest
 from superkernel.builder import GraphBuilder
 from superkernel.builder.generate import TARGET, source
 from superkernel.core.dtypes import DType
-from superkernel.core.errors import GraphError, InputError, SuperKernelError
+from superkernel.core.errors import GraphError, InputError, SuperKernelError, UnsupportedError
 from superkernel.ir.graph import Graph, KernelType
 from superkernel.ops.table import op_table
 from superkernel.reference import evaluate
@@ -123,6 +123,13 @@ def test_bad_index(index: object) -> None:
     x = GraphBuilder().input("x", (5, 6, 5))
     with pytest.raises(GraphError):
         x[index]
+
+
+def test_a_mask_as_an_index() -> None:
+    b = GraphBuilder()
+    x = b.input("x", (4,), "f32")
+    with pytest.raises(UnsupportedError, match=r"how many elements it takes is data .*b\.nonzero"):
+        x[b.greater(x, 0.5)]
 
 
 def test_index_of_another_kind() -> None:
