@@ -87,6 +87,17 @@ def update(b: sk.GraphBuilder, t: str) -> Any:
     return grown * 2.0
 
 
+def finding(b: sk.GraphBuilder, t: str) -> Any:
+    """Where a tensor is not 0 and, of numbers, boxes that overlap no better one."""
+    places = b.nonzero(b.input("mask", (4, 15), t), 60)
+    if t == "bool":
+        return places
+    corner = floats(b, "corner", t, 1, 20, 2)
+    boxes = b.concat(corner, corner + 0.5, axis=2)
+    selected = b.non_max_suppression(boxes, floats(b, "scores", t, 1, 2, 20), 20, 10, iou_threshold=0.2)
+    return b.concat(places, b.reshape(selected, (63,)), axis=0)
+
+
 # kernel -> element types and what makes graphs of it
 CASES: dict[str, tuple[tuple[str, ...], tuple[Maker, ...]]] = {
     "attention": (FLOATS, (attention((2, 2, 20, 32)), attention((1, 4, 33, 16), causal=True))),
@@ -127,6 +138,7 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[Maker, ...]]] = {
         ),
     ),
     "pointwise": (FLOATS, (lambda b, t: b.tanh(floats(b, "x", t, 70, 100) * 2.0 + floats(b, "y", t, 70, 100)),)),
+    "finding": (("f32", "f16", "bool"), (finding,)),
     "scalar": (("i64",), (lambda b, t: b.input("x", (3, 5), t) * b.input("y", (3, 5), t),)),
 }
 

@@ -5,7 +5,7 @@ one belongs, and stays there if it counts.
 
 non_max_suppression, per class: the boxes whose score allows it become a heap in scratch, the best on top; of each that
 is taken off the edges are held against those of the boxes selected before, a vector of which at a time: they stand
-behind the heap, each number of all boxes for itself, and an area of 0 where there is no box yet. Equal scores go by
+behind the heap, each number of all boxes for itself, and zeros where there is no box yet. Equal scores go by
 index. Comparisons and arithmetic are the reference's, in f32.
 """
 
@@ -218,7 +218,8 @@ class _Suppression:
         """Another selected box, where a vector begins with no box behind it."""
         kb, lanes = self.kb, self.tiling.lanes
         with kb.when(kb.compare("==", kb.rem(number, lanes), 0)):
-            kb.store(kb.const(0.0, DType.F32, lanes), self.kept, kb.add(number, self._column(EDGES - 1)), DType.F32)
+            for place in range(EDGES):
+                kb.store(kb.const(0.0, DType.F32, lanes), self.kept, kb.add(number, self._column(place)), DType.F32)
         for place, value in enumerate(edges.numbers()):
             kb.store(value.v, self.kept, kb.add(number, self._column(place)), DType.F32)
 

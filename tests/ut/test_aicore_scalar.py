@@ -146,6 +146,23 @@ def test_views(shape: tuple[int, ...], a: tuple[int, ...], b: tuple[int, ...], o
     check_aicore(CONTROL_UNIT, walks(shape, a, b, offset), [x, y, None], {2: left % right + right}, tol=0)
 
 
+def test_what_is_found_is_what_the_host_finds() -> None:
+    rng = np.random.default_rng(4)
+    for dtype, share in ((np.bool_, 0.3), (np.int64, 1.0), (np.float16, 0.1), (np.float32, 0.0)):
+        x = np.where(rng.random((3, 19)) < share, rng.integers(1, 9, (3, 19)), 0).astype(dtype)
+        for size in (57, 5):
+            body, arrays, expected = op_body("nonzero", [x], {"size": size}, views={0: ((19, 3), (1, 0))})
+            check_aicore("aicore.finding", body, arrays, expected, tol=0, splits=1)
+    for dtype in (np.float32, np.float16):
+        corner = rng.random((1, 21, 2))
+        boxes = np.concatenate([corner, corner + 0.4], axis=2).astype(dtype)
+        given = [boxes, rng.random((1, 3, 21)).astype(dtype)]
+        for least in (None, 0.5):
+            attrs = {"size": 30, "limit": 9, "iou_threshold": 0.3, "score_threshold": least}
+            body, arrays, expected = op_body("non_max_suppression", given, attrs)
+            check_aicore("aicore.finding", body, arrays, expected, tol=0, splits=1)
+
+
 def test_an_epilogue_and_a_view_of_an_anchor() -> None:
     x = np.random.default_rng(0).integers(-9, 9, (7, 5))
     body, arrays, _ = op_body("cumsum", [x], {"axis": 1}, views={0: ((5, 7), (1, 0))})

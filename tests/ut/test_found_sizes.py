@@ -186,7 +186,7 @@ def test_results_are_as_long_as_the_data_has_it(what: str) -> None:
 
 
 def test_on_an_accelerator() -> None:
-    kernel = sk.compile(written("found again"), "mini", options={"fallback": "allow", "precision": "f32"})
+    kernel = sk.compile(written("found again"), "mini", options={"fallback": "forbid", "precision": "f32"})
     for feed in feeds("found again"):
         want = feed["x"][(feed["x"] > 0.5) & (feed["x"] < np.float32(0.9))] ** 2
         np.testing.assert_allclose(kernel.run(feed).outputs["y"], want, rtol=1e-3)

@@ -26,7 +26,7 @@ from superkernel.registry.facts import MAX_SLOTS
 from superkernel.registry.predicates import Clause, Facts, FactValue, Reason, Test
 from superkernel.registry.records import KernelRole
 from superkernel.registry.requirement import POINTWISE
-from superkernel.registry.rounding import ROW_SUMS
+from superkernel.registry.rounding import EXACT, ROW_SUMS
 from superkernel.scheduler.families import HOST_KERNELS
 from superkernel.scheduler.families.aicore.base import AicoreTiling, VectorTiling
 from superkernel.scheduler.families.aicore.kernel import AicoreKernelDef
@@ -51,6 +51,8 @@ ANCHORS = (
     *("argmax", "argmin", "cumsum", "one_hot", "topk"),
 )
 """Operators that are computed as the host's kernel for them does; pure programs as host.pointwise does."""
+FINDING = ("nonzero", "non_max_suppression")
+"""Those whose host's kernels take no program behind them."""
 
 
 @cache
@@ -66,7 +68,7 @@ def host_kernel(op: str | None) -> str:
     """The host kernel for an anchor, or for none. Raises InternalError where there is none."""
     if op is None:
         return "host.pointwise"
-    if op not in ANCHORS:
+    if op not in (*ANCHORS, *FINDING):
         raise InternalError("no operator of the control unit", location=str(op))
     return HOST_KERNELS.serving(op)
 
@@ -164,6 +166,12 @@ class ScalarFamily(KernelFamily[AicoreTarget]):
         return HOST_KERNELS.family_of(name).accepts_prologue(name, op, slot)
 
 
+class FindingFamily(ScalarFamily):
+    """What finds as much as the data has."""
+
+    stores_only = True
+
+
 FAMILY = ScalarFamily()
 
 
@@ -197,5 +205,16 @@ KERNELS = (
         role=KernelRole.GENERIC,
         limits=(Clause(Reason.SHAPE, "elements", Few(integers=4096, floats=1024)),),
         rounding=ROW_SUMS,
+    ),
+    AicoreKernelDef(
+        id="aicore.finding",
+        ops=FINDING,
+        family=FindingFamily(),
+        emitter="scalar",
+        micro="index",
+        modifier="finding",
+        role=KernelRole.GENERIC,
+        limits=(Clause(Reason.SHAPE, "elements", Few(integers=4096, floats=1024)),),
+        rounding=EXACT,
     ),
 )
