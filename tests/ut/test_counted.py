@@ -205,7 +205,7 @@ def test_names_that_are_taken() -> None:
 
 def sized(w: Walk) -> Results:
     v = w.above(w.x, 0.5)
-    return [v / float(v.shape[0] or 1)]
+    return [v / float(v.shape[0] ** 2 or 1)]
 
 
 def unlike(w: Walk) -> Results:
@@ -250,7 +250,7 @@ def more_of_all(w: Walk) -> Results:
 
 REFUSED: dict[str, tuple[Model, str]] = {
     "two sizes that must be one": (lambda w: [w.above(w.x, 0.5) + w.above(w.x, 0.8)], "for 3, 2; sizes that are data"),
-    "a number that is the size": (sized, "changes with the sizes"),
+    "a number that grows as a square": (sized, "no one size that is data"),
     "elements behind those found": (lambda w: [w.b.concat(w.above(w.x, 0.5), w.x, axis=0)], "behind an axis"),
     "nothing that says how many": (unlike, "by what no result needs"),
     "one that is read otherwise": (one_is_another, "another one for other sizes|type of its results"),
@@ -262,7 +262,7 @@ REFUSED: dict[str, tuple[Model, str]] = {
     "another extent of all": (more_of_all, "no one size that is data"),
     "more to be found": (longer, "hangs on how much is found"),
     "a branch for nothing": (asking, "another way is gone where nothing is found"),
-    "a number for nothing": (only_nothing, "changes with the sizes"),
+    "a number for nothing": (only_nothing, "no one size that is data"),
 }
 
 
