@@ -181,7 +181,7 @@ class _Search:
         self.given: Values = {**inputs, **states}
         self.dumps: Values = {self.graph.outputs[slot]: dumps[name] for name, slot in compiled.dumps.items()}
         exact = {n: a.astype(self.graph.types[n].dtype.numpy) for n, a in states.items()}
-        kept = evaluate(self.graph, inputs, exact, wide=True, keep=self.dumps)
+        kept = evaluate(self.graph, inputs, exact, wide=True, keep=self.dumps, whole=True)
         self.exact: Values = dict(kept)
         self.nodes = {node.name: node for node in self.graph.nodes}
 

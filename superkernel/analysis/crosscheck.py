@@ -136,7 +136,7 @@ class _Checker:
     def __init__(self, graph: Graph, inputs: Mapping[str, Array], kernel: AicoreKernel, precision: DType) -> None:
         self.inputs, self.kernel = inputs, kernel
         results = evaluate(graph, inputs, wide=True)
-        names = dict(zip(kernel.outputs, graph.outputs, strict=True))
+        names = dict(zip(kernel.outputs, graph.returned, strict=True))
         self.expected: Arrays = {n: results[v] for n, v in names.items()}
         self.expected |= {f"state {n}": a for n, a in results.states.items()}
         self.events: list[EventOrder] | None = None

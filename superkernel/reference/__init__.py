@@ -38,10 +38,11 @@ def evaluate(
     *,
     wide: bool = False,
     keep: Iterable[str] = (),
+    whole: bool = False,
 ) -> Evaluation:
     """Run the graph once.
 
-    Outputs whose extents are data are as long as the data has them.
+    Outputs whose extents are data are as long as the data has them, or, `whole`, as there is room for.
     `inputs`: an array for every graph input, of its exact shape and type (Python numbers and lists are converted;
     with `wide` any float type will do). `states`: contents of states that differ from the initial
     ones. `keep`: more values to return. The results are arrays of their own. Raises InputError with every input, state
@@ -58,6 +59,8 @@ def evaluate(
             if name is not None and last_use.get(name, -1) <= position:
                 values.pop(name, None)
     after = {state: np.array(values[graph.updates.get(state, state)]) for state in graph.states}
+    if whole:
+        return Evaluation({name: np.array(values[name]) for name in wanted}, after)
     return Evaluation({name: np.array(values[name][_counting(graph, name, values)]) for name in wanted}, after)
 
 

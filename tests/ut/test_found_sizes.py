@@ -16,6 +16,10 @@ from numpy.typing import NDArray
 from onnx_models import f32, helper, model, node, onnxruntime
 
 import superkernel as sk
+from superkernel.analysis.bisection import bisect
+from superkernel.analysis.crosscheck import _Checker as Checker
+from superkernel.backends.aicore.kernel import AicoreKernel
+from superkernel.core.dtypes import DType
 from superkernel.core.errors import GraphError, UnsupportedError
 from superkernel.frontends import load_graph
 from superkernel.frontends.json_form import load_json, save_json
@@ -340,6 +344,15 @@ def test_a_graph_may_say_that_extents_are_data(tmp_path: Path) -> None:
         assert found.tolist() == [0, 2, 5, 7]
         assert twice.tolist() == (X * 2).tolist()
         assert list(each.outputs) == ["found", "twice"]
+
+
+def test_what_holds_runs_against_the_reference_takes_found_sizes() -> None:
+    graph = counting().graph()
+    assert bisect(graph, threads=2, inputs={"x": X}).first is None
+    kernel = sk.compile(graph, "mini", options={"fallback": "allow"})
+    assert isinstance(kernel, AicoreKernel)
+    held = Checker(graph, {"x": X}, kernel, DType.F32).row(kernel, lambda: kernel.run({"x": X}).outputs, "sim")
+    assert held.ok
 
 
 def test_dumps_and_counts_do_not_mix() -> None:
