@@ -24,7 +24,7 @@ from superkernel.core.arrays import same_contents
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import SuperKernelError, UnsupportedError, Violation
 from superkernel.ir.graph import Graph, Node
-from superkernel.padding.guards import Place, guarded, places_of
+from superkernel.padding.guards import Guard, Guards, Place, guarded, places_of
 from superkernel.padding.proof import Numbers, are_alike, proved
 
 Sizes: TypeAlias = tuple[int, ...]
@@ -52,15 +52,17 @@ def counted(largest: Counted, write: Write) -> Graph:
     samples, empty = list(_samples(largest, write)), list(_empty(largest, write))
     numbers: list[Numbers] = [{} for _ in range(len(samples) + len(empty))]
     guards = [proved(a.graph, largest.graph, empty=True, numbers=n) for a, n in zip(samples, numbers, strict=False)]
-    graph, asked = guarded(largest.graph, *guards)
     places = [places_of(each) for each in guards]
-    extents = {place: graph.inputs[name].shape[0] for place, name in asked.items()}
-    nothing = [_counts_of_nothing(*both, largest, extents) for both in zip(empty, numbers[len(samples) :], strict=True)]
+    nothing = [_guards_of_nothing(*both, largest) for both in zip(empty, numbers[len(samples) :], strict=True)]
+    usual = {place for each in places for place in each}
+    further = [_by_node({place: guard for place, guard in each.items() if place not in usual}) for each in nothing]
+    graph, asked = guarded(largest.graph, *guards, *further)
     found = _Extents(largest, [*samples, *empty], graph)
-    for place, extent in extents.items():
+    for place, name in asked.items():
+        extent = graph.inputs[name].shape[0]
         counts = [each[place].count if place in each else extent for each in places]
-        count = found.count([*counts, *(each[place] for each in nothing)], extent, f"node {place[0]!r}")
-        found.guard(asked[place], count)
+        others = [_count_of_nothing(place, extent, *both, largest) for both in zip(nothing, empty, strict=True)]
+        found.guard(name, found.count([*counts, *others], extent, f"node {place[0]!r}"))
     for name in dict.fromkeys(name for each in numbers for name in each):
         constant = largest.graph.constants[name]
         if all(same_contents(each.get(name, constant), constant) for each in numbers):
@@ -136,27 +138,32 @@ def _are_nothing(sample: Counted, largest: Counted) -> bool:
     return not any(sample.sizes) and are_alike(sample.graph, largest.graph)
 
 
-def _counts_of_nothing(
-    empty: Counted, numbers: Numbers, largest: Counted, asked: Mapping[Place, int]
-) -> Mapping[Place, int | None]:
-    """How many elements guards let through where nothing is found; None where an operator has no results then. `asked`:
-    the guards, and how many elements there are of each. Raises UnsupportedError where there would have to be others."""
-    if not are_alike(empty.graph, largest.graph):
-        ranks = [[each.graph.types[name].rank for name in each.graph.outputs] for each in (empty, largest)]
-        if ranks[0] != ranks[1]:
-            raise UnsupportedError("results are others where nothing is found", location=f"graph {empty.graph.name!r}")
-        return dict.fromkeys(asked)
-    found = places_of(proved(empty.graph, largest.graph, empty=True, numbers=numbers))
-    nodes = zip(largest.graph.nodes, empty.graph.nodes, strict=True)
-    idle = {node.name for node, other in nodes if not any(kind.size for kind in empty.graph.output_types(other))}
-    for place in found:
-        if place not in asked:
-            what = "padding gets in where nothing is found"
-            raise UnsupportedError(what, location=f"node {place[0]!r}")
-    return {
-        place: None if place[0] in idle else found[place].count if place in found else extent
-        for place, extent in asked.items()
-    }
+def _guards_of_nothing(empty: Counted, numbers: Numbers, largest: Counted) -> Mapping[Place, Guard]:
+    """What must be guarded where nothing is found, as far as the graph is like the largest."""
+    if are_alike(empty.graph, largest.graph):
+        return places_of(proved(empty.graph, largest.graph, empty=True, numbers=numbers))
+    ranks = [[each.graph.types[name].rank for name in each.graph.outputs] for each in (empty, largest)]
+    if ranks[0] != ranks[1]:
+        raise UnsupportedError("results are others where nothing is found", location=f"graph {empty.graph.name!r}")
+    return {}
+
+
+def _count_of_nothing(
+    place: Place, extent: int, guards: Mapping[Place, Guard], empty: Counted, largest: Counted
+) -> int | None:
+    """How many elements a guard lets through where nothing is found; None where that is not known, as for an operator
+    that has no results then."""
+    if place in guards or not are_alike(empty.graph, largest.graph):
+        return guards[place].count if place in guards else None
+    position = next(at for at, node in enumerate(largest.graph.nodes) if node.name == place[0])
+    kinds = empty.graph.output_types(empty.graph.nodes[position])
+    return extent if any(kind.size for kind in kinds) else None
+
+
+def _by_node(places: Mapping[Place, Guard]) -> Guards:
+    """Guards by the node that they stand in front of."""
+    nodes = dict.fromkeys(place[0] for place in places)
+    return {node: tuple(guard for place, guard in places.items() if place[0] == node) for node in nodes}
 
 
 def _hint(sizes: Sizes) -> str:

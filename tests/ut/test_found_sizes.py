@@ -122,6 +122,10 @@ MODELS: dict[str, tuple[list[Any], str]] = {
         ],
         "y z",
     ),
+    "the sum of one, if there is one": (
+        [*FLAT, node("Slice", "v zero one", "w"), node("ReduceSum", "w", "y", keepdims=0), node("Mul", "v y", "z")],
+        "y z",
+    ),
     "one, if there is one": (
         [
             *FLAT,
