@@ -8,10 +8,24 @@ from typing import Any
 
 import numpy as np
 
-from superkernel.builder.tensor import Tensor
+from superkernel.builder.tensor import Tensor, Value
 from superkernel.frontends.emitter import Emitter
 from superkernel.ir.graph import Graph
 from superkernel.padding.counted import Counted
+
+_DEPTH = 6
+_NUMBERS_MAX = 16
+
+
+def _written(value: Value, depth: int) -> Hashable:
+    """What computes a value, equal for what is the same as far as one looks; else the value itself."""
+    data, record = value.data, value.record
+    if data is not None:
+        return (str(data.dtype), data.shape, data.tobytes()) if data.size <= _NUMBERS_MAX else value
+    if record is None or not depth:
+        return value
+    inputs = tuple(None if each is None else _written(each, depth - 1) for each in record.inputs)
+    return record.op, record.outputs.index(value), inputs, repr(sorted(record.attrs.items()))
 
 
 class FoundSizes:
@@ -31,7 +45,7 @@ class FoundSizes:
         """What an operator finds that has room for `most`: its rows, without the one that counts them. The same is
         found where the same is looked for again: by `key`, if that is given."""
         if key is None:
-            key = op, *(tensor.value for tensor in inputs), *sorted(attrs.items())
+            key = op, *(_written(tensor.value, _DEPTH) for tensor in inputs), *sorted(attrs.items())
         known = inputs[0].value.data
         if op == "nonzero" and known is not None and not self.foresees(key):
             return call.constant(np.flatnonzero(known))

@@ -122,6 +122,16 @@ MODELS: dict[str, tuple[list[Any], str]] = {
         ],
         "y z",
     ),
+    "one mask written twice": (
+        [
+            *FLAT,
+            node("Constant", "", "again", value=helper.make_tensor("again", 1, [], [0.5])),
+            node("Greater", "flat again", "d"),
+            node("Compress", "flat d", "w"),
+            node("Add", "v w", "y"),
+        ],
+        "y",
+    ),
     "the sum of one, if there is one": (
         [*FLAT, node("Slice", "v zero one", "w"), node("ReduceSum", "w", "y", keepdims=0), node("Mul", "v y", "z")],
         "y z",
