@@ -67,8 +67,7 @@ CHECKERS: dict[str, tuple[str, ...]] = {
     "sync/explore.py": ("test_sync_explore",),
     "sync/aicore/explore.py": ("test_aicore_explore",),
     "scheduler/memory_check.py": ("test_memory_check",),
-    "superkernel/padding/proof.py": ("test_padding",),
-    "superkernel/padding/counted.py": ("test_counted",),
+    "superkernel/padding/proof.py": ("test_padding", "test_counted", "test_found_sizes"),
     "superkernel/padding/finding.py": ("test_padding_rules",),
 }
 """The tests beside each checker, in tests/ut."""

@@ -14,7 +14,6 @@ _COUNTS = "counts elements along an axis"
 
 def nonzero(step: PaddedNode) -> PaddedResult:
     """Zeros are not found. Behind the first axis padding would change what others are called."""
-    step.same_attrs("size")
     x = step.input(0)
     whole_axes(x, range(1, x.rank), _COUNTS)
     guards = guard(step, 0, 0, Fill.ZERO, _COUNTS) if x.rank else ()
@@ -26,7 +25,6 @@ def suppression(step: PaddedNode) -> PaddedResult:
     Nor do they suppress others."""
     step.same_attrs("size", "limit")
     boxes, scores = step.input(0), step.input(1)
-    whole_axes(boxes, [2], "takes coordinates together")
     guards: tuple[Guard, ...] = ()
     fill = Fill.NAN if step.attrs["score_threshold"] is None else Fill.LEAST
     for axis in range(scores.rank):
@@ -35,7 +33,7 @@ def suppression(step: PaddedNode) -> PaddedResult:
         refuse("its boxes and scores are padded in different places")
     limits = (step.attrs["limit"], step.padded_attrs["limit"])
     if limits[0] != limits[1] and limits != (scores.shape[2], scores.padded[2]):
-        refuse("attribute 'limit' changes with the sizes", str(limits[1]), str(limits[0]))
+        refuse("attribute 'limit' changes with the sizes")
     return replace(_found(step, guards), below=max(scores.shape), headed=True)
 
 

@@ -148,6 +148,30 @@ def test_results_for_all_there_is(what: str) -> None:
             np.testing.assert_allclose(found[name], want, rtol=1e-6, err_msg=name)
 
 
+def test_a_number_that_grows_beside_one_that_does_not() -> None:
+    """The size of all there is, 20, as that and as itself."""
+
+    def model(w: Walk) -> Results:
+        v = w.above(w.x, 0.5)
+        return [w.b.reduce_sum(v, keepdims=False) * w.constant(np.float32(v.shape[0])) + w.constant(np.float32(EXTENT))]
+
+    graph = made(model)
+    for seed, share in enumerate((0.3, 0.6, 1.0)):
+        x = data(seed, share)
+        v = above(x, 0.5)
+        np.testing.assert_allclose(evaluate(graph, {"x": x})["y0"], v.sum() * len(v) + EXTENT, rtol=1e-5)
+
+
+def test_whole_numbers_that_stay_are_known() -> None:
+    """Indices of rows that are there whatever is found."""
+    graph = made(
+        lambda w: [w.b.gather(w.b.concat(w.x[:3], w.above(w.x, 0.5), axis=0), w.constant(np.array([2, 0])), axis=0)]
+    )
+    for seed, share in enumerate((0.0, 0.5, 1.0)):
+        x = data(seed, share)
+        np.testing.assert_array_equal(evaluate(graph, {"x": x})["y0"], x[[2, 0]])
+
+
 def test_where_nothing_is_found_results_are_empty() -> None:
     for what in ("elements", "twice as many", "five at most"):
         graph = made(MODELS[what][0])

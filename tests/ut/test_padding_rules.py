@@ -89,6 +89,11 @@ CASES: dict[str, tuple[Write, str]] = {
     "the best as places": (lambda b, x: b.gather(x("ts"), whole(b, b.topk(x("t"), 2)[0]), axis=0), "s"),
     "suppression": (lambda b, x: suppressed(b, x, -1.0), "bcn"),
     "suppression of any score": (suppressed, "bcn"),
+    "classes of what is selected": (
+        lambda b, x: b.gather(x("cs"), suppressed(b, x, -1.0)[1:, 1], axis=0),
+        "bcns",
+    ),
+    "selected, and their number": (lambda b, x: b.gather(x("cs"), suppressed(b, x, -1.0)[:, 0], axis=0), "bns"),
     "suppression of all boxes": (lambda b, x: suppressed(b, x, -1.0, more=0), "bcn"),
     "suppression of all boxes and one": (lambda b, x: suppressed(b, x, -1.0, more=1), "bc"),
     "boxes and scores in other places": (
