@@ -161,6 +161,7 @@ CASES: dict[str, tuple[str, Make]] = {
     "kv update, many": ("kv_update", _kv_update(4, 128, 40)),
     "grouped product": ("grouped_matmul", _grouped((20, 0, 37, 60))),
     "cumulative sum": ("scalar", lambda b, rng: b.cumsum(_x(b, 8, 40), axis=1)),
+    "what is not 0": ("finding", lambda b, rng: b.nonzero(_x(b, 8, 40), 320)),
     "running sums": ("scan", lambda b, rng: b.cumsum(b.input("x", (128, 96), "i32"), axis=0)),
     "running sums, few": ("scan", lambda b, rng: b.cumsum(b.input("x", (24, 8), "i32"), axis=0)),
 }  # fmt: skip
@@ -181,6 +182,7 @@ def _graph(make: Make) -> Graph:
 
 REFERENCE = "host.reference"
 TILING = "aicore.tiling"
+CONTROL_UNITS = ("aicore.scalar", "aicore.finding")
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -241,7 +243,7 @@ def _serial(compiled: AicoreCompiled, launch: LaunchResult, subop: int) -> int:
     sums: dict[int, int] = {}
     outside = len(compiled.schedule.subops)
     # A control unit that computes drains ahead of it and behind it.
-    drains = (3 if compiled.schedule.subops[subop].kernel == "aicore.scalar" else 2) * MINI.cycles(MINI.sync.drain_ns)
+    drains = (3 if compiled.schedule.subops[subop].kernel in CONTROL_UNITS else 2) * MINI.cycles(MINI.sync.drain_ns)
     beside = compiled.schedule.subops[subop].kernel == TILING  # by a hart that is none of the cores
     for core in launch.cores[plan.total :] if beside else launch.cores[: plan.total]:
         inside = [m.control for m in core.markers if m.phase and (m.sub_operator, m.phase) != (outside, PHASE_BEHIND)]

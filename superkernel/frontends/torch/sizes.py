@@ -197,7 +197,7 @@ class _Constants(torch.fx.Interpreter):  # type: ignore[misc]
         found = self.env[node]
         return found if isinstance(found, torch.Tensor) else None
 
-    def placeholder(self, target: Any, args: Any, kwargs: Any) -> torch.Tensor:
+    def placeholder(self, target: str, args: Any, kwargs: Any) -> torch.Tensor:
         """A constant, by the name of its placeholder."""
         tensor: torch.Tensor = self._contents[self._tensors[target]]
         return tensor
