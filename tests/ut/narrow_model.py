@@ -19,11 +19,12 @@ def bf16(x: Array) -> Array:
 
 
 def weights8(w: Array) -> Array:
-    """Columns of signed bytes with a scale, widened again."""
+    """Columns of signed bytes with a scale, widened again; divided in f32, as kernels' weights are: near halves it
+    matters."""
     largest = np.abs(w).max(axis=-2, keepdims=True) if w.shape[-2] else np.zeros((1, w.shape[-1]))
     scale = (largest.astype(np.float32) / np.float32(127)).astype(np.float64)
     safe = np.where(scale > 0, scale, 1.0)
-    return np.clip(np.rint(w / safe), -127, 127) * scale
+    return np.clip(np.rint(w.astype(np.float32) / safe.astype(np.float32)).astype(np.float64), -127, 127) * scale
 
 
 def rows_of_codes(x: Array, largest: int) -> Array:
