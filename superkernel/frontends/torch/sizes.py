@@ -6,7 +6,7 @@ nodes with the expressions' values in their types, and numbers for the nodes tha
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -156,12 +156,8 @@ class SizedProgram:
 
     def _deciding(self) -> set[torch.fx.Node]:
         """The nodes that say how much is found, or that such a node hangs on."""
-        todo = [each for node in self._nodes if _found_by(node) is not None for each in node.all_input_nodes]
-        met = set(todo)
-        while todo:
-            todo += (new := [each for each in todo.pop().all_input_nodes if each not in met])
-            met.update(new)
-        return met
+        searches = (node for node in self._nodes if _found_by(node) is not None)
+        return _behind(each for node in searches for each in node.all_input_nodes)
 
     def _known_count(self, mask: torch.fx.Node) -> int | None:
         """How many elements of a tensor that no input decides are not 0."""
@@ -183,16 +179,10 @@ class _Constants(torch.fx.Interpreter):  # type: ignore[misc]
 
     def value(self, node: torch.fx.Node) -> torch.Tensor | None:
         """A node's tensor; None where an input, or what a run writes, decides it."""
-        behind: list[torch.fx.Node] = []
-        met, todo = {node}, [node]
-        while todo:
-            at = todo.pop()
-            behind.append(at)
-            if at.op == "placeholder" and at.name not in self._tensors:
-                return None
-            todo += (new := [each for each in at.all_input_nodes if each not in met])
-            met.update(new)
-        for each in (one for one in self.module.graph.nodes if one in met):
+        behind = _behind([node])
+        if any(each.op == "placeholder" and each.name not in self._tensors for each in behind):
+            return None
+        for each in (one for one in self.module.graph.nodes if one in behind):
             self.env[each] = self.run_node(each)
         found = self.env[node]
         return found if isinstance(found, torch.Tensor) else None
@@ -201,6 +191,16 @@ class _Constants(torch.fx.Interpreter):  # type: ignore[misc]
         """A constant, by the name of its placeholder."""
         tensor: torch.Tensor = self._contents[self._tensors[target]]
         return tensor
+
+
+def _behind(nodes: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
+    """The nodes, and all that they hang on."""
+    met = set(nodes)
+    todo = [*met]
+    while todo:
+        todo += (new := [each for each in todo.pop().all_input_nodes if each not in met])
+        met.update(new)
+    return met
 
 
 def finds_sizes(program: Program) -> bool:

@@ -63,12 +63,9 @@ def compress(call: OnnxCall) -> Tensor:
     if axis is None:
         x, axis = call.reshape(x, (x.type.size,)), 0
     axis = call.axis(axis, x.rank)
-    if condition.value.data is None:
-        if condition.shape[0] > x.shape[axis]:
-            condition = call.slice(condition, 0, 0, x.shape[axis])
-        return call.emit("gather", x, call.found.places(call, condition)[0], axis=axis)
-    kept = np.nonzero(condition.value.data)[0].astype(np.int64)
-    return call.emit("gather", x, call.constant(kept), axis=axis)
+    if condition.shape[0] > x.shape[axis]:
+        condition = call.slice(condition, 0, 0, x.shape[axis])
+    return call.emit("gather", x, call.found.places(call, condition)[0], axis=axis)
 
 
 @lowers("ReverseSequence")
@@ -90,10 +87,8 @@ def reverse_sequence(call: OnnxCall) -> Tensor:
 
 @lowers("NonZero")
 def non_zero(call: OnnxCall) -> Tensor:
-    """Of what is computed: the coordinates of indices into it as one row."""
+    """The coordinates of indices into it as one row."""
     x = call.input(0)
-    if x.value.data is not None:
-        return call.constant(np.stack(np.nonzero(np.atleast_1d(x.value.data))).astype(np.int64))
     x = call.reshape(x, x.shape or (1,))
     return call.concat([call.reshape(place, (1, *place.shape)) for place in call.found.places(call, x)], 0)
 
