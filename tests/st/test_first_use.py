@@ -222,43 +222,25 @@ def busy_loops() -> Iterator[None]:
             process.stdout.close()
 
 
-ATTEMPTS = 5
-POINTS = 0.02  # of a launch: what small parts may differ by
-
-
 @pytest.mark.serial
-def test_a_report_beside_busy_loops_says_so_and_its_shares_are_those_of_a_quiet_one_or_withheld() -> None:
-    """Each busy report between two without our loops. Others may disturb those, so that they differ from one another:
-    then they say nothing about the busy one, and another attempt is made."""
+def test_a_report_beside_busy_loops_says_so_and_adds_up_or_withholds_its_shares() -> None:
+    """That its shares are those of a quiet one is held where launches are recorded ones (tests/ut/test_report.py): here
+    two quiet ones differ by as much as others disturb them."""
     kernel = sk.compile(models.transformer(layers=2), threads=min(2, len(os.sched_getaffinity(0))))
-    inputs = kernel._random()
-
-    def shares(report: sk.Report) -> dict[str, float]:
-        return {part.name: part.share for part in report.parts}
-
-    def alike(ours: dict[str, float], theirs: dict[str, float]) -> bool:
-        return all(abs(ours[name] - theirs[name]) <= max(0.1 * theirs[name], POINTS) for name in theirs)
-
-    differing = []
-    quiet = [shares(kernel.report(inputs, rounds=60))]
-    for _ in range(ATTEMPTS):
-        with busy_loops():
-            report = kernel.report(inputs, rounds=60)
-        quiet.append(shares(kernel.report(inputs, rounds=60)))
-        conditions = report.conditions
-        assert conditions is not None
-        said = report.text()
-        if conditions.others_share is not None:  # /proc/stat tells
-            assert "other processes took" in said
-            assert conditions.others_share > 0.2
-        assert report.trusted == bool(report.parts)
-        if not report.trusted:
-            assert "the machine was busy" in said
-            assert "pure sync" not in said
-            return
-        before, after = quiet[-2:]
-        if any(not around or alike(shares(report), around) for around in (before, after)):
-            return
-        if alike(before, after):
-            differing.append((before, shares(report), after))
-    assert not differing, differing
+    with busy_loops():
+        report = kernel.report(kernel._random(), rounds=60)
+    conditions = report.conditions
+    assert conditions is not None
+    said = report.text()
+    if conditions.others_share is not None:  # /proc/stat tells
+        assert "other processes took" in said
+        assert conditions.others_share > 0.2
+    if conditions.left_out:
+        assert f"{conditions.left_out} of {conditions.launches} launches" in said
+    assert report.trusted == bool(report.parts)
+    if report.trusted:
+        assert sum(part.ns for part in report.parts) == pytest.approx(report.run_ns)
+        assert sum(part.share for part in report.parts) == pytest.approx(1.0)
+    else:
+        assert "the machine was busy" in said
+        assert "pure sync" not in said

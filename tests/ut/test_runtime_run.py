@@ -454,16 +454,21 @@ def test_machine_limits_are_plausible() -> None:
 
 @pytest.mark.serial
 def test_overheads_of_a_run() -> None:
-    """Medians of many: a call costs far less than a microsecond on one core, a hand-over and back on two."""
-    kernel, io = make_kernel(1), []
-    ns = []
-    for _ in range(20_000):
-        start = time.perf_counter_ns()
-        kernel.run(io)
-        ns.append(time.perf_counter_ns() - start)
-    assert np.median(ns) < 1000
+    """Medians of many: a call costs far less than a microsecond on one core, a hand-over and back on two. The least of
+    several medians counts: what else the machine does makes some of them larger."""
+    alone, both, io = make_kernel(1), make_kernel(2), []
+    one_ns, two_ns = [], []
+    for _ in range(10):
+        ns = []
+        for _ in range(2_000):
+            start = time.perf_counter_ns()
+            alone.run(io)
+            ns.append(time.perf_counter_ns() - start)
+        one_ns.append(np.median(ns))
+        two_ns.append(np.median(both.time([], 2_000)))
+    assert min(one_ns) < 1000
     if _core.available_cpus() >= 2:
-        assert np.median(make_kernel(2).time([], 20_000)) < 2000
+        assert min(two_ns) < 2000
 
 
 def test_kernels_that_share_a_workspace_borrow_from_it() -> None:
