@@ -1,4 +1,4 @@
-"""Where the largest elements of pooling windows stand."""
+"""Where the largest elements of pooling windows stand, and putting elements back there."""
 
 from __future__ import annotations
 
@@ -42,3 +42,10 @@ def places_of_maxima(
     best = call.emit("argmax", seen, axis=3, keepdims=True)
     table = call.expand(call.constant(image), (*x.shape[:2], *image.shape))
     return call.reshape(call.emit("gather_elements", table, best, axis=3), (*x.shape[:2], *sizes))
+
+
+def unpooled(call: Emitter, x: Tensor, places: Tensor, size: int) -> Tensor:
+    """Elements of x [rows, elements] at `places` of rows of so many; zeros elsewhere. Of several for one place the
+    last one stands there."""
+    zeros = call.expand(call.like(0, x), (x.shape[0], size))
+    return call.emit("scatter_elements", zeros, places, x, axis=1)

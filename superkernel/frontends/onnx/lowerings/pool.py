@@ -8,10 +8,11 @@ from math import prod
 import numpy as np
 
 from superkernel.builder.tensor import Tensor
-from superkernel.frontends.maxima import places_of_maxima
+from superkernel.frontends.maxima import places_of_maxima, unpooled
 from superkernel.frontends.onnx.call import OnnxCall
 from superkernel.frontends.onnx.lowerings.conv import window
 from superkernel.frontends.onnx.registry import lowers
+from superkernel.ir.graph import VALUE_BYTES_MAX
 from superkernel.ops.windows import windows
 
 
@@ -38,6 +39,26 @@ def _indices(call: OnnxCall, x: Tensor, sizes: tuple[int, ...], geometry: Mappin
         places = call.emit("gather", call.constant(order), places, axis=0)
     firsts = np.arange(images).reshape(*x.shape[:2], *(1 for _ in extents)) * prod(extents)
     return call.emit("add", places, call.constant(firsts))
+
+
+@lowers("MaxUnpool")
+def max_unpool(call: OnnxCall) -> Tensor:
+    """The places are counted through the output that the window has; more of it that is asked for is zeros behind."""
+    x, places, kernel = call.input(0), call.input(1), tuple(call.required("kernel_shape"))
+    geometry = window(call, x.shape[2:], kernel)
+    pads, windows_of = geometry["pads"], zip(x.shape[2:], kernel, geometry["strides"], strict=True)
+    inner = [(e - 1) * s + k for e, k, s in windows_of]
+    shape = [*x.shape[:2], *(n - a - b for n, a, b in zip(inner, pads, pads[len(kernel) :], strict=False))]
+    whole = call.static_ints(2) if call.has(2) else shape
+    if places.shape != x.shape or min(shape) < 0 or len(whole) != len(shape):
+        found = f"{x.type}, {places.type}, {whole}"
+        raise call.contradiction("not elements and their places", expected=f"{shape} or more", found=found)
+    over = [w - n for w, n in zip(whole, shape, strict=True)]
+    if min(over) < 0 or max(whole) > VALUE_BYTES_MAX:
+        raise call.contradiction("not the size of an output", expected=f"{shape} or more", found=str(whole))
+    x, places = (call.reshape(t, (1, t.type.size)) for t in (x, places))
+    y = call.reshape(unpooled(call, x, places, prod(shape)), shape)
+    return call.emit("pad", y, pads=[0] * len(over) + over, mode="constant", value=0.0) if any(over) else y
 
 
 @lowers("AveragePool")

@@ -1,25 +1,23 @@
-"""GridSample: an image read at computed places, as gathers of its points with all of their channels; AffineGrid, which
-computes such places."""
+"""Images read at computed places: GridSample, RoiAlign, DeformConv; AffineGrid, which computes such places."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import product
 from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 from superkernel.builder.tensor import Tensor
-from superkernel.core.dtypes import DType
 from superkernel.core.errors import FileFormatError
+from superkernel.frontends.deformable import Deformed, deform_conv
 from superkernel.frontends.onnx.call import OnnxCall
+from superkernel.frontends.onnx.lowerings.conv import window
 from superkernel.frontends.onnx.registry import lowers
+from superkernel.frontends.regions import Regions, roi_align
+from superkernel.frontends.sampling import Tap, between, images_first, places_type, rows_of, scaled, summed, weighted
 
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}  # names before operator set 20
 _CUBIC = -0.75  # the coefficient of Keys' kernel that ONNX demands
-Taps = Sequence[tuple[Tensor, Tensor | None]]
-"""Along one axis: whole places, and what the point there counts; None: wholly."""
 
 
 @lowers("AffineGrid")
@@ -61,55 +59,65 @@ def grid_sample(call: OnnxCall) -> Tensor:
     if mode != "nearest" and not x.dtype.is_float:
         raise call.unsupported("only floating-point images are interpolated", found=str(x.dtype))
     points = prod(grid.shape[1:-1])
-    grid = call.cast(call.reshape(grid, (x.shape[0], points, count)), DType.F64 if x.dtype is DType.F64 else DType.F32)
+    grid = call.cast(call.reshape(grid, (x.shape[0], points, count)), places_type(x))
     taps = []
     for axis, extent in enumerate(extents):
         column = count - 1 - axis  # the grid's first column is the image's last axis
         place = call.reshape(call.slice(grid, 2, column, column + 1), grid.shape[:2])
         taps.append(_taps(call, place, extent, mode, padding, aligned))
-    sampled = _gathered(call, x, taps, zeros=padding == "zeros")
+    sampled = summed(call, weighted(call, rows_of(call, x), images_first(call, x, 2), extents, taps))
     perm = (0, 2, 1)
     return call.reshape(call.transpose(sampled, perm), (*x.shape[:2], *call.input(1).shape[1:-1]))
 
 
-def _gathered(call: OnnxCall, x: Tensor, taps: Sequence[Taps], *, zeros: bool) -> Tensor:
-    """[batch, point, channel]: the sum over all combinations of the axes' places."""
-    batch, channels, extents = x.shape[0], x.shape[1], x.shape[2:]
-    size = prod(extents)
-    perm = (0, *range(2, x.rank), 1)
-    rows = call.reshape(call.transpose(x, perm), (batch * size, channels))
-    first = call.constant(np.arange(batch, dtype=np.int64)[:, None] * size)
-    total: Tensor | None = None
-    for chosen in product(*taps):
-        index, weight, inside = first, None, None
-        for axis, (place, counts) in enumerate(chosen):
-            last = extents[axis] - 1
-            if zeros:
-                within = call.emit(
-                    "logical_and",
-                    call.emit("greater_equal", place, call.like(0, place)),
-                    call.emit("less_equal", place, call.like(last, place)),
-                )
-                inside = within if inside is None else call.emit("logical_and", inside, within)
-            whole = call.emit("clip", place, call.like(0, place), call.like(last, place))
-            stride = call.constant(np.int64(prod(extents[axis + 1 :])))
-            index = call.emit("add", index, call.emit("mul", call.cast(whole, DType.I64), stride))
-            if counts is not None:
-                weight = counts if weight is None else call.emit("mul", weight, counts)
-        value = call.emit("gather", rows, index, axis=0)
-        if inside is not None:
-            value = call.emit("where", call.reshape(inside, (*inside.shape, 1)), value, call.like(0, value))
-        if weight is not None:
-            value = call.emit("mul", value, call.cast(call.reshape(weight, (*weight.shape, 1)), x.dtype))
-        total = value if total is None else call.emit("add", total, value)
-    assert total is not None  # every axis has a place
-    return total
+@lowers("RoiAlign")
+def regions(call: OnnxCall) -> Tensor:
+    """Before operator set 16 coordinates are those of corners."""
+    x, boxes, images = call.input(0), call.input(1), call.input(2)
+    call.require_rank(x, 4, 4)
+    if boxes.rank != 2 or boxes.shape[1] != 4 or images.shape != boxes.shape[:1]:
+        expected, found = "rois [regions, 4] and batch_indices [regions]", f"{boxes.type} and {images.type}"
+        raise call.contradiction("not regions of images", expected=expected, found=found)
+    mode = str(call.attr("mode", "avg")).lower()
+    rule = call.attr("coordinate_transformation_mode", "half_pixel") if call.opset >= 16 else "output_half_pixel"
+    bins = (call.attr("output_height", 1), call.attr("output_width", 1))
+    if mode not in ("avg", "max") or rule not in ("half_pixel", "output_half_pixel") or min(bins) < 1:
+        raise call.contradiction("no such mode or size", found=f"{mode}, {rule}, {bins[0]} x {bins[1]}")
+    samples, scale = call.attr("sampling_ratio", 0), call.attr("spatial_scale", 1.0)
+    return roi_align(call, x, boxes, images, Regions(bins, samples, scale, rule == "half_pixel", mode == "max"))
 
 
-def _taps(call: OnnxCall, place: Tensor, extent: int, mode: str, padding: str, aligned: bool) -> Taps:
+@lowers("DeformConv")
+def deformed(call: OnnxCall) -> Tensor:
+    x, weight, offset, mask = call.input(0), call.input(1), call.input(2), call.optional(4)
+    call.require_rank(x, 3)
+    kernel = weight.shape[2:]
+    fits = weight.rank == offset.rank == x.rank and tuple(call.attr("kernel_shape") or kernel) == kernel
+    if not fits or min(kernel) < 1:
+        raise call.contradiction("not a kernel and its offsets", found=f"{x.type}, {weight.type}, {offset.type}")
+    geometry = window(call, x.shape[2:], kernel)
+    groups, many = call.attr("group", 1), call.attr("offset_group", 1)
+    pads, strides, dilations = (geometry[name] for name in ("pads", "strides", "dilations"))
+    if min(groups, many, *strides, *dilations) < 1:
+        raise call.contradiction("not a window", found=f"{groups} and {many} groups, {strides}, {dilations}")
+    reach = [d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True)]
+    padded = [sum(each) for each in zip(x.shape[2:], pads, pads[len(kernel) :], strict=False)]
+    sizes = tuple((p - r) // s + 1 for p, r, s in zip(padded, reach, strides, strict=True))
+    if x.shape[1] != weight.shape[1] * groups or weight.shape[0] % groups or x.shape[1] % many:
+        raise call.contradiction("channels in other groups", found=f"{groups} and {many} of {x.type}, {weight.type}")
+    taps, bias = prod(kernel), call.optional(3)
+    for operand, each in ((offset, many * taps * len(kernel)), (mask, many * taps)):
+        if operand is not None and operand.shape != (x.shape[0], each, *sizes):
+            raise call.contradiction("not one per tap", expected=[x.shape[0], each, *sizes], found=operand.type)
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise call.contradiction("not a bias", expected=weight.shape[:1], found=bias.type)
+    return deform_conv(call, x, weight, offset, mask, bias, Deformed(strides, pads, dilations, groups, many))
+
+
+def _taps(call: OnnxCall, place: Tensor, extent: int, mode: str, padding: str, aligned: bool) -> list[Tap]:
     """The whole places about those that the grid gives from -1 to 1, or beyond."""
     low, high = (0.0, extent - 1.0) if aligned else (-0.5, extent - 0.5)
-    place = _scaled(call, place, (high - low) / 2, (high + low) / 2)
+    place = scaled(call, place, (high - low) / 2, (high + low) / 2)
     if mode == "nearest":
         place = call.emit("round", place)
     if padding == "reflection":
@@ -123,10 +131,11 @@ def _taps(call: OnnxCall, place: Tensor, extent: int, mode: str, padding: str, a
         offsets = (0, 1) if mode == "linear" else (-1, 0, 1, 2)
         behind = call.emit("sub", place, below)
         kernel = _linear if mode == "linear" else _keys
-        found = [(_scaled(call, below, 1.0, float(at)), kernel(call, behind, at)) for at in offsets]
-    if padding != "reflection":
-        return found  # places beyond the border are clipped, or count as zeros, where they are read
-    return [(call.emit("round", _reflected(call, at, low, high)), weight) for at, weight in found]
+        found = [(scaled(call, below, 1.0, float(at)), kernel(call, behind, at)) for at in offsets]
+    if padding == "reflection":
+        return [Tap(call.emit("round", _reflected(call, at, low, high)), weight) for at, weight in found]
+    # Places beyond the border are clipped where they are read.
+    return [Tap(at, weight, between(call, at, 0, extent - 1) if padding == "zeros" else None) for at, weight in found]
 
 
 def _clipped(call: OnnxCall, place: Tensor, extent: int) -> Tensor:
@@ -138,28 +147,21 @@ def _reflected(call: OnnxCall, place: Tensor, low: float, high: float) -> Tensor
     width = high - low
     if width == 0:
         return call.emit("mul", place, call.like(0, place))
-    turns = call.emit("floor", _scaled(call, place, 1 / (2 * width), -low / (2 * width)))
+    turns = call.emit("floor", scaled(call, place, 1 / (2 * width), -low / (2 * width)))
     along = call.emit(
-        "sub", _scaled(call, place, 1.0, -low - width), call.emit("mul", turns, call.like(2 * width, place))
+        "sub", scaled(call, place, 1.0, -low - width), call.emit("mul", turns, call.like(2 * width, place))
     )
-    return _scaled(call, call.emit("abs", along), -1.0, low + width)
-
-
-def _scaled(call: OnnxCall, x: Tensor, factor: float, term: float) -> Tensor:
-    """x factor + term."""
-    if factor != 1:
-        x = call.emit("mul", x, call.like(factor, x))
-    return call.emit("add", x, call.like(term, x)) if term else x
+    return scaled(call, call.emit("abs", along), -1.0, low + width)
 
 
 def _linear(call: OnnxCall, behind: Tensor, at: int) -> Tensor:
     """The weight of the place `at` behind the whole one below: 1 - |t - at|."""
-    return behind if at else _scaled(call, behind, -1.0, 1.0)
+    return behind if at else scaled(call, behind, -1.0, 1.0)
 
 
 def _keys(call: OnnxCall, behind: Tensor, at: int) -> Tensor:
     """Keys' kernel at |t - at|, a polynomial of the distance on either side of 1."""
-    distance = _scaled(call, behind, 1.0, float(-at)) if at <= 0 else _scaled(call, behind, -1.0, float(at))
+    distance = scaled(call, behind, 1.0, float(-at)) if at <= 0 else scaled(call, behind, -1.0, float(at))
     a = _CUBIC
     factors = (a + 2, -(a + 3), 0.0, 1.0) if at in (0, 1) else (a, -5 * a, 8 * a, -4 * a)
     value = call.like(factors[0], distance)

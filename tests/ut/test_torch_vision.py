@@ -1,0 +1,136 @@
+"""torchvision's roi_align and deform_conv2d, known by their names, and unpooling, in torch modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from seeds import seeds
+
+import superkernel as sk
+from superkernel.core.errors import UnsupportedError
+
+torch = pytest.importorskip("torch")
+reference = pytest.importorskip("onnx.reference")
+helper = pytest.importorskip("onnx.helper")
+
+REGIONS = (
+    "(Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width, int sampling_ratio, "
+    "bool aligned) -> Tensor"
+)
+DEFORMED = (
+    "(Tensor input, Tensor weight, Tensor offset, Tensor mask, Tensor bias, SymInt stride_h, SymInt stride_w, "
+    "SymInt pad_h, SymInt pad_w, SymInt dilation_h, SymInt dilation_w, SymInt groups, SymInt offset_groups, "
+    "bool use_mask) -> Tensor"
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _torchvision() -> None:
+    """torchvision's operators, where there is no torchvision."""
+    if hasattr(torch.ops.torchvision, "roi_align"):
+        return
+
+    def aligned(x: Any, rois: Any, scale: Any, height: int, width: int, samples: int, centred: bool) -> Any:
+        return x.new_empty((rois.shape[0], x.shape[1], height, width))
+
+    def deformed(x: Any, weight: Any, offset: Any, *others: Any) -> Any:
+        return x.new_empty((x.shape[0], weight.shape[0], *offset.shape[2:]))
+
+    for name, schema, fake in (("roi_align", REGIONS, aligned), ("deform_conv2d", DEFORMED, deformed)):
+        torch.library.define(f"torchvision::{name}", schema)
+        torch.library.register_fake(f"torchvision::{name}", fake)
+
+
+class Module(torch.nn.Module):  # type: ignore[name-defined]
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *given: Any) -> Any:
+        return self.function(*given)
+
+
+def compiled(function: Callable[..., Any], *given: Any) -> Any:
+    return sk.compile(Module(function).eval(), threads=2, example_inputs=given)(*given)
+
+
+def standard(op: str, *given: Any, opset: int = 22, **attributes: Any) -> Any:
+    """The ONNX standard's own word."""
+    names = [f"x{i}" for i in range(len(given))]
+    infos = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+             for n, a in zip(names, given, strict=True)]  # fmt: skip
+    graph = helper.make_graph(
+        [helper.make_node(op, names, ["y"], **attributes)], "g", infos, [helper.make_empty_tensor_value_info("y")]
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    return reference.ReferenceEvaluator(made).run(None, dict(zip(names, given, strict=True)))[0]
+
+
+@pytest.mark.parametrize("samples", [-1, 0, 1, 2, 3])
+@pytest.mark.parametrize("centred", [True, False])
+@pytest.mark.parametrize("seed", seeds(2))
+def test_regions(seed: int, centred: bool, samples: int) -> None:
+    rng = np.random.default_rng(seed)
+    (n, c, h, w), count = (int(rng.integers(1, most)) for most in (4, 5, 9, 12)), int(rng.integers(1, 6))
+    x = rng.standard_normal((n, c, h, w)).astype(np.float32)
+    corner = rng.uniform(-8, 14, (count, 2))
+    size = rng.choice([0, 1, 5, 20, -3, 60], (count, 2)) * rng.uniform(0.2, 1, (count, 2))
+    images, boxes = rng.integers(0, n, count), np.concatenate([corner, corner + size], 1).astype(np.float32) * 4
+    rois = np.concatenate([images[:, None], boxes], 1).astype(np.float32)
+    found = compiled(
+        lambda x, r: torch.ops.torchvision.roi_align(x, r, 0.25, 3, 2, samples, centred),
+        torch.from_numpy(x), torch.from_numpy(rois),
+    )  # fmt: skip
+    want = standard(
+        "RoiAlign", x, boxes, images, output_height=3, output_width=2, sampling_ratio=max(samples, 0),
+        spatial_scale=0.25, coordinate_transformation_mode="half_pixel" if centred else "output_half_pixel",
+    )  # fmt: skip
+    np.testing.assert_allclose(found.numpy(), want, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_deformed_convolutions(masked: bool) -> None:
+    rng = np.random.default_rng(0)
+    x, weight, offset, mask, bias = (
+        rng.standard_normal(shape).astype(np.float32)
+        for shape in ((2, 4, 6, 7), (6, 2, 3, 2), (2, 24, 3, 9), (2, 12, 3, 9), (6,))
+    )
+    found = compiled(
+        lambda x, w, o, m, b: torch.ops.torchvision.deform_conv2d(x, w, o, m, b, 2, 1, 1, 2, 1, 2, 2, 2, masked),
+        *map(torch.from_numpy, (x, weight, offset, mask, bias)),
+    )
+    want = standard(
+        "DeformConv", x, weight, offset, bias, *([mask] if masked else []), strides=[2, 1], pads=[1, 2, 1, 2],
+        dilations=[1, 2], group=2, offset_group=2,
+    )  # fmt: skip
+    np.testing.assert_allclose(found.numpy(), want, rtol=1e-3, atol=1e-4)
+
+
+def test_regions_of_another_form_are_refused() -> None:
+    for x, rois in ((torch.rand(3, 5, 5), torch.rand(2, 5)), (torch.rand(1, 3, 5, 5), torch.rand(2, 4))):
+        with pytest.raises(UnsupportedError, match="not regions of images"):
+            compiled(lambda x, r: torch.ops.torchvision.roi_align(x, r, 1.0, 2, 2, 2, True), x, rois)
+
+
+UNPOOLED: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
+    "one axis": (lambda f, x: f.max_unpool1d(*f.max_pool1d(x, 2, return_indices=True), 2), (2, 3, 8)),
+    "two axes": (lambda f, x: f.max_unpool2d(*f.max_pool2d(x, 2, return_indices=True), 2), (2, 3, 8, 6)),
+    "three axes": (lambda f, x: f.max_unpool3d(*f.max_pool3d(x, 2, return_indices=True), 2), (2, 3, 4, 6, 8)),
+    "windows that overlap": (
+        lambda f, x: f.max_unpool2d(*f.max_pool2d(x, 3, 2, 1, return_indices=True), 3, 2, 1, output_size=x.shape),
+        (2, 3, 8, 7),
+    ),
+    "without a batch": (lambda f, x: f.max_unpool2d(*f.max_pool2d(x, 2, return_indices=True), 2), (3, 8, 6)),
+}
+
+
+@pytest.mark.parametrize("what", UNPOOLED)
+def test_unpooling(what: str) -> None:
+    function, shape = UNPOOLED[what]
+    x = torch.rand(shape, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(
+        compiled(lambda x: function(torch.nn.functional, x), x), function(torch.nn.functional, x)
+    )
