@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from onnx_models import check, f32, helper, model, node
+from onnx_models import check, f32, helper, model, node, onnxruntime
 from seeds import seeds
 
 import superkernel as sk
@@ -296,3 +296,51 @@ def test_two_nodes_of_the_same_regions() -> None:
     graph = load_graph(model(nodes, REGIONS, opset=16))
     once = load_graph(model([node("RoiAlign", "x r i")], REGIONS, opset=16))
     np.testing.assert_allclose(evaluate(graph, REGIONS)["y"], 2 * evaluate(once, REGIONS)["y"], rtol=1e-5)
+
+
+FOUND = [
+    node("NonMaxSuppression", "boxes scores limit overlap least", "selected"),
+    node("Gather", "selected two", "of", axis=1),
+    node("Squeeze", "boxes zeros", "all"),
+    node("Gather", "all of", "rois", axis=0),
+    node("Gather", "selected zero", "image", axis=1),
+]
+HEADS: dict[str, list[Any]] = {
+    "masks": [
+        node("Conv", "regions w", "c", pads=[1, 1, 1, 1]),
+        node("Relu", "c", "r"),
+        node("ConvTranspose", "r up", "d", strides=[2, 2]),
+        node("Sigmoid", "d"),
+    ],
+    "classes": [node("Flatten", "regions", "rows"), node("MatMul", "rows dense", "c"), node("Softmax", "c", axis=1)],
+}
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("samples", [0, 2])
+def test_heads_behind_regions_that_are_found(samples: int, head: str) -> None:
+    rng = np.random.default_rng(1)
+    align = node("RoiAlign", "x rois image", "regions", output_height=5, output_width=5, sampling_ratio=samples,
+                 spatial_scale=0.5)  # fmt: skip
+    constants = {
+        "limit": np.array([12]), "overlap": np.array([0.3], np.float32), "least": np.array([0.4], np.float32),
+        "two": np.array(2), "zero": np.array(0), "zeros": np.array([0]), "w": f32(5, 4, 3, 3), "up": f32(5, 3, 2, 2),
+        "dense": f32(100, 7),
+    }  # fmt: skip
+    corner = rng.uniform(0, 20, (1, 30, 2))
+    feed: Feed = {
+        "x": f32(1, 4, 12, 14),
+        "boxes": np.concatenate([corner, corner + rng.uniform(1, 8, corner.shape)], 2).astype(np.float32),
+        "scores": rng.uniform(0, 1, (1, 1, 30)).astype(np.float32),
+    }
+    proto = model([*FOUND, align, *HEADS[head]], feed, constants=constants, opset=16)
+    kernel = sk.compile(load_graph(proto), threads=2)
+    lengths = set()
+    for power in (1, 2, 4, 1000):
+        given = {**feed, "scores": feed["scores"] ** power}
+        (want,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, given)
+        found = kernel.run(given).outputs["y"]
+        lengths.add(len(found))
+        np.testing.assert_allclose(found, want, rtol=1e-3, atol=1e-4)
+    assert len(lengths) > 2
+    assert 0 in lengths

@@ -134,3 +134,25 @@ def test_unpooling(what: str) -> None:
     torch.testing.assert_close(
         compiled(lambda x: function(torch.nn.functional, x), x), function(torch.nn.functional, x)
     )
+
+
+def test_regions_that_are_found() -> None:
+    def function(x: Any, boxes: Any, scores: Any) -> Any:
+        found = boxes[scores > 0.5]
+        rois = torch.cat([found.new_zeros(found.shape[0], 1), found], 1)
+        return torch.ops.torchvision.roi_align(x, rois, 0.5, 3, 3, 2, False).relu().mean((2, 3))
+
+    rng = np.random.default_rng(0)
+    corner = rng.uniform(0, 20, (20, 2))
+    boxes = np.concatenate([corner, corner + rng.uniform(1, 8, corner.shape)], 1).astype(np.float32)
+    x, scores = rng.standard_normal((1, 4, 12, 14)).astype(np.float32), rng.uniform(0, 1, 20).astype(np.float32)
+    given = [torch.from_numpy(each) for each in (x, boxes, scores)]
+    kernel = sk.compile(Module(function).eval(), threads=2, example_inputs=tuple(given))
+    for share in (1, 0.7, 0.0):
+        chosen = boxes[scores * np.float32(share) > 0.5]
+        want = standard(
+            "RoiAlign", x, chosen, np.zeros(len(chosen), np.int64), output_height=3, output_width=3, sampling_ratio=2,
+            spatial_scale=0.5, coordinate_transformation_mode="output_half_pixel",
+        )  # fmt: skip
+        found = kernel(given[0], given[1], torch.from_numpy(scores * np.float32(share)))
+        np.testing.assert_allclose(found.numpy(), np.maximum(want, 0).mean((2, 3)), rtol=1e-3, atol=1e-4)

@@ -1,4 +1,4 @@
-"""Matrix products, those with weights quantised in blocks among them."""
+"""Matrix products, those with weights quantised in blocks among them, and determinants."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from superkernel.builder.tensor import Tensor
 from superkernel.core.dtypes import DType
+from superkernel.frontends.determinants import determinant
 from superkernel.frontends.onnx.call import OnnxCall
 from superkernel.frontends.onnx.lowerings.conv import is_zero
 from superkernel.frontends.onnx.registry import lowers
@@ -91,3 +92,12 @@ def zero_point(call: OnnxCall, slot: int, operand: Tensor, axis: int) -> Tensor 
     if zero.rank == 1:
         return call.reshape(zero, (zero.shape[0], 1) if axis == -2 else (1, zero.shape[0]))
     return zero
+
+
+@lowers("Det")
+def det(call: OnnxCall) -> Tensor:
+    x = call.input(0)
+    call.require_rank(x, 2)
+    if x.shape[-1] != x.shape[-2]:
+        raise call.contradiction("not square matrices", found=x.type)
+    return determinant(call, x)

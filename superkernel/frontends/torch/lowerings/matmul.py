@@ -1,4 +1,4 @@
-"""Matrix products."""
+"""Matrix products and determinants."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from math import prod
 from superkernel.builder.einsum import einsum
 from superkernel.builder.tensor import Tensor
 from superkernel.core.dtypes import DType
+from superkernel.frontends.determinants import determinant
 from superkernel.frontends.torch.call import TorchCall
 from superkernel.frontends.torch.registry import lowers
 
@@ -83,3 +84,11 @@ def _summed(call: TorchCall, equation: str, operands: list[Tensor]) -> Tensor:
     end."""
     dtype = DType.I64 if call.dtype.is_integer else call.dtype
     return call.cast(einsum(call, equation, [call.cast(x, dtype) for x in operands]), call.dtype)
+
+
+@lowers("linalg_det", "det", "_linalg_det")
+def det(call: TorchCall) -> list[Tensor | None]:
+    """The factors, which are further results, are not there."""
+    if any(map(call.wants, (1, 2))):
+        raise call.unsupported("the factors of a matrix")
+    return [determinant(call, call.tensor("A" if "A" in call.args else "self"))]
