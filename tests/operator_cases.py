@@ -113,6 +113,11 @@ def _cast(rng: Rng, dtype: DType) -> Iterator[Instance]:
             yield [wild], {"dtype": to}
 
 
+def _bitcast(rng: Rng, dtype: DType) -> Iterator[Instance]:
+    for to in (d for d in DType if d.bits == dtype.bits and d is not DType.BOOL):
+        yield [values(rng, (3, 7), dtype)], {"dtype": to}
+
+
 _QUANTIZED = (DType.U8, DType.I8, DType.I16, DType.U16, DType.I32)
 
 
@@ -137,6 +142,7 @@ _MAKERS: dict[str, Maker] = {
     "where": _where,
     "clip": _clip,
     "cast": _cast,
+    "bitcast": _bitcast,
     "quantize": _quantize,
     "dequantize": _dequantize,
     **ANCHOR_MAKERS,
@@ -174,5 +180,5 @@ def cases(op: str, seed: int = 0) -> list[Case]:
     for position, dtype in enumerate(dtypes_of(op)):
         rng = np.random.default_rng((seed, zlib.crc32(f"{op} {dtype}".encode())))
         variants = [Case(op, inputs, attrs) for inputs, attrs in maker_of(op)(rng, dtype)]
-        found += variants if position == 0 or op == "cast" else variants[:2]
+        found += variants if position == 0 or op in ("cast", "bitcast") else variants[:2]
     return found

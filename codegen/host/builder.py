@@ -6,7 +6,8 @@ elements of one dtype; lanes 1 is a scalar. Tails are vectors of exactly the rem
 widths), never masks that read past the end.
 
 Storage and arithmetic: f16/bf16 are loaded and stored as themselves and computed in f32 (`load` widens, `store`
-rounds to nearest even); bool is stored as a byte 0/1 and computed as i1. All other dtypes are computed as themselves.
+rounds to nearest even); bool is stored as a byte 0/1 and computed as i1. Small types are bytes that only conversions
+look into. All other dtypes are computed as themselves.
 LLVM integers have no sign: pass the DType where it matters.
 
 Invariants: pointers are opaque; all address arithmetic is in bytes or in elements of a named dtype on i64; loops are
@@ -25,7 +26,7 @@ from llvmlite import ir
 from numpy.typing import ArrayLike
 
 from superkernel.codegen.host.half import narrow_half, widen_half
-from superkernel.core.dtypes import DType
+from superkernel.core.dtypes import SMALL, DType
 from superkernel.core.errors import InternalError
 from superkernel.scheduler.families.open_extents import MARKS, mark_name
 from superkernel.target.cpu import CpuTarget
@@ -43,7 +44,7 @@ _STORAGE: dict[DType, ir.Type] = {
     **dict.fromkeys((DType.I64, DType.U64), I64),
     **dict.fromkeys((DType.I32, DType.U32), I32),
     **dict.fromkeys((DType.I16, DType.U16), I16),
-    **dict.fromkeys((DType.I8, DType.U8), I8),
+    **dict.fromkeys((DType.I8, DType.U8, *SMALL), I8),
 }
 
 Index: TypeAlias = "int | ir.Value"

@@ -16,9 +16,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from superkernel.codegen.host import vecmath
-from superkernel.codegen.host.builder import KernelBuilder, compute_dtype
-from superkernel.codegen.host.convert import convert, float_to_integer, integer_range
+from superkernel.codegen.host.builder import KernelBuilder, compute_dtype, storage_type, vector_type
+from superkernel.codegen.host.convert import convert, float_to_integer
 from superkernel.codegen.host.requantise import dequantised, requantise
+from superkernel.codegen.host.small import opened
 from superkernel.codegen.host.vecexpr import Expr, rounded
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InternalError
@@ -65,11 +66,11 @@ class Context:
         """Whether multiply-adds round once."""
         return self.kb.fuses
 
-    def convert(self, x: Expr, source: DType | None, target: DType) -> Expr:
+    def convert(self, x: Expr, source: DType | None, target: DType, saturate: bool = True) -> Expr:
         """`x`, which holds a `source`, as a `target`; InternalError where the operand is absent."""
         if source is None:
             raise InternalError("conversion of an absent operand", location=self.op)
-        return Expr(self.kb, convert(self.kb, x.v, source, target))
+        return Expr(self.kb, convert(self.kb, x.v, source, target, saturate))
 
 
 Formula = Callable[..., Expr]
@@ -301,17 +302,28 @@ def _quantize(c: Context, x: Expr, scale: Expr, zero: Expr | None = None) -> Exp
     value = rounded(c.convert(x, first, work) / c.convert(scale, second, work), "roundeven")
     if zero is not None:
         value = value + c.convert(zero, third, work)
-    low, high = integer_range(c.dtype)
+    low, high = c.dtype.limits
     value = value.is_nan().choose(value.const(0.0), value).clamp_low(float(low)).clamp_high(float(high))
     return float_to_integer(value, c.dtype)
 
 
 def _cast(c: Context, x: Expr) -> Expr:
-    source, target = c.dtypes[0], c.dtype
-    if not x.is_float or target.is_float or target in (DType.BOOL, DType.I64) or c.attrs["saturate"]:
-        return c.convert(x, source, target)
+    source, target, saturate = c.dtypes[0], c.dtype, bool(c.attrs["saturate"])
+    if source is not None and source.is_small and source is not target:
+        x, source = opened(c.kb, x, source)
+    if not x.is_float or target.is_float or target in (DType.BOOL, DType.I64) or saturate:
+        return c.convert(x, source, target, saturate)
     wrapped = c.convert(c.convert(x, source, DType.I64), DType.I64, target)
     return (x < 0.0).choose(wrapped, c.convert(x, source, target)) if target is DType.U64 else wrapped
+
+
+def _bitcast(c: Context, x: Expr) -> Expr:
+    """As bits lie in memory."""
+    first, target = c.dtypes[0], c.dtype
+    if first is None:
+        raise InternalError("bits of an absent operand", location=c.op)
+    raw = c.kb.narrow(x.v, first)
+    return Expr(c.kb, c.kb.widen(c.kb.b.bitcast(raw, vector_type(storage_type(target), x.lanes)), target))
 
 
 def _dequantize(c: Context, x: Expr, scale: Expr, zero: Expr | None = None) -> Expr:
@@ -364,6 +376,7 @@ FORMULAS: dict[str, Formula] = {
     "isnan": lambda c, x: x.is_nan(),
     "isinf": _isinf,
     "cast": _cast,
+    "bitcast": _bitcast,
     "add": lambda c, a, b: a + b,
     "sub": lambda c, a, b: a - b,
     "mul": lambda c, a, b: a * b,

@@ -15,7 +15,6 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.codegen.host.convert import integer_range
 from superkernel.codegen.host.quantise import MAGIC
 from superkernel.codegen.host.vecexpr import Expr
 from superkernel.core.dtypes import DType
@@ -53,7 +52,7 @@ def _fused(a: Floats, b: np.float32, c: Floats) -> Floats:
 
 def requantise(x: Expr, scale: float, zero_point: int, dtype: DType) -> Expr | None:
     """saturate(round(x / scale) + zero_point) of f32 as bytes, None where the division is needed. NaN gives 0."""
-    low, high = (limit - zero_point for limit in integer_range(dtype))
+    low, high = (limit - zero_point for limit in dtype.limits)
     reciprocal = exact_reciprocal(scale, low, high) if dtype.itemsize == 1 else None
     if reciprocal is None:
         return None

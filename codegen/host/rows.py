@@ -18,7 +18,6 @@ from math import prod
 from llvmlite import ir
 
 from superkernel.codegen.host.builder import I64, Carry, Index, KernelBuilder
-from superkernel.codegen.host.convert import integer_range
 from superkernel.codegen.host.loops import split_index, vector_loop
 from superkernel.codegen.host.program import ProgramEmitter, ProgramRow
 from superkernel.codegen.host.shuffle import larger
@@ -84,7 +83,7 @@ def accumulator(kb: KernelBuilder, dtype: DType, kind: str) -> Accumulator:
     if dtype is DType.BOOL:
         name, start = ("or", 0) if kind == "max" else ("and", 1)
     elif kind in ("max", "min"):
-        low, high = (float("-inf"), float("inf")) if dtype.is_float else integer_range(dtype)
+        low, high = (float("-inf"), float("inf")) if dtype.is_float else dtype.limits
         name, start = ("s" if dtype.is_signed else "u") + kind, low if kind == "max" else high
     if dtype.is_float:
         name = "f" + name[-3:]

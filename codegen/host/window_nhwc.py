@@ -13,7 +13,6 @@ from llvmlite import ir
 
 from superkernel.codegen.host.builder import Index, KernelBuilder, mangle
 from superkernel.codegen.host.channel_stores import ChannelStores
-from superkernel.codegen.host.convert import integer_range
 from superkernel.codegen.host.gemm_core import Values, fold
 from superkernel.codegen.host.loops import taps_inside, vector_loop
 from superkernel.core.dtypes import DType
@@ -288,7 +287,7 @@ class WindowEmitter:
 
     def _neutral(self, lanes: int) -> ir.Value:
         if self.form.dtype in BYTES:
-            return self.kb.const(integer_range(self.form.dtype)[0], self.form.dtype, lanes)
+            return self.kb.const(self.form.dtype.limits[0], self.form.dtype, lanes)
         return self.kb.const(float("-inf") if self.is_max else 0.0, _F32, lanes)
 
     def _combine(self, total: ir.Value, x: ir.Value, filters: ir.Value | None) -> ir.Value:

@@ -316,6 +316,10 @@ class OperatorMethods:
         """x in another type; floats to integers truncate, integers to narrower ones wrap."""
         return self._apply("cast", (x,), {"dtype": dtype, "saturate": saturate}, name)[0]
 
+    def bitcast(self, x: TensorLike, dtype: object, *, name: str | None = None) -> Tensor:
+        """The bits of x as elements of another type of the same size."""
+        return self._apply("bitcast", (x,), {"dtype": dtype}, name)[0]
+
     def pow(self, a: TensorLike, b: TensorLike, *, name: str | None = None) -> Tensor:
         """a^b in the type of a."""
         return self._apply("pow", (a, b), {}, name)[0]

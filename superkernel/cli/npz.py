@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from superkernel.core.dtypes import DType
 from superkernel.core.errors import FileFormatError, InputError, MachineError
 from superkernel.core.files import refuse_device, replacing
 from superkernel.core.tensor import TensorType
@@ -58,11 +59,11 @@ def read_npz(path: Path, types: Mapping[str, TensorType]) -> dict[str, Array]:
 
 def _plain(array: Array) -> Array:
     """The array, or its bits where NumPy alone cannot say what it is."""
-    return array.view(f"u{array.dtype.itemsize}") if array.dtype.kind == "V" else array
+    return array.view(DType.of(array.dtype).stored)
 
 
 def _typed(array: Array, kind: TensorType | None) -> Array:
     """Bits as the declared type where NumPy has no code for that type."""
-    if kind is None or kind.dtype.numpy.kind != "V" or array.dtype.itemsize != kind.dtype.itemsize:
+    if kind is None or kind.dtype.stored is kind.dtype.numpy or array.dtype.itemsize != kind.dtype.itemsize:
         return array
     return array.view(kind.dtype.numpy) if array.dtype.kind in "uV" else array

@@ -127,8 +127,8 @@ def _check_values(array: NDArray[Any], kind: DType) -> None:
     with np.errstate(all="ignore"):
         kept = array.astype(kind.numpy).astype(array.dtype) == array
     if array.dtype.kind in "iu" and not kind.is_float and kind is not DType.BOOL:  # -1 comes back from u64, too
-        limits = np.iinfo(kind.numpy)
-        kept = (array >= limits.min) & (array <= limits.max)
+        low, high = kind.limits
+        kept = (array >= low) & (array <= high)
     if not kept.all():
         misfit = array[~kept].flat[0]
         raise InputError("a number does not fit the element type", expected=str(kind), found=str(misfit))

@@ -1,6 +1,12 @@
 """The element types of tensors: names, sizes, NumPy counterparts, promotion classes.
 
-bf16 has no NumPy type of its own; `ml_dtypes.bfloat16` serves. Names are the field's short ones (f32, bf16, i8, ...).
+NumPy has no types of its own for bf16 and the small ones; those of `ml_dtypes` serve. Names are the field's short ones
+(f32, bf16, i8, f8e4m3fn, ...); the smallest integers have
+long ones (int4, uint2), for "i4" is NumPy's integer of 4 bytes.
+
+*Small* types are floats of 8, 6 and 4 bits (OCP's, and those without infinities or negative zero) and integers of 4 and
+2. An element of them takes a byte, of which the low bits count. They hold what is moved and converted: nothing computes
+in them.
 """
 
 from __future__ import annotations
@@ -30,6 +36,18 @@ class DType(Enum):
     U16 = "u16"
     U8 = "u8"
     BOOL = "bool"
+    F8E4M3FN = "f8e4m3fn"
+    F8E4M3FNUZ = "f8e4m3fnuz"
+    F8E5M2 = "f8e5m2"
+    F8E5M2FNUZ = "f8e5m2fnuz"
+    F8E8M0FNU = "f8e8m0fnu"
+    F6E2M3FN = "f6e2m3fn"
+    F6E3M2FN = "f6e3m2fn"
+    F4E2M1FN = "f4e2m1fn"
+    INT4 = "int4"
+    UINT4 = "uint4"
+    INT2 = "int2"
+    UINT2 = "uint2"
 
     # Identity hash: Enum's own hashes the name on every dictionary access, and types are dictionary keys everywhere.
     __hash__ = object.__hash__
@@ -59,6 +77,22 @@ class DType(Enum):
         return _NUMPY[self]
 
     @property
+    def stored(self) -> np.dtype[Any]:
+        """The dtype that NumPy itself has for elements in memory: of those that it does not know, integers of as many
+        bytes."""
+        return _STORED[self]
+
+    @property
+    def bits(self) -> int:
+        """Of an element that count; of bool one byte."""
+        return _BITS[self]
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it is one of those that nothing computes in."""
+        return self in SMALL
+
+    @property
     def is_float(self) -> bool:
         """Whether it is f64, f32 or narrower, not an integer or bool."""
         return self in _FLOATS
@@ -72,6 +106,12 @@ class DType(Enum):
     def is_integer(self) -> bool:
         """True of integers, not of bool."""
         return self not in _FLOATS and self is not DType.BOOL
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The least and the greatest number of an integer type."""
+        half = 1 << (_BITS[self] - 1)
+        return (-half, half - 1) if self.is_signed else (0, 2 * half - 1)
 
     def __repr__(self) -> str:
         return _NAMES[self]  # which an enumeration is slow to tell
@@ -100,7 +140,14 @@ class DType(Enum):
         return found
 
 
-_FLOATS = frozenset({DType.F64, DType.F32, DType.F16, DType.BF16})
+_SMALL_FLOATS = frozenset(
+    {
+        *(DType.F8E4M3FN, DType.F8E4M3FNUZ, DType.F8E5M2, DType.F8E5M2FNUZ, DType.F8E8M0FNU),
+        *(DType.F6E2M3FN, DType.F6E3M2FN, DType.F4E2M1FN),
+    }
+)
+SMALL = _SMALL_FLOATS | {DType.INT4, DType.UINT4, DType.INT2, DType.UINT2}
+_FLOATS = frozenset({DType.F64, DType.F32, DType.F16, DType.BF16}) | _SMALL_FLOATS
 _NUMPY: dict[DType, np.dtype[Any]] = {
     DType.F64: np.dtype(np.float64),
     DType.F32: np.dtype(np.float32),
@@ -115,8 +162,26 @@ _NUMPY: dict[DType, np.dtype[Any]] = {
     DType.U16: np.dtype(np.uint16),
     DType.U8: np.dtype(np.uint8),
     DType.BOOL: np.dtype(np.bool_),
+    DType.F8E4M3FN: np.dtype(ml_dtypes.float8_e4m3fn),
+    DType.F8E4M3FNUZ: np.dtype(ml_dtypes.float8_e4m3fnuz),
+    DType.F8E5M2: np.dtype(ml_dtypes.float8_e5m2),
+    DType.F8E5M2FNUZ: np.dtype(ml_dtypes.float8_e5m2fnuz),
+    DType.F8E8M0FNU: np.dtype(ml_dtypes.float8_e8m0fnu),
+    DType.F6E2M3FN: np.dtype(ml_dtypes.float6_e2m3fn),
+    DType.F6E3M2FN: np.dtype(ml_dtypes.float6_e3m2fn),
+    DType.F4E2M1FN: np.dtype(ml_dtypes.float4_e2m1fn),
+    DType.INT4: np.dtype(ml_dtypes.int4),
+    DType.UINT4: np.dtype(ml_dtypes.uint4),
+    DType.INT2: np.dtype(ml_dtypes.int2),
+    DType.UINT2: np.dtype(ml_dtypes.uint2),
 }
+_STORED = {d: np.dtype(f"u{n.itemsize}") if n.type.__module__ == "ml_dtypes" else n for d, n in _NUMPY.items()}
 _NAMES: dict[DType, str] = {d: d.value for d in DType}
 _ITEMSIZE = {d: n.itemsize for d, n in _NUMPY.items()}
+_BITS = {d: 8 * n.itemsize for d, n in _NUMPY.items()} | {
+    **dict.fromkeys((DType.F6E2M3FN, DType.F6E3M2FN), 6),
+    **dict.fromkeys((DType.F4E2M1FN, DType.INT4, DType.UINT4), 4),
+    **dict.fromkeys((DType.INT2, DType.UINT2), 2),
+}
 _BY_NAME = {d.value: d for d in DType}
 _BY_NUMPY = {n: d for d, n in _NUMPY.items()}

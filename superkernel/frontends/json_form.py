@@ -91,8 +91,8 @@ def _bytes(array: NDArray[Any]) -> bytes:
 
 def _side_data(form: str, arrays: dict[str, NDArray[Any]]) -> bytes:
     if form == "npz":
-        # npz has no bfloat16: such arrays are stored as their 16-bit patterns, the JSON says what they are.
-        plain = {k: a.view(np.uint16) if DType.of(a.dtype) is DType.BF16 else a for k, a in arrays.items()}
+        # npz has NumPy's own types only: arrays of others are stored as bits, the JSON says what they are.
+        plain = {k: a.view(DType.of(a.dtype).stored) for k, a in arrays.items()}
         stored: dict[str, Any] = {f"a{i}": a for i, a in enumerate(plain.values())}
         stored["names"] = np.array(json.dumps(list(plain)).encode(), dtype=np.bytes_)
         buffer = io.BytesIO()
@@ -100,7 +100,8 @@ def _side_data(form: str, arrays: dict[str, NDArray[Any]]) -> bytes:
         return buffer.getvalue()
     from safetensors.numpy import save
 
-    return bytes(save({k: np.asarray(a, order="C") for k, a in arrays.items()}))
+    kept = {k: a.view(np.uint8) if DType.of(a.dtype).is_small else a for k, a in arrays.items()}
+    return bytes(save({k: np.asarray(a, order="C") for k, a in kept.items()}))
 
 
 def _digest(content: Path | bytes) -> str:
@@ -205,7 +206,7 @@ class _Arrays:
             raise
         except (SuperKernelError, ValueError, TypeError, OverflowError, binascii.Error) as error:
             raise FileFormatError("the array does not read", location=place, found=str(error)) from error
-        if dtype is DType.BF16 and found.dtype == np.uint16:
+        if found.dtype == dtype.stored:
             found = found.view(dtype.numpy)
         if found.shape != shape or found.dtype != dtype.numpy:
             raise FileFormatError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import ml_dtypes
 import numpy as np
@@ -18,6 +18,7 @@ _KINDS = {int: AttrKind.INT, float: AttrKind.FLOAT, bool: AttrKind.BOOL, str: At
 Scalar = TypeVar("Scalar", int, float, bool, str)
 Operand = TypeVar("Operand", TensorType, Array)
 _BF16 = np.dtype(ml_dtypes.bfloat16)
+_FINFO: Any = ml_dtypes.finfo  # NumPy's, and those of its other types too; it carries no types
 
 
 # Attributes: the values are canonical (attributes.py), so a wrong type here is a slip in the table itself.
@@ -160,18 +161,37 @@ def to_f64(values: Array) -> Array:
     return values if values.dtype == np.float64 else values.astype(np.float64)
 
 
-def integer_bounds(dtype: DType) -> tuple[int, int]:
-    """Least and greatest value of an integer type."""
-    info = np.iinfo(dtype.numpy)
-    return int(info.min), int(info.max)
-
-
 def saturate(values: Array, dtype: DType) -> Array:
     """float64 `values` cut to whole numbers inside the range of integer `dtype`; NaN gives 0."""
-    low, high = integer_bounds(dtype)
+    low, high = dtype.limits
     whole = np.trunc(np.where(np.isnan(values), 0.0, values))
     # float(high) may round up to 2**63 or 2**64, which the conversion cannot take: set those elements apart.
     above, below = whole >= float(high), whole <= float(low)
     inside = np.where(above | below, 0.0, whole).astype(dtype.numpy)
     result: Array = np.where(above, dtype.numpy.type(high), np.where(below, dtype.numpy.type(low), inside))
     return result
+
+
+def small_elements(values: Array, dtype: DType, is_saturated: bool) -> Array:
+    """Numbers as elements of a small type. Of a float, what it does not reach becomes its end, else infinity or NaN;
+    NaN becomes 0 where it has none. Of an integer, floats are truncated and cut to its range, else numbers wrap."""
+    if dtype.is_integer:
+        if is_float(values):
+            values = saturate(values, dtype if is_saturated else DType.I64)
+        return values.astype(np.int8).astype(dtype.numpy)
+    values = to_f64(values).astype(np.float32)
+    ends = _FINFO(dtype.numpy)
+    if is_saturated:
+        values = np.clip(values, float(ends.min), float(ends.max))
+    if dtype is DType.F8E8M0FNU:
+        values = _nearest_power(values)
+    elif dtype.bits < 8:
+        values = np.where(np.isnan(values), np.copysign(0.0, values), values)
+    return values.astype(dtype.numpy)
+
+
+def _nearest_power(values: Array) -> Array:
+    """Powers of two from 2^-127 on, halves to the greater one; NaN of what is not positive."""
+    fractions, exponents = np.frexp(np.maximum(values, np.float32(2.0**-127)))
+    powers: Array = np.ldexp(np.float32(1), exponents - 1 + (fractions >= 0.75))
+    return np.where(np.isinf(values), values, np.where(values > 0, powers, np.float32(np.nan)))

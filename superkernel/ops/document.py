@@ -9,7 +9,20 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from superkernel.core.dtypes import DType
-from superkernel.ops.opdef import ANY, BOOLS, FLOATS, INTS, NUMERIC, REQUIRED, ArgDef, AttrDef, AttrKind, Family, OpDef
+from superkernel.ops.opdef import (
+    ANY,
+    BOOLS,
+    FLOATS,
+    INTS,
+    MOVED,
+    NUMERIC,
+    REQUIRED,
+    ArgDef,
+    AttrDef,
+    AttrKind,
+    Family,
+    OpDef,
+)
 from superkernel.ops.table import op_table
 
 _INTRODUCTION = """# Operators
@@ -21,7 +34,9 @@ default are required. Shapes broadcast as in NumPy unless the row says otherwise
 extents of 0 are legal where NumPy gives them a meaning.
 
 Element types: **float** is f64, f32, f16, bf16; **int** is i64, i32, i16, i8, u64, u32, u16, u8; **number** is both;
-**any** adds bool. Inputs of one operator have the same element type unless the row says otherwise.
+**any** adds bool. **Small** types are only moved and converted: floats of 8 bits and fewer (f8e4m3fn, f8e4m3fnuz,
+f8e5m2, f8e5m2fnuz, f8e8m0fnu, f6e2m3fn, f6e3m2fn, f4e2m1fn) and integers of 4 and 2 (int4, uint4, int2, uint2), a byte
+each, as arrays of `ml_dtypes`. Inputs of one operator have the same element type unless the row says otherwise.
 
 What holds for all: floats round once per operator (f16 and bf16 values that fusion keeps in registers later); integer
 arithmetic wraps; integer division and remainder by zero give 0; indices count from the end where negative and are
@@ -42,7 +57,14 @@ _FAMILY_TITLES = {
     Family.UPDATE: "State updates",
     Family.OTHER: "Others",
 }
-_NAMED_SETS = ((ANY, "any"), (NUMERIC, "number"), (FLOATS, "float"), (INTS, "int"), (BOOLS, "bool"))
+_NAMED_SETS = (
+    (MOVED, "any or small"),
+    (ANY, "any"),
+    (NUMERIC, "number"),
+    (FLOATS, "float"),
+    (INTS, "int"),
+    (BOOLS, "bool"),
+)
 
 
 def _types(dtypes: frozenset[DType]) -> str:

@@ -22,6 +22,7 @@ from superkernel.ops.opdef import (
     BOOLS,
     FLOATS,
     INTS,
+    MOVED,
     NUMERIC,
     SIGNED_INTS,
     VECTOR_ARITHMETIC,
@@ -139,7 +140,7 @@ def _hard_sigmoid(x: Array, alpha: float, beta: float) -> Array:
 
 
 _UNARY = (
-    _unary("identity", "x.", lambda x: x, weight=0.0, dtypes=ANY, flops=0, vector=frozenset(DType), onnx="Identity"),
+    _unary("identity", "x.", lambda x: x, weight=0.0, dtypes=MOVED, flops=0, vector=frozenset(DType), onnx="Identity"),
     _unary("abs", "|x|.", np.abs, dtypes=NUMERIC, onnx="Abs"),
     _unary("neg", "-x.", np.negative, dtypes=FLOATS | SIGNED_INTS, onnx="Neg"),
     _unary("sign", "-1, 0 or 1 by the sign of x.", np.sign, dtypes=NUMERIC, discontinuous=True, onnx="Sign"),

@@ -14,7 +14,7 @@ import numpy as np
 from superkernel.core.dtypes import DType
 from superkernel.core.tensor import TensorType
 from superkernel.ops.common import attr, axis_of, get, present, require, require_rank, require_shape, slot, widen
-from superkernel.ops.opdef import ANY, ArgDef, Array, Arrays, AttrDef, Attrs, Family, OpDef, Outputs, Types
+from superkernel.ops.opdef import ANY, MOVED, ArgDef, Array, Arrays, AttrDef, Attrs, Family, OpDef, Outputs, Types
 
 INDEX = frozenset({DType.I64, DType.I32})
 
@@ -32,7 +32,7 @@ def _not_empty(extent: int, entries: int, what: str) -> None:
 
 # gather
 
-_GATHER_ARGS = (ArgDef("x", ANY), ArgDef("indices", INDEX))
+_GATHER_ARGS = (ArgDef("x", MOVED), ArgDef("indices", INDEX))
 
 
 def _gather_infer(inputs: Types, attrs: Attrs) -> Outputs:

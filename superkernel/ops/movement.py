@@ -27,7 +27,7 @@ from superkernel.ops.common import (
     widen,
 )
 from superkernel.ops.gathering import OPS as GATHERING
-from superkernel.ops.opdef import ANY, NUMERIC, ArgDef, Array, Arrays, Attrs, Family, OpDef, Outputs, Types
+from superkernel.ops.opdef import ANY, MOVED, NUMERIC, ArgDef, Array, Arrays, Attrs, Family, OpDef, Outputs, Types
 from superkernel.ops.resizing import RESIZE
 from superkernel.ops.views import OPS as VIEWS
 
@@ -36,7 +36,7 @@ _X = (ArgDef("x", ANY),)
 
 # concat
 
-_CONCAT_ARGS = (ArgDef("xs", ANY, variadic=True),)
+_CONCAT_ARGS = (ArgDef("xs", MOVED, variadic=True),)
 
 
 def _concat_infer(inputs: Types, attrs: Attrs) -> Outputs:
@@ -110,6 +110,8 @@ def _pad_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Arra
 
 
 # tile, trilu, one_hot, topk
+
+_TILE_ARGS = (ArgDef("x", MOVED),)
 
 
 def _tile_infer(inputs: Types, attrs: Attrs) -> Outputs:
@@ -221,7 +223,7 @@ OPS: tuple[OpDef, ...] = (
         "tile",
         Family.MOVE,
         "x repeated along every axis.",
-        _X,
+        _TILE_ARGS,
         (attr("repeats", tuple, "one per axis"),),
         _tile_infer,
         _tile_reference,

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from superkernel.core.dtypes import DType
+from superkernel.core.dtypes import SMALL, DType
 from superkernel.core.errors import InternalError
 from superkernel.core.tensor import TensorType
 
@@ -190,6 +190,8 @@ BYTES = frozenset({DType.I8, DType.U8})
 NUMERIC = FLOATS | INTS
 BOOLS = frozenset({DType.BOOL})
 ANY = NUMERIC | BOOLS
+MOVED = ANY | SMALL
+"""What views and moves take: bytes as they are."""
 
 VECTOR_FLOATS = frozenset({DType.F32, DType.F16, DType.BF16})
 VECTOR_INTS = frozenset({DType.I32, DType.I16})

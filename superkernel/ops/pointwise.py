@@ -1,7 +1,7 @@
 """Pointwise operators: out[i] = f(inputs broadcast at i).
 
 Model: the uniform unary and binary operators are rows of `elementwise.py`; here are those with a rule of their own for
-types or shapes (cast, pow, prelu, where, clip, quantize, dequantize), and the table of all of them.
+types or shapes (cast, bitcast, pow, prelu, where, clip, quantize, dequantize), and the table of all of them.
 
 Choices where the field is silent (kernels follow them): integer division and remainder by zero give 0; float to integer
 casts truncate and, with `saturate`, clamp (NaN gives 0); minimum and maximum pass NaN on; shifts past the width shift
@@ -26,6 +26,7 @@ from superkernel.ops.common import (
     require_same_dtype,
     saturate,
     slot,
+    small_elements,
     to_f64,
     widen,
 )
@@ -36,6 +37,7 @@ from superkernel.ops.opdef import (
     ANY,
     BOOLS,
     FLOATS,
+    MOVED,
     NUMERIC,
     VECTOR_COMPARABLE,
     VECTOR_FLOATS,
@@ -119,6 +121,12 @@ def _clip_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Arr
     return (np.asarray(result),)
 
 
+def _opened(x: Array) -> Array:
+    """Elements of a small type in one that NumPy computes in."""
+    dtype = DType.of(x.dtype)
+    return x if not dtype.is_small else to_f64(x) if dtype.is_float else x.astype(np.int64)
+
+
 def _cast_infer(inputs: Types, attrs: Attrs) -> Outputs:
     dtype = attrs["dtype"]
     assert isinstance(dtype, DType)
@@ -126,9 +134,11 @@ def _cast_infer(inputs: Types, attrs: Attrs) -> Outputs:
 
 
 def _cast_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
-    x, to = present(inputs, 0), outputs[0].dtype
+    x, to = _opened(present(inputs, 0)), outputs[0].dtype
     if to is DType.BOOL:
         return (np.asarray(x != 0),)
+    if to.is_small:
+        return (small_elements(x, to, get(attrs, "saturate", bool)),)
     if not is_float(x):
         return (x.astype(to.numpy),)  # one rounding, straight to the target type; integers wrap
     if to.is_float:
@@ -137,6 +147,23 @@ def _cast_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Arr
         return (saturate(to_f64(x), to),)
     wrapped = saturate(to_f64(x), DType.I64).astype(to.numpy)
     return (np.where(x < 0, wrapped, saturate(to_f64(x), to)) if to is DType.U64 else wrapped,)
+
+
+_BITCAST_ARGS = (ArgDef("x", MOVED),)
+
+
+def _bitcast_infer(inputs: Types, attrs: Attrs) -> Outputs:
+    x, dtype = present(inputs, 0), attrs["dtype"]
+    assert isinstance(dtype, DType)
+    require(x.dtype.bits == dtype.bits, "element types of other sizes", f"{dtype.bits} bits", x.dtype)
+    plain = dtype is not DType.BOOL or x.dtype is DType.BOOL
+    require(plain, "not every byte is a truth value", "another type", dtype, "attribute 'dtype'")
+    return (TensorType(dtype, x.shape),)
+
+
+def _bitcast_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tuple[Array, ...]:
+    x = np.ascontiguousarray(present(inputs, 0))
+    return (x.view(outputs[0].dtype.numpy).reshape(outputs[0].shape),)
 
 
 _QUANTIZED = frozenset({DType.I8, DType.U8, DType.I16, DType.U16, DType.I32})
@@ -192,7 +219,12 @@ def _dequantize_reference(inputs: Arrays, attrs: Attrs, outputs: Outputs) -> tup
 
 _CAST_ATTRS = (
     AttrDef("dtype", AttrKind.DTYPE, doc="element type of the output"),
-    attr("saturate", True, "floats outside an integer type's range clamp, NaN gives 0; else they wrap"),
+    attr(
+        "saturate",
+        True,
+        "floats outside a type's range clamp, and NaN gives 0 as an integer; else they wrap, or become infinity or NaN "
+        "where the type is a small float",
+    ),
 )
 _QUANTIZE_ATTRS = (AttrDef("dtype", AttrKind.DTYPE, DType.U8, "i8, u8, i16, u16 or i32"),)
 
@@ -211,12 +243,23 @@ _OWN = (
     pointwise_row(
         "cast",
         "x in another type; floats to integers truncate, integers to narrower ones wrap.",
-        (ArgDef("x", ANY),),
+        (ArgDef("x", MOVED),),
         _CAST_ATTRS,
         _cast_infer,
         _cast_reference,
         1,
         Traits(weight=6.0, vector=_VECTOR_CASTS),
+    ),
+    pointwise_row(
+        "bitcast",
+        "The bits of x as elements of another type of the same size.",
+        _BITCAST_ARGS,
+        (AttrDef("dtype", AttrKind.DTYPE, doc="element type of the output"),),
+        _bitcast_infer,
+        _bitcast_reference,
+        0,
+        Traits(weight=0.0, vector="its commands convert, none takes bits for another type's"),
+        discontinuous=True,
     ),
     pointwise_row(
         "pow",

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from superkernel.core.dtypes import DType
 from superkernel.ops.common import present, require, require_rank, require_shape, slot, widen
-from superkernel.ops.opdef import ANY, ArgDef, Array, Arrays, Attrs, Family, OpDef, Outputs, Types
+from superkernel.ops.opdef import MOVED, ArgDef, Array, Arrays, Attrs, Family, OpDef, Outputs, Types
 
 _ARGS = (
-    ArgDef("cache", ANY, doc="[B, H, Smax, D]"),
-    ArgDef("new", ANY, doc="[B, H, T, D], T <= Smax, of the cache's type"),
+    ArgDef("cache", MOVED, doc="[B, H, Smax, D]"),
+    ArgDef("new", MOVED, doc="[B, H, T, D], T <= Smax, of the cache's type"),
     ArgDef("position", frozenset({DType.I64, DType.I32}), doc="scalar or [1]; clamped to 0 .. Smax - T"),
 )
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from superkernel.core.tensor import TensorType
 from superkernel.ops.common import attr, axes_of, axis_of, broadcast_shape, get, get_ints, present, require
-from superkernel.ops.opdef import ANY, ArgDef, Array, Arrays, Attrs, Family, OpDef, Outputs, Types
+from superkernel.ops.opdef import MOVED, ArgDef, Array, Arrays, Attrs, Family, OpDef, Outputs, Types
 
-_X = (ArgDef("x", ANY),)
+_X = (ArgDef("x", MOVED),)
 
 
 # reshape

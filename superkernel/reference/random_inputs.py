@@ -31,6 +31,6 @@ def random_inputs(types: Mapping[str, TensorType], seed: int) -> dict[str, NDArr
         elif kind.dtype is DType.BOOL:
             array = rng.integers(0, 2, kind.shape)
         else:
-            array = rng.integers(0, 10, kind.shape)
+            array = rng.integers(0, min(10, kind.dtype.limits[1] + 1), kind.shape)
         made[name] = np.ascontiguousarray(array.astype(kind.dtype.numpy)).reshape(kind.shape)
     return made

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from superkernel.core.dtypes import DType
+from superkernel.core.dtypes import SMALL, DType
 from superkernel.core.errors import UserError, Violation, raise_all
 from superkernel.ops.opdef import FLOATS, INTS
 
@@ -68,7 +68,7 @@ INSTRUCTION_SETS = frozenset(
 NAME_DTYPES = {
     **{d: d.value for d in FLOATS},
     **{d: d.value.replace("i", "s") for d in INTS},
-    DType.BOOL: "x8",
+    **dict.fromkeys((DType.BOOL, *SMALL), "x8"),
 }
 """Element types as our names write them."""
 

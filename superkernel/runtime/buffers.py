@@ -107,14 +107,14 @@ def _shared(value: Any) -> Array | None:
         if hasattr(value, "__array_interface__"):
             return np.asarray(value)
         if is_torch(value):
-            from superkernel.frontends.torch.types import require_memory, require_no_derivative, tensor_array
+            from superkernel.frontends.torch import types
 
-            require_no_derivative(value)
-            require_memory(value, "")
+            types.require_no_derivative(value)
+            types.require_memory(value, "")
             if value.is_neg():
                 raise InputError("its memory holds the negated elements", hint="call .resolve_neg() on it")
-            if str(value.dtype) == "torch.bfloat16" and value.is_contiguous():
-                return tensor_array(value, "")  # DLPack into NumPy has no such type
+            if types.is_unknown_to_numpy(value) and value.is_contiguous():
+                return types.tensor_array(value, "")
         return np.from_dlpack(value) if hasattr(value, "__dlpack__") else None
     except InputError:
         raise

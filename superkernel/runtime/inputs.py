@@ -144,14 +144,15 @@ def _foreign(value: Any, kind: TensorType) -> Array:
         if isinstance(value, np.generic) or hasattr(value, "__array_interface__"):
             return np.asarray(value)
         if is_torch(value):
-            from superkernel.frontends.torch.types import require_memory, tensor_array
+            from superkernel.frontends.torch.types import is_unknown_to_numpy, require_memory, tensor_array
 
-            if str(value.dtype) == "torch.bfloat16":
+            if is_unknown_to_numpy(value):
                 return tensor_array(value, "")
             require_memory(value, "")
             value = value.resolve_neg()  # DLPack does not know of views that negate
         has_array = hasattr(value, "__array__")
-        if hasattr(value, "__dlpack__") and not (kind.dtype is DType.BF16 and has_array):  # NumPy's has no bf16
+        is_known = kind.dtype.stored is kind.dtype.numpy  # to NumPy's reading of DLPack
+        if hasattr(value, "__dlpack__") and (is_known or not has_array):
             return np.from_dlpack(value)
         if has_array:
             return np.asarray(value)

@@ -76,7 +76,7 @@ def integers(dtype: Any, seed: int = 0) -> Array:
 def operators(arity: int, dtype: DType) -> list[str]:
     """Pointwise operators of so many operands, all of one element type."""
     rows = [row for row in op_table().values() if row.family is Family.POINTWISE and len(row.args) == arity]
-    apart = ("cast", "pow", "shift_left", "shift_right")  # of two types, or of counts
+    apart = ("cast", "bitcast", "pow", "shift_left", "shift_right")  # of two types, or of counts
     return [r.name for r in rows if r.name not in apart and all(dtype in a.dtypes for a in r.args)]
 
 
@@ -180,6 +180,23 @@ def test_casts_that_wrap(source: DType) -> None:
         x[20:27] = [-1, 300, -129, 7e4, 3e9, 1e19, np.nan]
     integers = [t for t in DType if t.is_integer]
     check_cases([("cast", {"dtype": t, "saturate": False}, [x]) for t in integers], tol=0)
+
+
+@pytest.mark.parametrize("tier", tiers())
+@pytest.mark.parametrize("small", [d for d in DType if d.is_small])
+def test_casts_of_small_types(small: DType, tier: str) -> None:
+    """To each from all others, from each, code by code, to all others."""
+    short = np.arange(1 << 12, dtype=np.uint32) << 20
+    low = np.array([0, 1, 0x7FFFF, 0x80000, 0x80001, 0xFFFFF], np.uint32)
+    x = (short[:, None] | low).reshape(-1).view(np.float32)
+    with np.errstate(all="ignore"):
+        for saturate in (True, False):
+            check_cases([("cast", {"dtype": small, "saturate": saturate}, [x])], tier, tol=0)
+            sources = [np.resize(x[::97], SIZE).astype(d.numpy) for d in DType if d is not small]
+            check_cases([("cast", {"dtype": small, "saturate": saturate}, [s]) for s in sources], tier, tol=0)
+            codes = np.arange(1 << small.bits, dtype=np.uint8).view(small.numpy)
+            targets = [d for d in DType if d is not small]
+            check_cases([("cast", {"dtype": d, "saturate": saturate}, [codes]) for d in targets], tier, tol=0)
 
 
 def test_powers() -> None:

@@ -371,7 +371,8 @@ def test_every_operator_is_checked_somewhere() -> None:
     from onnx_rows import ROWS
 
     here = {
-        "attention", "rope", "rms_norm", "trunc", "not_equal", "cast", "quantize", "dequantize", "kv_update", "lrn",
+        "attention", "rope", "rms_norm", "trunc", "not_equal", "cast", "bitcast", "quantize", "dequantize",
+        "kv_update", "lrn",
         "grouped_matmul", "tile_groups", "tile_lengths", "block_matmul", "softmax_integer",
         "nonzero", "non_max_suppression",
     }  # fmt: skip

@@ -25,6 +25,7 @@ from superkernel.scheduler.families.aicore.base import AicoreTiling, VectorTilin
 from superkernel.scheduler.families.aicore.cuts import SLOTS, Cut, output_types, ub_bytes
 from superkernel.scheduler.families.aicore.formulas import lower
 from superkernel.scheduler.families.aicore.kernel import INDEX_TYPES, AicoreKernelDef
+from superkernel.scheduler.families.aicore.lowering import engine_type
 from superkernel.scheduler.families.aicore.pointwise import CALL_CYCLES
 from superkernel.scheduler.families.aicore.rounding import ceil_to
 from superkernel.scheduler.families.aicore.tilecode import COUNT_MAX, Register, TileCode, TileLayout
@@ -73,8 +74,7 @@ def gather_code(body: Body) -> TileCode:
 
 def anchor_type(body: Body) -> DType:
     """The element type under which engines know the table's elements."""
-    dtype = row_plan(body).base.inputs[0].dtype
-    return DType.U8 if dtype is DType.BOOL else dtype
+    return engine_type(row_plan(body).base.inputs[0].dtype)
 
 
 @dataclass(frozen=True)

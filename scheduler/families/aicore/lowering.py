@@ -45,7 +45,7 @@ class LoweredValue:
 
 def engine_type(dtype: DType) -> DType:
     """The element type under which the engines know it (8-byte types keep theirs: they are moved as words)."""
-    return DType.U8 if dtype is DType.BOOL else dtype
+    return DType.U8 if dtype is DType.BOOL or dtype.is_small else dtype
 
 
 def bits_of(value: float, dtype: DType) -> int:

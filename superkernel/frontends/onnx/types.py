@@ -27,13 +27,26 @@ _ELEMENT: dict[int, DType] = {
     onnx.TensorProto.UINT8: DType.U8,
     onnx.TensorProto.BOOL: DType.BOOL,
 }
-_HELD_AS: dict[int, DType] = {onnx.TensorProto.INT4: DType.I8, onnx.TensorProto.UINT4: DType.U8}
-"""Types of constants that are held as wider ones: nothing but `DequantizeLinear` and moves take them."""
+_SMALL = {
+    "FLOAT8E4M3FN": DType.F8E4M3FN,
+    "FLOAT8E4M3FNUZ": DType.F8E4M3FNUZ,
+    "FLOAT8E5M2": DType.F8E5M2,
+    "FLOAT8E5M2FNUZ": DType.F8E5M2FNUZ,
+    "FLOAT8E8M0": DType.F8E8M0FNU,
+    "FLOAT6E2M3": DType.F6E2M3FN,
+    "FLOAT6E3M2": DType.F6E3M2FN,
+    "FLOAT4E2M1": DType.F4E2M1FN,
+    "INT4": DType.INT4,
+    "UINT4": DType.UINT4,
+    "INT2": DType.INT2,
+    "UINT2": DType.UINT2,
+}
+_ELEMENT |= {getattr(onnx.TensorProto, n): d for n, d in _SMALL.items() if hasattr(onnx.TensorProto, n)}  # by version
 ONNX_OF = {dtype: code for code, dtype in _ELEMENT.items()}
 
 
 def element_type(code: int, where: str) -> DType:
-    """The DType of an ONNX element type code. UnsupportedError on strings, complex, 8-bit floats, 4-bit integers."""
+    """The DType of an ONNX element type code. UnsupportedError on strings and complex numbers."""
     found = _ELEMENT.get(code)
     if found is None:
         raise UnsupportedError(
@@ -71,7 +84,7 @@ def _value_type(info: onnx.ValueInfoProto) -> onnx.TypeProto:
 
 def tensor_array(tensor: onnx.TensorProto, where: str) -> NDArray[Any]:
     """The contents of a TensorProto. Raises FileFormatError where the data do not fit the declared shape."""
-    dtype = _HELD_AS.get(tensor.data_type) or element_type(tensor.data_type, where)
+    dtype = element_type(tensor.data_type, where)
     try:
         array = numpy_helper.to_array(tensor)
     except Exception as error:  # onnx raises ValueError, TypeError, RuntimeError or its own checker errors here

@@ -12,12 +12,17 @@ from torch.autograd import forward_ad
 from superkernel.core.dtypes import DType
 from superkernel.core.errors import InputError, UnsupportedError
 
-_ELEMENT: dict[torch.dtype, DType] = {getattr(torch, dtype.numpy.name): dtype for dtype in DType}
+_ELEMENT: dict[torch.dtype, DType] = {
+    getattr(torch, dtype.numpy.name): dtype
+    for dtype in DType
+    if hasattr(torch, dtype.numpy.name) and not (dtype.is_small and dtype.is_integer)  # which torch only names
+}
 TORCH_OF = {dtype: kind for kind, dtype in _ELEMENT.items()}
+_ELEMENT_OF_BYTES = {1: torch.uint8, 2: torch.int16}
 
 
 def element_type(kind: torch.dtype, where: str) -> DType:
-    """The DType of a torch dtype. Raises UnsupportedError on complex, quantised and 8-bit floating types."""
+    """The DType of a torch dtype. Raises UnsupportedError on complex, quantised and packed types."""
     found = _ELEMENT.get(kind)
     if found is None:
         raise UnsupportedError(
@@ -35,9 +40,15 @@ def tensor_array(tensor: torch.Tensor, where: str) -> NDArray[Any]:
     dtype = element_type(tensor.dtype, where)
     require_memory(tensor, where)
     dense = tensor.detach().cpu().resolve_neg().contiguous()
-    if dtype is DType.BF16:  # NumPy has no such type: the bytes go across as integers
-        return np.asarray(dense.view(torch.int16).numpy().view(dtype.numpy))
+    if dtype.stored is not dtype.numpy:  # NumPy has no such type: the bytes go across as integers
+        return np.asarray(dense.view(_ELEMENT_OF_BYTES[dtype.itemsize]).numpy().view(dtype.numpy))
     return np.asarray(dense.numpy())
+
+
+def is_unknown_to_numpy(tensor: torch.Tensor) -> bool:
+    """Whether its elements are of a type that NumPy, and its reading of DLPack, does not know."""
+    dtype = _ELEMENT.get(tensor.dtype)
+    return dtype is not None and dtype.stored is not dtype.numpy
 
 
 def require_memory(tensor: torch.Tensor, where: str) -> None:
@@ -65,6 +76,7 @@ def require_no_derivative(tensor: torch.Tensor) -> None:
 
 def array_tensor(array: NDArray[Any]) -> torch.Tensor:
     """The array's memory as a tensor."""
-    if array.dtype.name == "bfloat16":
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    dtype = DType.of(array.dtype)
+    if dtype.stored is not dtype.numpy:
+        return torch.from_numpy(array.view(dtype.stored)).view(TORCH_OF[dtype])
     return torch.from_numpy(array)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from superkernel.core.dtypes import DType
+from superkernel.core.dtypes import SMALL, DType
 
 C_TYPES = {
     DType.F64: "double",
@@ -19,7 +19,7 @@ C_TYPES = {
     DType.U32: "uint32_t",
     DType.U16: "uint16_t",
     DType.U8: "uint8_t",
-    DType.BOOL: "uint8_t",
+    **dict.fromkeys((DType.BOOL, *SMALL), "uint8_t"),
 }
 
 

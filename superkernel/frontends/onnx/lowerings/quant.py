@@ -5,7 +5,7 @@ from __future__ import annotations
 from superkernel.builder.tensor import Tensor
 from superkernel.core.dtypes import DType
 from superkernel.frontends.onnx.call import OnnxCall
-from superkernel.frontends.onnx.lowerings.conv import integer_conv
+from superkernel.frontends.onnx.lowerings.conv import integer_conv, is_zero
 from superkernel.frontends.onnx.lowerings.matmul import zero_point
 from superkernel.frontends.onnx.registry import lowers
 from superkernel.frontends.onnx.types import element_type
@@ -32,10 +32,31 @@ def spread(call: OnnxCall, parameter: Tensor | None, x: Tensor) -> Tensor | None
 
 
 def quantize(call: OnnxCall, x: Tensor, scale: Tensor, zero: Tensor | None, dtype: DType) -> Tensor:
-    """`quantize` with the scale in x's element type."""
+    """`quantize` with the scale in x's element type. Small integers are cut from bytes; small floats are quotients,
+    which nothing rounds before."""
     if scale.dtype is not x.dtype:
         x, scale = (call.cast(t, DType.F32) for t in (x, scale))
-    return call.emit("quantize", x, scale, zero, dtype=dtype)
+    if not dtype.is_small:
+        return call.emit("quantize", x, scale, zero, dtype=dtype)
+    if dtype.is_float:
+        quotient = call.emit("div", x, scale)
+        if zero is not None and not is_zero(zero):
+            quotient = call.emit("add", quotient, call.cast(zero, quotient.dtype))
+        return call.emit("cast", quotient, dtype=dtype, saturate=bool(call.attr("saturate", 1)))
+    codes = call.emit("quantize", x, scale, None if zero is None else whole(call, zero), dtype=byte_of(dtype))
+    low, high = dtype.limits
+    return call.cast(call.emit("clip", codes, call.like(low, codes), call.like(high, codes)), dtype)
+
+
+def byte_of(dtype: DType) -> DType:
+    """The type of whole bytes that holds a small integer."""
+    return DType.I8 if dtype.is_signed else DType.U8
+
+
+def whole(call: OnnxCall, codes: Tensor) -> Tensor:
+    """Small integers as bytes; others as they are."""
+    is_part = codes.dtype.is_small and codes.dtype.is_integer
+    return call.cast(codes, byte_of(codes.dtype)) if is_part else codes
 
 
 @lowers("QuantizeLinear")
@@ -64,20 +85,33 @@ def by_blocks(call: OnnxCall, x: Tensor, scale: Tensor, zero: Tensor | None) -> 
     def once(parameter: Tensor) -> Tensor:
         return call.reshape(parameter, (*parameter.shape[: axis + 1], 1, *parameter.shape[axis + 1 :]))
 
-    y = call.emit("dequantize", call.reshape(x, apart), once(scale), None if zero is None else once(zero))
+    y = dequantize(call, call.reshape(x, apart), once(scale), None if zero is None else once(zero))
     return call.emit("reshape", y, shape=x.shape)
+
+
+def dequantize(call: OnnxCall, x: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
+    """(x - zero) * scale in the scale's element type."""
+    if not x.dtype.is_float:
+        return call.emit("dequantize", whole(call, x), scale, None if zero is None else whole(call, zero))
+    value = call.cast(x, scale.dtype)
+    if zero is not None and not is_zero(zero):
+        value = call.emit("sub", value, call.cast(zero, scale.dtype))
+    return call.emit("mul", value, scale)
 
 
 @lowers("DequantizeLinear")
 def dequantize_linear(call: OnnxCall) -> Tensor:
-    x, zero = call.input(0), call.optional(2)
-    wanted = call.attr("output_dtype", 0)
-    y = by_blocks(call, x, call.input(1), zero)
+    x, scale, zero = call.input(0), call.input(1), call.optional(2)
+    code = call.attr("output_dtype", 0)
+    wanted = element_type(code, call.where) if code else scale.dtype
+    if scale.dtype.is_small:
+        scale = call.cast(scale, wanted)
+    y = by_blocks(call, x, scale, zero)
     if y is None:
-        scale = spread(call, call.input(1), x)
-        assert scale is not None
-        y = call.emit("dequantize", x, scale, spread(call, zero, x))
-    return call.cast(y, element_type(wanted, call.where)) if wanted else y
+        spread_scale = spread(call, scale, x)
+        assert spread_scale is not None
+        y = dequantize(call, x, spread_scale, spread(call, zero, x))
+    return call.cast(y, wanted)
 
 
 @lowers("QLinearMatMul")

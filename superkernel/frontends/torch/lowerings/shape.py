@@ -5,12 +5,14 @@ from __future__ import annotations
 from math import prod
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from superkernel.builder.tensor import Tensor
 from superkernel.core.dtypes import DType
 from superkernel.frontends.torch.call import TorchCall
 from superkernel.frontends.torch.registry import lowers
+from superkernel.frontends.torch.types import TORCH_OF
 
 
 @lowers(
@@ -20,7 +22,26 @@ from superkernel.frontends.torch.registry import lowers
 def copy(call: TorchCall) -> Tensor:
     """The same elements, in the type that torch says."""
     x = call.tensor("src" if call.op == "copy" else "self")
-    return call.expand(call.cast(x, call.dtype), call.shape)
+    return call.expand(converted(call, x, call.dtype), call.shape)
+
+
+_ENDS = frozenset(
+    dtype
+    for dtype, kind in TORCH_OF.items()
+    if dtype.is_small and torch.tensor([1e6], dtype=torch.float32).to(kind).to(torch.float32).isfinite().item()
+)
+"""Small floats whose end torch, in this version, gives for what is beyond it."""
+
+
+def converted(call: TorchCall, x: Tensor, dtype: DType) -> Tensor:
+    """`x` in another element type, as torch converts to small floats: to powers of two without the sign, of 0 the
+    least one."""
+    if not dtype.is_small or x.dtype is dtype:
+        return call.cast(x, dtype)
+    if dtype is DType.F8E8M0FNU:
+        size = call.emit("abs", call.cast(x, DType.F32))
+        return call.emit("cast", call.emit("maximum", size, call.like(2.0**-127, size)), dtype=dtype, saturate=False)
+    return call.emit("cast", x, dtype=dtype, saturate=dtype in _ENDS)
 
 
 @lowers("dropout", "native_dropout", "alpha_dropout", "feature_dropout")
@@ -52,13 +73,15 @@ def reshape(call: TorchCall) -> Tensor:
 
 @lowers("view.dtype")
 def reinterpret(call: TorchCall) -> Tensor:
-    """Only of constants: no kernel reinterprets bytes."""
+    """Of constants also as elements of another size."""
     x = call.tensor("self")
     if x.dtype is call.dtype:
         return x
-    if x.value.data is None:
-        raise call.unsupported("view as another element type of a run-time value has no kernel", found=call.dtype)
-    return call.constant(np.ascontiguousarray(x.value.data).view(call.dtype.numpy).reshape(call.shape))
+    if x.value.data is not None:
+        return call.constant(np.ascontiguousarray(x.value.data).view(call.dtype.numpy).reshape(call.shape))
+    if x.dtype.bits != call.dtype.bits or call.dtype is DType.BOOL:
+        raise call.unsupported("no kernel views run-time values as elements of another size", found=call.dtype)
+    return call.emit("bitcast", x, dtype=call.dtype)
 
 
 @lowers("permute")
