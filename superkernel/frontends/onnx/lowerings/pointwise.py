@@ -11,6 +11,7 @@ from superkernel.core.dtypes import DType
 from superkernel.frontends.onnx.call import OnnxCall
 from superkernel.frontends.onnx.registry import MICROSOFT, lowers
 from superkernel.frontends.onnx.types import element_type
+from superkernel.frontends.powers import ROUNDING, power_of_two
 
 
 @lowers("BitShift")
@@ -68,33 +69,12 @@ def _cast(call: OnnxCall, dtype: DType) -> Tensor:
         return call.emit("identity", x)
     saturate = bool(call.attr("saturate", 1))
     if dtype is DType.F8E8M0FNU:
-        return _power(call, x, saturate)
+        mode = call.attr("round_mode", "up")
+        if mode not in ROUNDING:
+            raise call.contradiction("unknown round_mode", expected=", ".join(ROUNDING), found=mode)
+        return power_of_two(call, x, mode, saturate)
     wraps = dtype.is_small and dtype.is_integer
     return call.emit("cast", x, dtype=dtype, saturate=saturate and not wraps)
-
-
-_ROUNDING = {"up": (0x7FFFFF, 0x7FFFFF), "nearest": (0x3FFFFF, 0x400000), "down": (0, 0)}
-"""What is added to an f32's bits before the mantissa is cut off: below 2^-126, and from there on."""
-
-
-def _power(call: OnnxCall, x: Tensor, saturate: bool) -> Tensor:
-    """Powers of two, by the exponents of x without its sign; of 0 the least one."""
-    mode = call.attr("round_mode", "up")
-    if mode not in _ROUNDING:
-        raise call.contradiction("unknown round_mode", expected=", ".join(_ROUNDING), found=mode)
-
-    def number(value: int) -> Tensor:
-        return call.constant(np.int32(value))
-
-    bits = call.emit("bitcast", call.cast(x, DType.F32), dtype=DType.I32)
-    size = call.emit("minimum", call.emit("bitwise_and", bits, number(0x7FFFFFFF)), number(0x7F800000))
-    below, above = map(number, _ROUNDING[mode])
-    added = call.emit("where", call.emit("less", size, number(0x800000)), below, above)
-    code = call.emit("shift_right", call.emit("add", size, added), number(23))
-    if saturate:
-        infinite = call.emit("equal", size, number(0x7F800000))
-        code = call.emit("where", infinite, code, call.emit("minimum", code, number(0xFE)))
-    return call.emit("bitcast", call.cast(code, DType.U8), dtype=DType.F8E8M0FNU)
 
 
 @lowers("BitCast")

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from superkernel.builder.tensor import Tensor
 from superkernel.core.dtypes import DType
+from superkernel.frontends.powers import power_of_two
 from superkernel.frontends.torch.call import TorchCall
 from superkernel.frontends.torch.registry import lowers
 from superkernel.frontends.torch.types import TORCH_OF
@@ -34,13 +35,11 @@ _ENDS = frozenset(
 
 
 def converted(call: TorchCall, x: Tensor, dtype: DType) -> Tensor:
-    """`x` in another element type, as torch converts to small floats: to powers of two without the sign, of 0 the
-    least one."""
+    """`x` in another element type, as torch converts to it."""
     if not dtype.is_small or x.dtype is dtype:
         return call.cast(x, dtype)
     if dtype is DType.F8E8M0FNU:
-        size = call.emit("abs", call.cast(x, DType.F32))
-        return call.emit("cast", call.emit("maximum", size, call.like(2.0**-127, size)), dtype=dtype, saturate=False)
+        return power_of_two(call, x, "nearest", saturate=False)
     return call.emit("cast", x, dtype=dtype, saturate=dtype in _ENDS)
 
 
