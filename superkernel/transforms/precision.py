@@ -14,7 +14,7 @@ states of the graph are themselves narrow: half the memory, no pass, another int
 
 What lies between integers keeps f32: values that are quantised, or that integers alone lead to and that leave as
 outputs, as far back as pointwise operators, averages and sums of whole numbers go. A sum of 32 bits has no room in f16,
-and an integer must not hang on how a value ahead of it was stored.
+and an integer must not hang on how a value ahead of it was stored. So do values whose bits are read or given.
 
 `error_bound` is what a lowered graph may differ by: roundings are independent, so errors add like random steps.
 """
@@ -124,7 +124,7 @@ def between_integers(graph: Graph) -> frozenset[str]:
     for node in reversed(graph.nodes):
         whole = node.op in ("conv", "matmul") and all(r.op == "round" for r in graph.consumers.get(node.outputs[0], ()))
         passes = graph.definition(node).family in _BETWEEN or whole or node.op == "softmax_integer"
-        if node.op == "quantize" or _is_whole_sum(graph, node) or (passes and not wanted.isdisjoint(node.outputs)):
+        if node.op in ("quantize", "bitcast") or _is_whole_sum(graph, node) or (passes and not wanted.isdisjoint(node.outputs)):
             found.add(node.name)
             wanted.update(v for v in node.inputs if v is not None)
     return frozenset(found)

@@ -260,3 +260,17 @@ def test_integer_sums_of_a_convolution_in_floats_keep_their_room() -> None:
     want = evaluate(graph, given)["y"]
     assert want.min() > 1e6
     np.testing.assert_array_equal(evaluate(lowered, given)["y"], want)
+
+
+def test_what_is_read_as_bits_keeps_its_type() -> None:
+    """And what was computed ahead of it."""
+    b = GraphBuilder("bits")
+    x = b.input("x", (4, 8), "f32")
+    bits = b.bitcast(b.mul(x, b.constant(np.float32(3))), "i32")
+    b.output(bits, "bits")
+    b.output(b.bitcast(b.bitwise_and(bits, b.constant(np.int32(0x7FFFFFFF))), "f32"), "size")
+    lowered = lower_precision(b.graph(), F16)
+    given = {"x": np.random.default_rng(1).standard_normal((4, 8)).astype(np.float32)}
+    assert np.array_equal(evaluate(lowered, given)["bits"], (given["x"] * np.float32(3)).view(np.int32))
+    found = evaluate(lowered, given)["size"]
+    np.testing.assert_allclose(found, np.abs(given["x"] * np.float32(3)), rtol=1e-3)
