@@ -124,7 +124,8 @@ def between_integers(graph: Graph) -> frozenset[str]:
     for node in reversed(graph.nodes):
         whole = node.op in ("conv", "matmul") and all(r.op == "round" for r in graph.consumers.get(node.outputs[0], ()))
         passes = graph.definition(node).family in _BETWEEN or whole or node.op == "softmax_integer"
-        if node.op in ("quantize", "bitcast") or _is_whole_sum(graph, node) or (passes and not wanted.isdisjoint(node.outputs)):
+        reads = node.op in ("quantize", "bitcast") or _is_whole_sum(graph, node)
+        if reads or (passes and not wanted.isdisjoint(node.outputs)):
             found.add(node.name)
             wanted.update(v for v in node.inputs if v is not None)
     return frozenset(found)
