@@ -4,10 +4,10 @@ Model: an operator that takes elements of an axis together is right about a padd
 identity of what it does: 0 for sums and products, 1 for products of all, the least value for extremes and softmax. A
 guard says so of one operand and axis: elements from the `count`-th on are to be replaced. One that counts places from
 the end of an axis is right if the padding lies in front: then elements are to be moved. A mean becomes a sum, divided
-by how many elements count, in the type in which kernels add up and divide. Padding must lie behind the end of the axis.
-How many count is known with each call only, so the guarded graph has further inputs: bool [extent], of which the first
-elements are True. Axes of one extent share an input if they grow together, for all sizes of which there are guards.
-"""
+by how many elements count, in the type in which kernels add up and divide. A scatter has one slice more to write to,
+for what stands in the padding, which is then left out. Padding must lie behind the end of the axis. How many count is
+known with each call only, so the guarded graph has further inputs: bool [extent], of which the first elements are True.
+Axes of one extent share an input if they grow together, for all sizes of which there are guards."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ import numpy as np
 from superkernel.core.dtypes import DType
 from superkernel.core.tensor import TensorType
 from superkernel.ir.graph import Graph, Node
+from superkernel.ops.common import get
 from superkernel.ops.reduce import reduced_axes
 
 
@@ -35,6 +36,7 @@ class Fill(Enum):
     LEAST = "the least value"
     GREATEST = "the greatest value"
     NAN = "no number"
+    BEHIND = "a place behind the end"
 
     def of(self, dtype: DType) -> float | int | bool:
         """The value in a type of elements; infinite where the type has infinities. Not of `FRONT`."""
@@ -42,7 +44,7 @@ class Fill(Enum):
             return int(self is Fill.ONE)
         if self is Fill.NAN:
             return np.nan
-        greatest = self is Fill.GREATEST
+        greatest = self in (Fill.GREATEST, Fill.BEHIND)
         if dtype.is_float:
             return np.inf if greatest else -np.inf
         if dtype is DType.BOOL:
@@ -87,6 +89,8 @@ def guarded(padded: Graph, *samples: Guards) -> tuple[Graph, dict[Place, str]]:
     nodes: list[Node] = []
     for node in padded.nodes:
         operands, some = [*node.inputs], needed.get(node.name, {}).values()
+        if any(guard.fill is Fill.BEHIND for guard in some):
+            operands[1] = editor.counted_from_front(node)
         for guard in some:
             operands += [None] * (guard.operand + 1 - len(operands))
             operands[guard.operand] = editor.guard(node, operands[guard.operand], guard)
@@ -94,6 +98,8 @@ def guarded(padded: Graph, *samples: Guards) -> tuple[Graph, dict[Place, str]]:
         averaged = [guard for guard in some if guard.fill is Fill.UNCOUNTED]
         if averaged:
             done = editor.mean(done, averaged)
+        if any(guard.fill is Fill.BEHIND for guard in some):
+            done = editor.scatter(done)
         nodes += [*editor.taken(), done]
     return padded.rebuilt(nodes, inputs=editor.inputs, constants=editor.constants), editor.asked
 
@@ -182,6 +188,40 @@ class _Guarding:
             return replace(node, op="div", inputs=(total, by), attrs={})
         mean = self.emit(node, "div", (total, by), f"{node.name}, mean")
         return replace(node, op="cast", inputs=(mean,), attrs={"dtype": kind.dtype})
+
+    def counted_from_front(self, node: Node) -> str:
+        """The indices of a scatter as its kernels read them."""
+        value, indices = node.inputs[:2]
+        assert value is not None
+        assert indices is not None
+        dtype, shape = self.types[indices].dtype, self.types[value].shape
+        extents = (
+            shape[get(node.attrs, "axis", int)] if "axis" in node.attrs else shape[: self.types[indices].shape[-1]]
+        )
+        none, behind, last = (f"{node.name}, {what}" for what in ("none", "extents", "last"))
+        for name, number in ((none, 0), (behind, extents), (last, np.subtract(extents, 1))):
+            self.constants[name] = np.asarray(number, dtype.numpy)
+        is_behind = self.emit(node, "less", (indices, none), f"{node.name}, from the end")
+        turned = self.emit(node, "add", (indices, behind), f"{node.name}, turned")
+        front = self.emit(node, "where", (is_behind, turned, indices), f"{node.name}, from the front")
+        least = self.emit(node, "maximum", (front, none), f"{node.name}, at least 0")
+        made = self.emit(node, "minimum", (least, last), f"{node.name}, within")
+        self.types[made] = self.types[indices]
+        return made
+
+    def scatter(self, node: Node) -> Node:
+        """The last node of those that write to what has a slice more behind its end, which is then left out: there goes
+        what is named by an index behind the end."""
+        value = node.inputs[0]
+        assert value is not None
+        kind = self.types[value]
+        axis = get(node.attrs, "axis", int) % kind.rank if "axis" in node.attrs else 0
+        cut = {"starts": (0,), "axes": (axis,), "steps": (1,)}
+        behind = self.emit(node, "slice", (value,), f"{node.name}, behind the end", **cut, ends=(1,))
+        longer = self.emit(node, "concat", (value, behind), f"{node.name}, longer", axis=axis)
+        operands = (longer, *(operand for operand in node.inputs[1:] if operand is not None))
+        written = self.emit(node, node.op, operands, f"{node.name}, written", **node.attrs)
+        return replace(node, op="slice", inputs=(written,), attrs={**cut, "ends": (kind.shape[axis],)})
 
     def name(self, value: str) -> str:
         """For what a guard makes of a value."""

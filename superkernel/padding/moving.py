@@ -119,7 +119,7 @@ def _within(x: PaddedValue, axis: int, indices: PaddedValue, known: NDArray[Any]
     inside = known is not None and known.size > 0 and known.min() >= 0 and known.max() < x.shape[axis]
     if indices.below is not None and not indices.headed:
         inside = inside or indices.below <= x.shape[axis]
-    if not (inside and x.is_unmoved(axis)):
+    if not ((inside or 0 in indices.shape) and x.is_unmoved(axis)):
         whole_axes(x, [axis], _LOOKS_UP)
 
 
@@ -167,6 +167,32 @@ def gather_nd(step: PaddedNode) -> PaddedResult:
     if x.places[:batch] != indices.places[:batch]:
         refuse("its operands are padded in different places")
     return PaddedResult([(*indices.places[:-1], *x.places[batch + width :])])
+
+
+def scatter(step: PaddedNode) -> PaddedResult:
+    """What stands in the padding of indices is written behind the end. Updates stand where their indices do."""
+    step.same_attrs()
+    x, indices, updates = (step.input(operand) for operand in range(3))
+    known = indices.constant
+    if step.definition.name == "scatter_nd":
+        whole_axes(indices, [-1], "takes numbers of an axis as one index")
+        named = [(at, None if known is None else known[..., at]) for at in range(indices.shape[-1])]
+        free, places = list(range(indices.rank - 1)), (*indices.places[:-1], *x.places[len(named) :])
+    else:
+        axis = step.axis(x.rank)
+        named, places = [(axis, known)], indices.places
+        others = [a for a in range(x.rank) if a != axis and x.places[a] != indices.places[a]]
+        if not all(map(x.is_unmoved, others)):
+            refuse("its operands are padded in different places")
+        free = [axis, *others]
+    for axis, values in named:
+        _within(x, axis, indices, values)
+    guards = tuple(each for axis in free for each in guard(step, 1, axis, Fill.BEHIND, "writes along an axis"))
+    if guards and not named:
+        refuse("it writes to all, wherever its indices stand")
+    if updates.places != places:
+        refuse("its operands are padded in different places")
+    return PaddedResult([x.places], guards)
 
 
 def triangle(step: PaddedNode) -> PaddedResult:

@@ -66,6 +66,8 @@ _RULES: Mapping[str, Rule] = {
     "gather": moving.gather,
     "gather_elements": moving.gather_elements,
     "gather_nd": moving.gather_nd,
+    "scatter_elements": moving.scatter,
+    "scatter_nd": moving.scatter,
     "trilu": moving.triangle,
     "one_hot": moving.one_hot,
     "resize": mixing.resized,

@@ -344,3 +344,47 @@ def test_heads_behind_regions_that_are_found(samples: int, head: str) -> None:
         np.testing.assert_allclose(found, want, rtol=1e-3, atol=1e-4)
     assert len(lengths) > 2
     assert 0 in lengths
+
+
+def test_levels_of_a_pyramid() -> None:
+    """As torchvision's models are exported: regions of each level are written among those of all."""
+    nodes = [
+        *FOUND,
+        node("Mul", "rois rois", "squares"),
+        node("ReduceSum", "squares ones", "sizes", keepdims=0),
+        node("Shape", "of", "count"),
+        node("Concat", "count rest", "shape", axis=0),
+        node("ConstantOfShape", "shape", "level0"),
+    ]
+    for level, op in enumerate(("Greater", "LessOrEqual")):
+        nodes += [
+            node(op, "sizes bar", f"is{level}"),
+            node("NonZero", f"is{level}", f"rows{level}"),
+            node("Squeeze", f"rows{level} zeros", f"row{level}"),
+            node("Gather", f"rois row{level}", f"rois{level}", axis=0),
+            node("Gather", f"image row{level}", f"image{level}", axis=0),
+            node("RoiAlign", f"x rois{level} image{level}", f"aligned{level}", output_height=2, output_width=3,
+                 sampling_ratio=2, spatial_scale=0.5 / (level + 1)),
+            node("Reshape", f"row{level} column", f"index{level}"),
+            node("Shape", f"aligned{level}", f"extents{level}"),
+            node("Expand", f"index{level} extents{level}", f"places{level}"),
+            node("ScatterElements", f"level{level} places{level} aligned{level}", f"level{level + 1}", axis=0),
+        ]  # fmt: skip
+    constants = {
+        "limit": np.array([12]), "overlap": np.array([0.3], np.float32), "least": np.array([0.4], np.float32),
+        "two": np.array(2), "zero": np.array(0), "zeros": np.array([0]), "ones": np.array([1]),
+        "bar": np.array(500, np.float32), "column": np.array([-1, 1, 1, 1]), "rest": np.array([4, 2, 3]),
+    }  # fmt: skip
+    rng = np.random.default_rng(1)
+    corner = rng.uniform(0, 20, (1, 30, 2))
+    feed: Feed = {
+        "x": f32(1, 4, 12, 14),
+        "boxes": np.concatenate([corner, corner + rng.uniform(1, 8, corner.shape)], 2).astype(np.float32),
+        "scores": rng.uniform(0, 1, (1, 1, 30)).astype(np.float32),
+    }
+    proto = model(nodes, feed, ["level2"], constants=constants, opset=16)
+    kernel = sk.compile(load_graph(proto), threads=2)
+    for power in (1, 4, 1000):
+        given = {**feed, "scores": feed["scores"] ** power}
+        (want,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, given)
+        np.testing.assert_allclose(kernel.run(given).outputs["level2"], want, rtol=1e-3, atol=1e-4)

@@ -44,6 +44,12 @@ def suppressed(b: sk.GraphBuilder, x: Any, least: float | None = None, more: int
     return b.non_max_suppression(boxes, scores, scores.type.size, limit, iou_threshold=0.2, score_threshold=least)
 
 
+def rows_found(b: sk.GraphBuilder, x: Any, width: int) -> Any:
+    """Where x is positive, as [count, width] indices."""
+    found = b.nonzero(b.greater(x, 0.0), x.type.size)[1:]
+    return b.expand(found.reshape(found.type.size, 1), (found.type.size, width))
+
+
 CASES: dict[str, tuple[Write, str]] = {
     "broadcast": (lambda b, x: x("b1d") + x("sd") * x("s1"), "bsd"),
     "where": (lambda b, x: b.where(b.greater(x("bs"), x("s")), x("bs"), x("b1")), "bs"),
@@ -172,6 +178,39 @@ CASES: dict[str, tuple[Write, str]] = {
     "gather_nd by constants": (lambda b, x: b.gather_nd(x("bsd"), b.constant(np.array([[0, 1], [1, 2]]))), "bsd"),
     "gather_nd from the end": (lambda b, x: b.gather_nd(x("bsd"), b.constant(np.array([[0, 1], [-1, 2]]))), "sd"),
     "gather_nd of batches": (lambda b, x: b.gather_nd(x("bsd"), whole(b, x("bt1")), batch_dims=1), "bdt"),
+    "scatter_nd": (lambda b, x: b.scatter_nd(x("bsd"), whole(b, x("t2")), x("td")), "dt"),
+    "scatter_nd that adds": (lambda b, x: b.scatter_nd(x("sd"), whole(b, x("ut1")), x("utd"), reduction="add"), "dut"),
+    "scatter_nd by constants": (
+        lambda b, x: b.scatter_nd(x("bsd"), b.constant(np.array([[0, 1], [1, 2]])), x("2d")),
+        "bsd",
+    ),
+    "scatter_nd beyond": (lambda b, x: b.scatter_nd(x("sd"), b.constant(np.array([[0], [3]])), x("2d")), "d"),
+    "scatter_nd in other places": (
+        lambda b, x: b.scatter_nd(x("se"), whole(b, joined(x("bt1"))), joined(x("tbe"))),
+        "e",
+    ),
+    "scatter to what is found": (lambda b, x: b.scatter_nd(x("ts"), rows_found(b, x("t"), 1), x("ts")), "ts"),
+    "scatter to what is found on a diagonal": (
+        lambda b, x: b.scatter_nd(x("tt"), rows_found(b, y := x("t"), 2), y),
+        "t",
+    ),
+    "scatter_elements to what is found": (
+        lambda b, x: b.scatter_elements(y := x("t9"), rows_found(b, x("t"), 9), y, axis=0, reduction="mul"),
+        "t",
+    ),
+    "scatter_elements": (
+        lambda b, x: b.scatter_elements(x("bs"), whole(b, x("bt")), x("bt"), axis=1, reduction="max"),
+        "bt",
+    ),
+    "scatter_elements along": (lambda b, x: b.scatter_elements(x("bs"), whole(b, x("bs")), x("bs"), axis=1), "b"),
+    "scatter_elements to some rows": (
+        lambda b, x: b.scatter_elements(x("cs"), whole(b, x("kt")), x("kt"), axis=1),
+        "ckt",
+    ),
+    "scatter_elements in other places": (
+        lambda b, x: b.scatter_elements(joined(x("bsd")), whole(b, joined(x("sbd"))), joined(x("sbd")), axis=1),
+        "",
+    ),
     "one_hot": (lambda b, x: b.one_hot(whole(b, x("bs")), x("2"), 3, axis=1), "bs"),
     "trilu": (lambda b, x: b.trilu(x("bst"), k=1), "bst"),
     "resize": (lambda b, x: b.resize(y := x("bst"), (y.shape[0], y.shape[1], 5)), "bs"),
@@ -282,6 +321,14 @@ def test_exactly_what_must_be_is_proved(what: str) -> None:
         else:
             with pytest.raises(UnsupportedError):
                 proved(small, large)
+
+
+def test_a_scatter_to_all_is_refused_where_some_do_not_count() -> None:
+    """Its indices name no axis, so nothing lies behind an end."""
+    write: Write = lambda b, x: b.scatter_nd(x("s"), whole(b, x("b1"))[:, :0], x("bs"))  # noqa: E731
+    hold(written(write, ""), written(write, "s"))
+    with pytest.raises(UnsupportedError, match="writes to all"):
+        proved(written(write, ""), written(write, "b"))
 
 
 HANGS_ON_SIZES = {"shape", "starts", "ends", "sizes", "size", "repeats", "dtype"}

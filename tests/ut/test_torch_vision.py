@@ -156,3 +156,38 @@ def test_regions_that_are_found() -> None:
         )  # fmt: skip
         found = kernel(given[0], given[1], torch.from_numpy(scores * np.float32(share)))
         np.testing.assert_allclose(found.numpy(), np.maximum(want, 0).mean((2, 3)), rtol=1e-3, atol=1e-4)
+
+
+def test_levels_of_a_pyramid_that_regions_are_found_for() -> None:
+    """Each level's regions are written among those of all, as torchvision's MultiScaleRoIAlign does it."""
+
+    def function(x: Any, small: Any, boxes: Any, scores: Any) -> Any:
+        found = boxes[scores > 0.5]
+        rois = torch.cat([found.new_zeros(found.shape[0], 1), found], 1)
+        near = (found[:, 2] - found[:, 0]) * (found[:, 3] - found[:, 1]) > 16
+        y = torch.zeros(found.shape[0], 4, 3, 3)
+        for level, image, scale in ((near, x, 0.5), (~near, small, 0.25)):
+            index = torch.where(level)[0]
+            y[index] = torch.ops.torchvision.roi_align(image, rois[index], scale, 3, 3, 2, False)
+        return y, y.sum()
+
+    rng = np.random.default_rng(0)
+    corner = rng.uniform(0, 20, (20, 2))
+    boxes = np.concatenate([corner, corner + rng.uniform(1, 8, corner.shape)], 1).astype(np.float32)
+    x, small = (rng.standard_normal((1, 4, *size)).astype(np.float32) for size in ((12, 14), (6, 7)))
+    scores = rng.uniform(0, 1, 20).astype(np.float32)
+    given = tuple(torch.from_numpy(each) for each in (x, small, boxes, scores))
+    kernel = sk.compile(Module(function).eval(), threads=2, example_inputs=given)
+    near = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]) > 16
+    for chosen in (scores > 0.5, (scores > 0.5) & near, (scores > 0.5) & ~near, scores > 2):
+        aligned = [
+            standard(
+                "RoiAlign", image, boxes[chosen], np.zeros(chosen.sum(), np.int64), output_height=3, output_width=3,
+                sampling_ratio=2, spatial_scale=scale, coordinate_transformation_mode="output_half_pixel",
+            )
+            for image, scale in ((x, 0.5), (small, 0.25))
+        ]  # fmt: skip
+        want = np.where(near[chosen][:, None, None, None], *aligned)
+        found, total = kernel(*given[:3], torch.from_numpy(chosen.astype(np.float32)))
+        np.testing.assert_allclose(found.numpy(), want, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(total.numpy(), want.sum(), rtol=1e-3, atol=1e-3)
