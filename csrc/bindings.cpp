@@ -113,6 +113,7 @@ PYBIND11_MODULE(_core, m) {
   register_probe(m);
   register_sync(m);
   register_scheduler(m);
+  register_entries(m);
   m.attr("OversubscriptionWarning") = py::reinterpret_steal<py::object>(PyErr_NewExceptionWithDoc(
       "superkernel._core.OversubscriptionWarning", "A kernel has more threads than the process may use CPUs.",
       PyExc_RuntimeWarning, nullptr));

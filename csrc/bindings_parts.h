@@ -23,6 +23,7 @@ void register_program(pybind11::module_& m);
 void register_probe(pybind11::module_& m);
 void register_sync(pybind11::module_& m);
 void register_scheduler(pybind11::module_& m);
+void register_entries(pybind11::module_& m);
 
 // Warns where the module is older than its sources.
 void register_sources(pybind11::module_& m);

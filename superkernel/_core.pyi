@@ -325,6 +325,23 @@ def record_program(
     a wait is not what it names, the entries disagree, or a counter is set that is not the worker's own;
     MachineError."""
 
+def entries_object(
+    tasks: tuple[Any, ...],
+    programs: tuple[Any, ...],
+    sets: Sequence[int],
+    subops: int,
+    *,
+    spaces: tuple[Any, Any, Any],
+    kinds: tuple[type, type, type],
+    table_waits: int,
+    spin_bytes: int,
+    spin_lines: int,
+) -> bytes:
+    """The object of the entries of a plan, for x86-64 (csrc/entries/entries_x86.h). The first four: the fields of an
+    `EntrySpec`; `spaces`: its base pointers, arena, constants, io; `kinds`: its classes of steps, which run a task,
+    wait, set. `table_waits`: so many waits that follow one another are a table; a wait for each `spin_bytes` of
+    constants fetches `spin_lines`. Raises OverflowError where a number has no room in an instruction."""
+
 def alloc_aligned(nbytes: int) -> npt.NDArray[np.uint8]:
     """Zeroed bytes, 64-byte aligned; from 2 MB on, on huge pages where the system has them."""
 

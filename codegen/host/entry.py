@@ -25,12 +25,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from superkernel.codegen.host import abi
-from superkernel.codegen.host.entry_spec import BasePointer, EntrySpec, Location, SetCount, Step, TaskSpec, WaitFor
+from superkernel.codegen.host.entry_spec import (
+    LINES_PER_SPIN,
+    WAITS_IN_A_TABLE,
+    BasePointer,
+    EntrySpec,
+    Location,
+    SetCount,
+    Step,
+    TaskSpec,
+    WaitFor,
+)
 from superkernel.codegen.host.handover import LINE_BYTES
 from superkernel.target.cpu import CpuTarget
 
-_LINES_PER_SPIN = 2
-_WAITS_IN_A_TABLE = 4
 _WAIT_PARAMETERS = "ptr %ctx, ptr %counter, i64 %threshold, i32 %core, i32 %producer, i32 %wait, ptr %from, i64 %lines"
 _WAIT_MANY_PARAMETERS = "ptr %ctx, ptr %table, i64 %count, i32 %core, ptr %from, i64 %lines, ptr %stamps"
 _INTRINSICS = (
@@ -112,7 +120,7 @@ fetch:
   call void @llvm.prefetch.p0(ptr %address, i32 0, i32 2, i32 1)
   %second = getelementptr i8, ptr %address, i64 {LINE_BYTES}
   call void @llvm.prefetch.p0(ptr %second, i32 0, i32 2, i32 1)
-  %line.next = add i64 %line, {_LINES_PER_SPIN}
+  %line.next = add i64 %line, {LINES_PER_SPIN}
   br label %look
 pause:
 {_pause(cpu)}
@@ -228,11 +236,11 @@ def _call_or_fail(n: int, call: str) -> list[str]:
 
 
 def wait_runs(program: Sequence[Step]) -> Iterator[range]:
-    """Where at least `_WAITS_IN_A_TABLE` waits follow one another."""
+    """Where at least `WAITS_IN_A_TABLE` waits follow one another."""
     start = 0
     for end in range(len(program) + 1):
         if end == len(program) or not isinstance(program[end], WaitFor):
-            if end - start >= _WAITS_IN_A_TABLE:
+            if end - start >= WAITS_IN_A_TABLE:
                 yield range(start, end)
             start = end + 1
 
@@ -323,7 +331,7 @@ def _wait_many(n: int, spec: EntrySpec, core: int, count: int, profiled: bool) -
 
 def prefetch_lines(step: WaitFor) -> int:
     """Cache lines that a wait may prefetch, in whole spins."""
-    return -(-step.weight_bytes // (LINE_BYTES * _LINES_PER_SPIN)) * _LINES_PER_SPIN
+    return -(-step.weight_bytes // (LINE_BYTES * LINES_PER_SPIN)) * LINES_PER_SPIN
 
 
 def _weights(n: int, step: WaitFor) -> list[str]:

@@ -12,6 +12,11 @@ from enum import Enum
 
 from superkernel.core.frozen import frozen
 
+LINES_PER_SPIN = 2
+"""Cache lines of constants that a wait asks for each time it looks at a counter."""
+WAITS_IN_A_TABLE = 4
+"""So many waits that follow one another are rows of a table, not code."""
+
 
 class BasePointer(Enum):
     """Which base pointer of the context an operand hangs on."""

@@ -7,6 +7,7 @@ determines them: IR-relevant data, CPU target, versions.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -19,6 +20,7 @@ from superkernel.codegen.cache import ObjectCache
 from superkernel.codegen.host.constants import ConstantPlaces, HostConstants
 from superkernel.codegen.host.entry_spec import BasePointer as BaseSpace
 from superkernel.codegen.host.entry_spec import EntrySpec, Location, RunTask, SetCount, Step, TaskSpec, WaitFor
+from superkernel.codegen.host.entry_x86 import entries_object
 from superkernel.codegen.host.handover import Handovers
 from superkernel.codegen.host.loader import LoadedCode, memory_bytes
 from superkernel.codegen.host.shared_code import marks, own_object
@@ -199,12 +201,7 @@ class ImageBuilder:
 
     def _objects(self, keys: Mapping[KernelKey, tuple[SubOperator, Tiling]], spec: EntrySpec) -> dict[str, bytes]:
         """All object code by cache key: kernels in the order of their symbols, then the entries."""
-        objects: dict[str, bytes | None] = {**self._kernel_objects(keys)}
-        for name in (f"waits {self._stamp}", f"entries {self._stamp}\n{spec}"):
-            objects[name] = self.cache.get(name)
-            if objects[name] is None or self.keep_ir:
-                self._compile_entries(name, spec, objects)
-        return {key: data for key, data in objects.items() if data is not None}
+        return {**self._kernel_objects(keys), **self._entry_objects(spec)}
 
     def _kernel_objects(self, keys: Mapping[KernelKey, tuple[SubOperator, Tiling]]) -> dict[str, bytes]:
         """Those of the kernels."""
@@ -231,28 +228,36 @@ class ImageBuilder:
                 objects[own] = sources[key].own_object(data, key.symbol)
         return {key: data for key, data in objects.items() if data is not None}
 
+    def _entry_objects(self, spec: EntrySpec) -> dict[str, bytes]:
+        """Those of waits and entries. What is written without LLVM is not cached: that would take longer."""
+        waits = f"waits {self._stamp}"
+        if writes_entries(self.cpu):
+            written = entries_object(spec)
+            own: dict[str, bytes | None] = {f"entries {hashlib.sha256(written).hexdigest()}": written}
+        else:
+            entries = f"entries {self._stamp}\n{spec}"
+            own = {entries: self.cache.get(entries)}
+        objects = {waits: self.cache.get(waits), **own}
+        for name, found in objects.items():
+            if found is None or self.keep_ir:
+                self._compile_entries(name, spec, objects)
+        return {key: data for key, data in objects.items() if data is not None}
+
     def _compile_entries(self, key: str, spec: EntrySpec, objects: dict[str, bytes | None]) -> None:
         """The object of the entries, or that of their waits. `ir_texts` has both in LLVM's words."""
         from superkernel.codegen.host.entry import emit_entries, emit_waits
-        from superkernel.codegen.host.entry_x86 import entries_object
         from superkernel.codegen.host.lower import machine_of
         from superkernel.codegen.llvm import compile_text
         from superkernel.codegen.processes import run_jobs
 
         name = key.partition(" ")[0]
-        written = name == "entries" and writes_entries(self.cpu)
-        if self.keep_ir or not written:
-            text, level = (emit_waits(self.cpu), 2) if name == "waits" else (emit_entries(spec, self.cpu), 0)
-            if self.keep_ir:
-                self.ir_texts[name] = text
-        if objects[key] is not None:
-            return
-        self._report("compiling entries", 0, 1)
-        if written:
-            data = entries_object(spec)
-        else:
+        text, level = (emit_waits(self.cpu), 2) if name == "waits" else (emit_entries(spec, self.cpu), 0)
+        if self.keep_ir:
+            self.ir_texts[name] = text
+        if objects[key] is None:
+            self._report("compiling entries", 0, 1)
             (data,) = run_jobs(partial(compile_text, machine=machine_of(self.cpu, level)), [text])
-        self._keep(key, data, objects)
+            self._keep(key, data, objects)
 
     def _compile_kernels(
         self,

@@ -302,7 +302,7 @@ def test_what_is_done_later_waits_until_no_new_sizes_come(tmp_path: Path, monkey
     monkeypatch.setenv("SK_CACHE_DIR", str(tmp_path))
     done = Event()
     monkeypatch.setattr(dynamic_module, "QUIET_S", 3600.0)
-    monkeypatch.setattr(dynamic_module, "LATER_MAX", 4)
+    monkeypatch.setattr(dynamic_module, "LATER_MAX", 3)
     monkeypatch.setattr(dynamic_module, "sleep", lambda _: done.wait(60))
     kept: list[Any] = []
     monkeypatch.setattr(PlanStore, "keep", lambda store, planned: kept.append(planned))
@@ -313,7 +313,7 @@ def test_what_is_done_later_waits_until_no_new_sizes_come(tmp_path: Path, monkey
     assert not gc.isenabled()
     kernel(**given(1, 5))  # more than may wait
     done.set()
-    assert _within_a_minute(lambda: len(kernel._later) <= 4)
+    assert _within_a_minute(lambda: len(kernel._later) <= 3)
     assert kept
     monkeypatch.setattr(dynamic_module, "QUIET_S", 0.0)
     with pytest.raises(InputError):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
+import re
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -11,16 +12,16 @@ import numpy as np
 import pytest
 
 import superkernel as sk
+from superkernel import _core
 from superkernel.backends.host.attest import _recorded, sizes_of
-from superkernel.codegen.host import entry_x86
-from superkernel.codegen.host.entry import emit_entries
-from superkernel.codegen.host.entry_spec import BasePointer, Location
+from superkernel.codegen.host import image
+from superkernel.codegen.host.entry import emit_entries, emit_waits
+from superkernel.codegen.host.entry_spec import BasePointer, EntrySpec, Location, RunTask, SetCount, TaskSpec
 from superkernel.codegen.host.entry_x86 import entries_object
 from superkernel.codegen.host.features import detect_cpu
 from superkernel.codegen.host.image import writes_entries
-from superkernel.codegen.host.loader import LoadedCode
+from superkernel.codegen.host.loader import LoadedCode, _read
 from superkernel.codegen.host.lower import compile_ir
-from superkernel.codegen.host.x86_code import JB, JE, R10, R12, RAX, RDI, X86Code
 from superkernel.core.errors import VerificationError
 
 pytestmark = pytest.mark.skipif(not writes_entries(detect_cpu()), reason="another CPU: LLVM writes its entries")
@@ -56,99 +57,104 @@ def graph() -> sk.GraphBuilder:
 )
 def test_they_do_what_llvms_do(threads: int, options: dict[str, Any]) -> None:
     made = sk.compile(graph(), threads=threads, options=sk.Options(**options))._compiled
-    image: Any = made.image
-    kernels = [data for key, data in image.objects.items() if not key.startswith("entries ")]
-    entries = entries_object(image.spec), compile_ir(emit_entries(image.spec, detect_cpu()), detect_cpu(), 0)
-    assert entries[0] in image.objects.values()
+    found: Any = made.image
+    kernels = [data for key, data in found.objects.items() if not key.startswith("entries ")]
+    entries = entries_object(found.spec), compile_ir(emit_entries(found.spec, detect_cpu()), detect_cpu(), 0)
+    assert entries[0] in found.objects.values()
     assert entries[0] != entries[1]
     planned: Any = made
-    sizes = sizes_of(planned, image)
+    sizes = sizes_of(planned, found)
     ours, llvms = (
-        _recorded(replace(image, code=LoadedCode([*kernels, data])), made.schedule, sizes) for data in entries
+        _recorded(replace(found, code=LoadedCode([*kernels, data])), made.schedule, sizes) for data in entries
     )
     assert ours is not None
     assert ours == llvms
     assert sum(map(len, ours.program)) >= 4
 
 
-def _dropped(of: Callable[..., None]) -> Callable[..., None]:
-    def written(self: Any) -> None:
-        if self.profiled:
-            first = self.spec.programs[self.core][1:]
-            self.spec = replace(
-                self.spec, programs=tuple(first if c == self.core else p for c, p in enumerate(self.spec.programs))
-            )
-        of(self)
-
-    return written
+def _text(data: bytes) -> slice:
+    """Where an object has its code."""
+    (code,) = (section for section in _read(data).sections if section.flags & 4)
+    return slice(code.offset, code.offset + code.size)
 
 
-def _changed(of: Callable[..., None], change: Callable[..., tuple[Any, ...]]) -> Callable[..., None]:
-    return lambda self, *args: of(self, *change(*args))
+def _in_code(pattern: bytes, change: Callable[[re.Match[bytes]], bytes], count: int = 0) -> Callable[[bytes], bytes]:
+    """An object in whose code instructions are others."""
+
+    def changed(data: bytes) -> bytes:
+        at = _text(data)
+        found, number = re.subn(pattern, change, data[at], count=count, flags=re.DOTALL)
+        assert number
+        return data[: at.start] + found + data[at.stop :]
+
+    return changed
 
 
-FAULTS: dict[str, tuple[Any, str, Callable[..., Any], str]] = {
-    "passes above and below": (
-        X86Code, "jump", lambda label, *c: (label, *(JE if each == JB else each for each in c)), "race",
-    ),
-    "sets another's": (
-        X86Code, "store", lambda base, at, value: (base, at + (128 if base == R12 else 0), value), "not its counter",
-    ),
-    "another task alone": (
-        X86Code, "address_of_table", lambda to, numbers: (to, [*numbers[1:], *numbers[:1]]), "run one by one",
-    ),
+def _moved(by: int) -> Callable[[re.Match[bytes]], bytes]:
+    return lambda found: found[1] + struct.pack("<i", struct.unpack("<i", found[2])[0] + by)
+
+
+def _turned(data: bytes) -> bytes:
+    """The table of tasks begins with its second row."""
+    (table,) = (section for section in _read(data).sections if section.flags == 2)
+    begin, end = table.offset, table.offset + table.size
+    return data[:begin] + data[begin + 4 : end] + data[begin : begin + 4] + data[end:]
+
+
+FAULTS: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "passes above and below": (_in_code(rb"\x0f\x82", lambda _: b"\x0f\x84"), "race"),
+    "sets another's": (_in_code(rb"(\x49\x89\x84\x24)(....)", _moved(128)), "not its counter"),
+    "another task alone": (_turned, "run one by one"),
     "another place": (
-        X86Code, "address", lambda to, base, at: (to, base, at + 64 * (base == R10)), "behind its memory",
+        _in_code(rb"([\x49\x4d]\x8d[\x82\x8a\x92\x9a\xaa\xb2\xba])(....)", _moved(64)),
+        "behind its memory",
     ),
-}  # fmt: skip
+    "less where it is profiled": (
+        _in_code(rb"(\x0f\x31.*?\x48\x89\xdf)\xe8....", lambda found: found[1] + b"\x0f\x1f\x44\x00\x00", 1),
+        "when it is profiled",
+    ),
+}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_bytes_is_refused(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    kind, name, change, says = FAULTS[fault]
-    monkeypatch.setattr(kind, name, _changed(getattr(kind, name), change))
+    change, says = FAULTS[fault]
+    monkeypatch.setattr(image, "entries_object", lambda spec: change(entries_object(spec)))
     with pytest.raises(VerificationError, match=says):
         sk.compile(graph(), threads=2, options=FRESH)
 
 
-def test_a_profiled_entry_that_does_less_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entry_x86._Core, "write", _dropped(entry_x86._Core.write))
-    with pytest.raises(VerificationError, match="when it is profiled"):
-        sk.compile(graph(), threads=2, options=FRESH)
-
-
 @pytest.mark.parametrize("offset", [0, 1, (1 << 31) - 1, 1 << 31, (1 << 33) + 5])
-def test_offsets_and_numbers_of_any_size(offset: int) -> None:
-    code = X86Code()
-    code.begin("address")
-    code.address(RAX, RDI, offset)
-    code.back()
-    code.end("address", seen=True)
-    code.begin("sum")
-    code.move(RAX, RDI)
-    entry_x86._add_offset(code, RAX, offset)
-    code.back()
-    code.end("sum", seen=True)
-    code.begin("number")
-    code.number(RAX, -offset)
-    code.back()
-    code.end("number", seen=True)
-    loaded = LoadedCode([code.object()])
-    call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
-    assert [call(loaded.address(name))(1000) for name in ("address", "sum")] == [1000 + offset] * 2
-    assert call(loaded.address("number"))(0) == -offset
+def test_offsets_and_units_of_any_size(offset: int) -> None:
+    places = Location(BasePointer.ARENA, offset), Location(BasePointer.CONSTANTS, offset)
+    task = TaskSpec(0, 0, "kernel", (*places, Location(BasePointer.IO, offset, 1)), offset, offset + 1)
+    spec, cpu = EntrySpec((task,), ((RunTask(0),),), (0,), 1), detect_cpu()
+    kernel = compile_ir("define void @kernel() {\n  ret void\n}\n", cpu, 0)
+    waits, llvms = compile_ir(emit_waits(cpu), cpu), compile_ir(emit_entries(spec, cpu), cpu, 0)
+    for entries in entries_object(spec), llvms:
+        code = LoadedCode([kernel, waits, entries])
+        rows = _core.record_program(
+            entry=code.address("sk_entry"),
+            profiled=code.address("sk_profiled"),
+            single=code.address("sk_single"),
+            cores=1,
+            subops=1,
+            kernels=[(code.address("kernel"), 3)],
+            regions=[1 << 34, 1 << 34, 64, 64, 1 << 34],
+            scratch_stride=64,
+            events_words=spec.events_words,
+        )
+        assert rows == [[(0, 0, offset, offset + 1, 0, offset, 1, offset, 4, offset, 2, 0)]]
 
 
-def test_an_operand_far_behind_its_base() -> None:
-    """An io table whose array is long: the pointer is found through it."""
-    code = X86Code()
-    code.begin("find")
-    entry_x86._locate(code, RAX, RDI, Location(BasePointer.IO, 1 << 32, 2))
-    code.back()
-    code.end("find", seen=True)
-    table = (ctypes.c_int64 * 3)(11, 22, 33)
-    context = np.zeros(128, np.uint8)
-    context.view(np.int64)[3] = ctypes.addressof(table)
-    loaded = LoadedCode([code.object()])
-    found = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(loaded.address("find"))(context.ctypes.data)
-    assert found == 33 + (1 << 32)
+def test_numbers_without_room_and_strange_parts_are_refused() -> None:
+    steps = (SetCount(1 << 40),)
+    with pytest.raises(OverflowError, match="no room"):
+        entries_object(EntrySpec((), (steps,), (1 << 40,), 0))
+    with pytest.raises(TypeError, match="not a step"):
+        entries_object(EntrySpec((), (("set",),), (0,), 0))  # type: ignore[arg-type]
+    wrong: Any = Location("arena", 0)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="not a base pointer"):
+        entries_object(EntrySpec((TaskSpec(0, 0, "kernel", (wrong,), 0, 1),), ((),), (0,), 1))
+    with pytest.raises(IndexError):
+        entries_object(EntrySpec((), ((RunTask(0),),), (0,), 0))
