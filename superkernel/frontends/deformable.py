@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -24,13 +25,39 @@ from superkernel.frontends.sampling import (
 
 @dataclass(frozen=True)
 class Deformed:
-    """How the window moves along each axis, without its offsets; `begins`: padding ahead of each."""
+    """How the window moves along each axis, without its offsets; `begins`, `ends`: padding on either side of each."""
 
     strides: Sequence[int]
     begins: Sequence[int]
+    ends: Sequence[int]
     dilations: Sequence[int]
     groups: int = 1
     offset_groups: int = 1
+
+    def misfit(
+        self, x: Tensor, weight: Tensor, offset: Tensor, mask: Tensor | None, bias: Tensor | None
+    ) -> Mapping[str, Any] | None:
+        """What does not fit of the operands, as an error says it; None where all does."""
+        kernel, many = weight.shape[2:], self.offset_groups
+        if not weight.rank == offset.rank == x.rank == len(self.strides) + 2 or min(kernel) < 1:
+            found = f"{x.type}, {weight.type}, {offset.type}"
+            return {"message": "not a kernel and its offsets", "found": found}
+        if min(self.groups, many, *self.strides, *self.dilations) < 1:
+            found = f"{self.groups} and {many} groups, {list(self.strides)}, {list(self.dilations)}"
+            return {"message": "not a window", "found": found}
+        if x.shape[1] != weight.shape[1] * self.groups or weight.shape[0] % self.groups or x.shape[1] % many:
+            found = f"{self.groups} and {many} of {x.type}, {weight.type}"
+            return {"message": "channels in other groups", "found": found}
+        moves = zip(x.shape[2:], kernel, self.begins, self.ends, self.dilations, self.strides, strict=True)
+        sizes = [(e + begin + end - d * (k - 1) - 1) // s + 1 for e, k, begin, end, d, s in moves]
+        taps = many * prod(kernel)
+        for operand, each in ((offset, taps * len(kernel)), (mask, taps)):
+            shape = (x.shape[0], each, *sizes)
+            if operand is not None and operand.shape != shape:
+                return {"message": "not one per tap", "expected": list(shape), "found": operand.type}
+        if bias is not None and bias.shape != weight.shape[:1]:
+            return {"message": "not a bias", "expected": list(weight.shape[:1]), "found": bias.type}
+        return None
 
 
 def deform_conv(
@@ -42,9 +69,9 @@ def deform_conv(
     bias: Tensor | None,
     window: Deformed,
 ) -> Tensor:
-    """A convolution whose taps stand `offset` [N, offset groups * taps * axes, ...] away from their places in the
-    window, and count `mask` [N, offset groups * taps, ...]: points are read linearly, zeros outside of the image; what
-    the taps have read, times the weights, is one product."""
+    """Of operands that fit: a convolution whose taps stand `offset` [N, offset groups * taps * axes, ...] away from
+    their places in the window, and count `mask` [N, offset groups * taps, ...]: points are read linearly, zeros outside
+    of the image; what the taps have read, times the weights, is one product."""
     (batch, channels, *extents), kernel, sizes = x.shape, weight.shape[2:], offset.shape[2:]
     axes, many, taps, places = len(extents), window.offset_groups, prod(kernel), prod(sizes)
     kind = places_type(x)

@@ -215,7 +215,7 @@ DEFORMED: Feed = {"x": f32(1, 4, 5, 5), "w": f32(6, 4, 2, 2), "o": f32(1, 8, 4, 
 WRONG_DEFORMED: dict[str, tuple[Feed, dict[str, Any], str]] = {
     "two axes": ({"x": f32(4, 5)}, {}, "another number of axes"),
     "offsets of three axes": ({"o": f32(8, 4, 4)}, {}, "not a kernel and its offsets"),
-    "another kernel": ({}, {"kernel_shape": [3, 3]}, "not a kernel and its offsets"),
+    "another kernel": ({}, {"kernel_shape": [3, 3]}, "not the kernel's shape"),
     "no kernel": ({"w": f32(6, 4, 0, 2)}, {}, "not a kernel and its offsets"),
     "another batch": ({"o": f32(2, 8, 4, 4)}, {}, "not one per tap"),
     "another size": ({"o": f32(1, 8, 4, 5)}, {}, "not one per tap"),

@@ -115,6 +115,25 @@ def test_regions_of_another_form_are_refused() -> None:
             compiled(lambda x, r: torch.ops.torchvision.roi_align(x, r, 1.0, 2, 2, 2, True), x, rois)
 
 
+@pytest.mark.parametrize(
+    ("shapes", "groups", "message"),
+    [
+        (((4, 6, 7), (6, 2, 3, 2), (2, 24, 3, 9)), 2, "not a kernel and its offsets"),
+        (((2, 4, 6, 7), (6, 2, 3, 2), (2, 23, 3, 9)), 2, "not one per tap"),
+        (((2, 4, 6, 7), (6, 2, 3, 2), (2, 24, 3, 9)), 0, "not a window"),
+        (((2, 4, 6, 7), (6, 3, 3, 2), (2, 24, 3, 9)), 2, "channels in other groups"),
+        (((2, 4, 6, 7), (7, 2, 3, 2), (2, 24, 3, 9)), 2, "channels in other groups"),
+    ],
+)
+def test_what_is_no_deformed_convolution_is_refused(shapes: Any, groups: int, message: str) -> None:
+    x, weight, offset = (torch.rand(shape) for shape in shapes)
+    with pytest.raises(UnsupportedError, match=message):
+        compiled(
+            lambda *given: torch.ops.torchvision.deform_conv2d(*given, 2, 1, 1, 2, 1, 2, groups, 2, False),
+            x, weight, offset, torch.rand(1, 1), torch.rand(weight.shape[0]),
+        )  # fmt: skip
+
+
 UNPOOLED: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "one axis": (lambda f, x: f.max_unpool1d(*f.max_pool1d(x, 2, return_indices=True), 2), (2, 3, 8)),
     "two axes": (lambda f, x: f.max_unpool2d(*f.max_pool2d(x, 2, return_indices=True), 2), (2, 3, 8, 6)),

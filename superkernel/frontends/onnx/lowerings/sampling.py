@@ -89,29 +89,21 @@ def regions(call: OnnxCall) -> Tensor:
 
 @lowers("DeformConv")
 def deformed(call: OnnxCall) -> Tensor:
-    x, weight, offset, mask = call.input(0), call.input(1), call.input(2), call.optional(4)
+    x, weight, offset = (call.input(operand) for operand in range(3))
+    bias, mask = call.optional(3), call.optional(4)
     call.require_rank(x, 3)
-    kernel = weight.shape[2:]
-    fits = weight.rank == offset.rank == x.rank and tuple(call.attr("kernel_shape") or kernel) == kernel
-    if not fits or min(kernel) < 1:
-        raise call.contradiction("not a kernel and its offsets", found=f"{x.type}, {weight.type}, {offset.type}")
+    kernel = tuple(call.attr("kernel_shape") or weight.shape[2:])
     geometry = window(call, x.shape[2:], kernel)
+    strides, pads, dilations = (geometry[name] for name in ("strides", "pads", "dilations"))
+    begins, ends = pads[: len(kernel)], pads[len(kernel) :]
     groups, many = call.attr("group", 1), call.attr("offset_group", 1)
-    pads, strides, dilations = (geometry[name] for name in ("pads", "strides", "dilations"))
-    if min(groups, many, *strides, *dilations) < 1:
-        raise call.contradiction("not a window", found=f"{groups} and {many} groups, {strides}, {dilations}")
-    reach = [d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True)]
-    padded = [sum(each) for each in zip(x.shape[2:], pads, pads[len(kernel) :], strict=False)]
-    sizes = tuple((p - r) // s + 1 for p, r, s in zip(padded, reach, strides, strict=True))
-    if x.shape[1] != weight.shape[1] * groups or weight.shape[0] % groups or x.shape[1] % many:
-        raise call.contradiction("channels in other groups", found=f"{groups} and {many} of {x.type}, {weight.type}")
-    taps, bias = prod(kernel), call.optional(3)
-    for operand, each in ((offset, many * taps * len(kernel)), (mask, many * taps)):
-        if operand is not None and operand.shape != (x.shape[0], each, *sizes):
-            raise call.contradiction("not one per tap", expected=[x.shape[0], each, *sizes], found=operand.type)
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise call.contradiction("not a bias", expected=weight.shape[:1], found=bias.type)
-    return deform_conv(call, x, weight, offset, mask, bias, Deformed(strides, pads, dilations, groups, many))
+    moved = Deformed(strides, begins, ends, dilations, groups, many)
+    wrong = moved.misfit(x, weight, offset, mask, bias)
+    if wrong is not None or kernel != weight.shape[2:]:
+        raise call.contradiction(
+            **(wrong or {"message": "not the kernel's shape", "found": f"{kernel}, {weight.type}"})
+        )
+    return deform_conv(call, x, weight, offset, mask, bias, moved)
 
 
 def _taps(call: OnnxCall, place: Tensor, extent: int, mode: str, padding: str, aligned: bool) -> list[Tap]:

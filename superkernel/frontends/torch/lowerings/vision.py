@@ -34,4 +34,8 @@ def deformed(call: TorchCall) -> Tensor:
         [int(call.get(f"{name}_{axis}")) for axis in "hw"] for name in ("stride", "pad", "dilation")
     )
     groups, many = int(call.get("groups")), int(call.get("offset_groups"))
-    return deform_conv(call, x, weight, offset, mask, bias, Deformed(strides, begins, dilations, groups, many))
+    moved = Deformed(strides, begins, begins, dilations, groups, many)
+    wrong = moved.misfit(x, weight, offset, mask, bias)
+    if wrong is not None:
+        raise call.unsupported(**wrong)
+    return deform_conv(call, x, weight, offset, mask, bias, moved)
