@@ -14,10 +14,9 @@ from superkernel.frontends.emitter import Emitter
 from superkernel.frontends.sampling import (
     Tap,
     between,
-    images_first,
     linear_taps,
     places_type,
-    rows_of,
+    read_by_image,
     summed,
     weighted,
 )
@@ -86,8 +85,8 @@ def deform_conv(
         away = call.reshape(call.slice(moved, 4, axis, axis + 1), (batch, places, taps, many))
         place = call.emit("add", away, call.constant(still.reshape(1, places, taps, 1).astype(kind.numpy)))
         read.append([Tap(at, counts, between(call, at, 0, extent - 1)) for at, counts in linear_taps(call, place)])
-    rows = rows_of(call, call.cast(x, kind), many)
-    first = call.emit("add", images_first(call, x, 4, many), call.constant(np.arange(many, dtype=np.int64)))
+    rows, first = read_by_image(call, call.cast(x, kind), 4, many)
+    first = call.emit("add", first, call.constant(np.arange(many, dtype=np.int64)))
     points = summed(call, weighted(call, rows, first, extents, read, many))
     if mask is not None:
         counts = call.transpose(call.reshape(mask, (batch, many, taps, places)), (0, 3, 2, 1))

@@ -19,7 +19,7 @@ from superkernel.frontends.sampling import Tap, between, linear_taps, places_typ
 
 _TABLE_MAX = 2
 """Samples along an axis up to which a mean has a table of their points."""
-_SAMPLES_MAX = 1024
+_SAMPLES_MAX, _BINS_MAX = 1024, 1 << 16
 _NEAR = 5
 """Samples of a bin that can touch one point, where there is about one per pixel: they are more than 5/6 apart where
 there are more of them."""
@@ -78,6 +78,9 @@ def roi_align(call: Emitter, x: Tensor, boxes: Tensor, images: Tensor, regions: 
     if regions.samples > _SAMPLES_MAX:
         expected = f"at most {_SAMPLES_MAX} along an axis"
         raise call.unsupported("too many samples of a bin", expected=expected, found=str(regions.samples))
+    if max(regions.bins) > _BINS_MAX:
+        expected = f"at most {_BINS_MAX} along an axis"
+        raise call.unsupported("too many bins of a region", expected=expected, found=str(max(regions.bins)))
     kind = places_type(x)
     boxes = scaled(call, call.cast(boxes, kind), regions.scale, -0.5 if regions.centred else 0.0)
     axes = [_axis(call, boxes, axis, extent, regions) for axis, extent in enumerate(extents)]

@@ -61,17 +61,22 @@ def rows_of(call: Emitter, x: Tensor, groups: int = 1) -> Tensor:
     return call.reshape(call.transpose(x, perm), (count, x.shape[1] // groups))
 
 
-def images_first(call: Emitter, x: Tensor, rank: int, groups: int = 1) -> Tensor:
-    """The number of each image's first row, i64 [batch, 1, ...] of so many axes."""
-    firsts = np.arange(x.shape[0], dtype=np.int64) * (prod(x.shape[2:]) * groups)
-    return call.constant(firsts.reshape(-1, *(1 for _ in range(rank - 1))))
+def read_by_image(call: Emitter, x: Tensor, rank: int, groups: int = 1) -> tuple[Tensor, Tensor]:
+    """What places of so many axes, the images first, are read from: rows, and the number of each image's first row.
+    Where sizes are found, how many images there are may be one of them: then each has rows of its own."""
+    rows, count = rows_of(call, x, groups), prod(x.shape[2:]) * groups
+    if call.thorough:
+        rows = call.reshape(rows, (x.shape[0], count, x.shape[1] // groups))
+        return rows, call.constant(np.zeros((1,) * rank, np.int64))
+    firsts = np.arange(x.shape[0], dtype=np.int64) * count
+    return rows, call.constant(firsts.reshape(-1, *(1 for _ in range(rank - 1))))
 
 
 def weighted(
     call: Emitter, rows: Tensor, first: Tensor, extents: Sequence[int], taps: Iterable[Sequence[Tap]], groups: int = 1
 ) -> Iterator[Tensor]:
-    """For each combination of the axes' taps [places, channels]: rows of `rows_of`, times their weights. `first`: the
-    row that counting begins with; it and what the taps have are broadcast to one another."""
+    """For each combination of the axes' taps [places, channels]: rows of `rows_of`, or of each image, times their
+    weights. `first`: the row that counting begins with; it and what the taps have are broadcast to one another."""
     strides = [prod(extents[axis + 1 :]) * groups for axis in range(len(extents))]
     for chosen in product(*taps):
         index, weight, inside = first, None, None
@@ -83,7 +88,11 @@ def weighted(
             index = call.emit("add", index, ahead)
             if tap.weight is not None:
                 weight = tap.weight if weight is None else call.emit("mul", weight, tap.weight)
-        value = call.emit("gather", rows, index, axis=0)
+        if rows.rank == 2:
+            value = call.emit("gather", rows, index, axis=0)
+        else:
+            index = call.reshape(index, (*index.shape, 1))
+            value = call.emit("gather_nd", rows, index, batch_dims=1)
         if inside is not None:
             value = call.emit("where", call.reshape(inside, (*inside.shape, 1)), value, call.like(0, value))
         if weight is not None:

@@ -130,6 +130,7 @@ WRONG_REGIONS: dict[str, tuple[Feed, dict[str, Any], type[SuperKernelError], str
     "a median": ({}, {"mode": "median"}, FileFormatError, "no such mode or size"),
     "another rule": ({}, {"coordinate_transformation_mode": "x"}, FileFormatError, "no such mode or size"),
     "millions of samples": ({}, {"sampling_ratio": 1 << 30}, UnsupportedError, "too many samples"),
+    "millions of bins": ({}, {"output_width": 1 << 31}, UnsupportedError, "too many bins"),
     "a maximum of any number": ({}, {"mode": "max"}, UnsupportedError, "how many samples a maximum has is data"),
 }
 
@@ -312,6 +313,16 @@ HEADS: dict[str, list[Any]] = {
         node("ConvTranspose", "r up", "d", strides=[2, 2]),
         node("Sigmoid", "d"),
     ],
+    "deformed": [
+        node("Conv", "regions turns", "offsets", pads=[1, 1, 1, 1]),
+        node("DeformConv", "regions w offsets", pads=[1, 1, 1, 1]),
+    ],
+    "sampled": [
+        node("Conv", "regions places", "c"),
+        node("Tanh", "c", "t"),
+        node("Transpose", "t", "grid", perm=[0, 2, 3, 1]),
+        node("GridSample", "regions grid"),
+    ],
     "classes": [node("Flatten", "regions", "rows"), node("MatMul", "rows dense", "c"), node("Softmax", "c", axis=1)],
 }
 
@@ -325,7 +336,7 @@ def test_heads_behind_regions_that_are_found(samples: int, head: str) -> None:
     constants = {
         "limit": np.array([12]), "overlap": np.array([0.3], np.float32), "least": np.array([0.4], np.float32),
         "two": np.array(2), "zero": np.array(0), "zeros": np.array([0]), "w": f32(5, 4, 3, 3), "up": f32(5, 3, 2, 2),
-        "dense": f32(100, 7),
+        "dense": f32(100, 7), "turns": f32(18, 4, 3, 3) / 4, "places": f32(2, 4, 2, 2),
     }  # fmt: skip
     corner = rng.uniform(0, 20, (1, 30, 2))
     feed: Feed = {
@@ -333,7 +344,7 @@ def test_heads_behind_regions_that_are_found(samples: int, head: str) -> None:
         "boxes": np.concatenate([corner, corner + rng.uniform(1, 8, corner.shape)], 2).astype(np.float32),
         "scores": rng.uniform(0, 1, (1, 1, 30)).astype(np.float32),
     }
-    proto = model([*FOUND, align, *HEADS[head]], feed, constants=constants, opset=16)
+    proto = model([*FOUND, align, *HEADS[head]], feed, constants=constants, opset=20)
     kernel = sk.compile(load_graph(proto), threads=2)
     lengths = set()
     for power in (1, 2, 4, 1000):

@@ -14,7 +14,7 @@ from superkernel.frontends.onnx.call import OnnxCall
 from superkernel.frontends.onnx.lowerings.conv import window
 from superkernel.frontends.onnx.registry import lowers
 from superkernel.frontends.regions import Regions, roi_align
-from superkernel.frontends.sampling import Tap, between, images_first, places_type, rows_of, scaled, summed, weighted
+from superkernel.frontends.sampling import Tap, between, places_type, read_by_image, scaled, summed, weighted
 
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}  # names before operator set 20
 _CUBIC = -0.75  # the coefficient of Keys' kernel that ONNX demands
@@ -65,7 +65,7 @@ def grid_sample(call: OnnxCall) -> Tensor:
         column = count - 1 - axis  # the grid's first column is the image's last axis
         place = call.reshape(call.slice(grid, 2, column, column + 1), grid.shape[:2])
         taps.append(_taps(call, place, extent, mode, padding, aligned))
-    sampled = summed(call, weighted(call, rows_of(call, x), images_first(call, x, 2), extents, taps))
+    sampled = summed(call, weighted(call, *read_by_image(call, x, 2), extents, taps))
     perm = (0, 2, 1)
     return call.reshape(call.transpose(sampled, perm), (*x.shape[:2], *call.input(1).shape[1:-1]))
 
