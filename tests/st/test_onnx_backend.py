@@ -8,7 +8,8 @@ frontend names.
 `onnx_backend_exclude.txt` lists the cases that do not pass, each with its engines (or "all") and a reason; a case that
 is not listed must pass, a listed one must not.
 
-`python tests/st/test_onnx_backend.py [reference|transforms|host]` prints the list as it would have to be, for review.
+`PYTHONPATH=tests python tests/st/test_onnx_backend.py [reference|transforms|host]` prints the list as it would have to
+be, for review.
 """
 
 from __future__ import annotations
