@@ -341,10 +341,11 @@ class _Work:
         self.run_until_failure(items, budget_s, send)
 
     def _forked(self, body: Callable[[Callable[[object], None]], None]) -> tuple[int, Any]:
-        """`forked`, with a folder of its own for what tests write."""
+        """`forked`, with a folder of its own for what tests write. What threads write there as the fork ends goes with
+        the whole."""
 
         def within(send: Callable[[object], None]) -> None:
-            with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+            with tempfile.TemporaryDirectory(dir=self.folder, ignore_cleanup_errors=True) as folder:
                 os.environ["PYTEST_DEBUG_TEMPROOT"] = folder
                 body(send)
 

@@ -69,6 +69,7 @@ CHECKERS: dict[str, tuple[str, ...]] = {
     "scheduler/memory_check.py": ("test_memory_check",),
     "superkernel/padding/proof.py": ("test_padding", "test_counted", "test_found_sizes"),
     "superkernel/padding/finding.py": ("test_padding_rules",),
+    "superkernel/padding/counted.py": ("test_counted", "test_found_sizes"),
 }
 """The tests beside each checker, in tests/ut."""
 REST_SCORE = 0.85

@@ -101,8 +101,7 @@ def _samples(largest: Counted, write: Write) -> Iterable[Counted]:
         except SuperKernelError as error:
             wrong = [Violation(v.message, v.location, v.expected, v.found, _hint(asked)) for v in error.violations]
             raise UnsupportedError(violations=wrong) from error
-        if not met.issuperset({asked, sample.sizes}):
-            yield sample
+        yield sample
         met |= {asked, sample.sizes}
 
 
@@ -153,8 +152,10 @@ def _count_of_nothing(
 ) -> int | None:
     """How many elements a guard lets through where nothing is found; None where that is not known, as for an operator
     that has no results then."""
-    if place in guards or not are_alike(empty.graph, largest.graph):
-        return guards[place].count if place in guards else None
+    if place in guards:
+        return guards[place].count
+    if not are_alike(empty.graph, largest.graph):
+        return None
     position = next(at for at, node in enumerate(largest.graph.nodes) if node.name == place[0])
     kinds = empty.graph.output_types(empty.graph.nodes[position])
     return extent if any(kind.size for kind in kinds) else None
@@ -208,10 +209,13 @@ class _Extents:
     def _growth(self, size: int, counts: Sequence[int | None], extent: int) -> _Count | None:
         most = self.largest.sizes[size]
         steps = [(each.sizes[size], n) for each, n in zip(self.samples, counts, strict=True) if n is not None]
-        seen = {at: n for at, n in steps if 0 < n < extent} or {at: n for at, n in steps if n < extent} or {0: 0}
+        none = max([0, *(at for at, n in steps if n == 0)])
+        seen = {at: n for at, n in steps if 0 < n < extent} or {none: 0}
         low, high = min(seen), max(seen)
+        if high == most:
+            return None
         rise, run = (extent - seen[high], most - high) if low == high else (seen[high] - seen[low], high - low)
-        scale = max(rise // run, 1) if run > 0 else 1
+        scale = max(rise // run, 1)
         found = _Count(size, scale, seen[low] - scale * low, extent)
         return found if all(found.of(n) == here for n, here in [*steps, (most, extent)]) else None
 
@@ -219,7 +223,9 @@ class _Extents:
         """Whether it has been seen where an extent begins to grow, and that it does so evenly, or all there is."""
         steps = [(each.sizes[count.size], n) for each, n in zip(self.samples, counts, strict=True) if n is not None]
         inside = {at for at, n in steps if 0 < n < count.extent}
-        return count.offset >= 0 or len(inside) > 1 or len(dict(steps)) >= self.largest.sizes[count.size]
+        most = self.largest.sizes[count.size]
+        smaller = {at for at, _ in steps if at < most}
+        return count.offset >= 0 or len(inside) > 1 or len(smaller) == most
 
     def guard(self, name: str, count: _Count) -> None:
         """The input that says which elements count of an extent."""
@@ -230,8 +236,8 @@ class _Extents:
         """A constant that is computed instead: `contents` of it in the samples, where they are known."""
         largest = self.constants.pop(name)
         parts = []
-        for position, most in enumerate(largest.reshape(-1).tolist()):
-            counts = [None if other is None else int(other.reshape(-1)[position]) for other in contents]
+        for position, most in enumerate(largest.ravel().tolist()):
+            counts = [None if other is None else int(other.flat[position]) for other in contents]
             if all(count is None or count == most for count in counts):
                 value = self.number(int(most))
             else:

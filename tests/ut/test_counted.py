@@ -81,6 +81,27 @@ def picked(w: Walk) -> Results:
     return w.b.gather(v * 3.0, order), best, w.b.argmax(v, axis=0, keepdims=False)
 
 
+def zeros_for_nothing(w: Walk) -> Results:
+    """Another graph, of the same results, where nothing is found."""
+    v = w.above(w.x, 0.5)
+    return [w.b.reduce_sum(v) if v.shape[0] else w.constant(np.zeros(1, np.float32))]
+
+
+def beside_one(w: Walk) -> Results:
+    """Of both the mean by shares, of which there are none where nothing is found."""
+    v, u = w.above(w.x, 0.5), w.above(w.x[:1], 0.5)
+    means = []
+    for each in (v, u):
+        share = w.b.reshape(w.b.softmax(each, axis=0), (1, each.shape[0]))
+        means.append(w.b.reshape(w.b.matmul(share, w.b.reshape(each, (each.shape[0], 1))), (1,)))
+    return v, u, *means
+
+
+def mean_by_shares(x: Array) -> list[float]:
+    found = above(x, 0.5)
+    return [(np.exp(found) * found).sum() / max(np.exp(found).sum(), 1)]
+
+
 def above(x: Array, least: float) -> Array:
     return x[x > np.float32(least)]
 
@@ -117,6 +138,12 @@ MODELS: dict[str, tuple[Model, Callable[[Array], Sequence[Any]]]] = {
         lambda x: [[(v := above(x, 0.3)).sum()], u := above(v, 0.7), [u.mean()], v],
     ),
     "the best": (picked, best),
+    "those behind the sixth": (lambda w: [w.slice(w.above(w.x, 0.5), 0, 6, EXTENT)], lambda x: [above(x, 0.5)[6:]]),
+    "zeros instead of no sum": (zeros_for_nothing, lambda x: [[above(x, 0.5).sum()]]),
+    "some of all, and one or none": (
+        beside_one,
+        lambda x: [above(x, 0.5), above(x[:1], 0.5), mean_by_shares(x), mean_by_shares(x[:1])],
+    ),
     "behind two others, or nothing": (
         lambda w: [
             w.concat([w.constant(np.zeros((2, 1), np.float32)), w.reshape(v := w.above(w.x, 0.5), (v.shape[0], 1))], 0)
@@ -199,6 +226,12 @@ def test_what_counts_is_computed_once() -> None:
     assert sum(node.op == "less" for node in graph.nodes) == 1
 
 
+def test_what_is_found_is_counted_as_it_is() -> None:
+    """As many as are found, at most as many as there are: nothing is computed of the count."""
+    graph = made(lambda w: [w.above(w.x, 0.5)])
+    assert {node.op for node in graph.nodes} == {"greater", "nonzero", "slice", "gather", "reshape"}
+
+
 def test_numbers_are_no_more_than_there_are() -> None:
     """Who reads the counts need not look at the extents."""
     graph = made(lambda w: [w.slice(w.above(w.x, 0.5), 0, 0, 5)])
@@ -214,6 +247,48 @@ def test_a_limit_below_more_than_are_found() -> None:
         x = data(seed, 1.0)
         assert evaluate(few, {"x": x}, keep=few.outputs)[few.outputs[-1]] == 30
         assert evaluate(more, {"x": x}, keep=more.outputs)[more.outputs[-1]] == 22
+
+
+@pytest.mark.parametrize("extent", [2, 3, 4])
+def test_all_but_the_first_of_few(extent: int) -> None:
+    graph = made(lambda w: [w.slice(w.above(w.x, 0.5), 0, 1, extent)], extent)
+    for seed in range(8):
+        x = data(seed, 0.8, extent)
+        assert evaluate(graph, {"x": x})["y0"].tolist() == above(x, 0.5)[1:].tolist()
+
+
+def test_graphs_are_written_once_each() -> None:
+    asked: list[Sequence[int]] = []
+    write = writer(lambda w: [w.above(w.x, 0.5)])
+
+    def noted(sizes: Sequence[int]) -> Counted:
+        asked.append(sizes)
+        return write(sizes)
+
+    counted(write(()), noted)
+    assert len(asked) == len(set(asked))
+    assert {(0,), (1,), (2,), (EXTENT - 1,)} < set(asked)
+
+
+def test_names_that_repeat_are_numbered() -> None:
+    graph = made(lambda w: [w.slice(w.above(w.x, 0.5), 0, first, EXTENT) for first in (1, 2, 3)])
+    assert {"0 i64", "0 i64 (2)", "0 i64 (3)"} < set(graph.constants)
+
+
+def test_numbers_that_stay_where_some_graph_is_another_one() -> None:
+    """Where there are some of the first and none of the second, what numbers would be is not known."""
+
+    def model(w: Walk) -> Results:
+        v, u = w.above(w.x, 0.5), w.above(w.x, 0.8)
+        numbers = w.constant(np.array([v.shape[0], 3], np.float32))
+        sums = w.b.reduce_sum(v) * numbers
+        return [sums if u.shape[0] or not v.shape[0] else w.constant(np.zeros(2, np.float32)), u]
+
+    graph = made(model)
+    for seed, share in enumerate((0.0, 0.5, 1.0)):
+        x = data(seed, share)
+        v = above(x, 0.5)
+        np.testing.assert_allclose(evaluate(graph, {"x": x})["y0"], v.sum() * np.array([len(v), 3]), rtol=1e-5)
 
 
 def test_names_that_are_taken() -> None:
@@ -272,6 +347,41 @@ def more_of_all(w: Walk) -> Results:
     return [v, w.constant(np.arange(v.shape[0] if v.shape[0] < EXTENT else 25))]
 
 
+def either_way(*ways: Sequence[bool]) -> Model:
+    """Another way is gone where some sizes are nothing and others are not."""
+
+    def model(w: Walk) -> Results:
+        found = [w.above(w.x, least) for least in (0.5, 0.8, 0.9)[: len(ways[0])]]
+        w.found.branches.append([bool(v.shape[0]) for v in found] not in [[*way] for way in ways])
+        return found
+
+    return model
+
+
+def no_number_of_nothing(w: Walk) -> Results:
+    v = w.above(w.x, 0.5)
+    total = w.b.reduce_sum(v)
+    return [total * w.constant(np.float32(v.shape[0])) if v.shape[0] else w.constant(np.zeros(1, np.float32))]
+
+
+def other_rank(w: Walk) -> Results:
+    v = w.above(w.x, 0.5)
+    return [v if v.shape[0] else w.constant(np.zeros((0, 1), np.float32))]
+
+
+def all_for_none(w: Walk) -> Results:
+    """As many of all as are found, or all."""
+    v = w.above(w.x, 0.5)
+    return [v, w.b.reduce_sum(w.slice(w.x, 0, 0, v.shape[0] or EXTENT))]
+
+
+def uneven(w: Walk) -> Results:
+    """Of five the third and the last two: graphs for 0 to 3 of them do not tell how many of four."""
+    v, u = w.above(w.x, 0.5), w.above(w.x[:5], 0.5)
+    count = (0, 0, 0, 1, 1, 3)[u.shape[0]]
+    return [v, w.slice(u, 0, min(2, u.shape[0] - count), min(2, u.shape[0] - count) + count)]
+
+
 REFUSED: dict[str, tuple[Model, str]] = {
     "two sizes that must be one": (lambda w: [w.above(w.x, 0.5) + w.above(w.x, 0.8)], "for 3, 2; sizes that are data"),
     "a number that grows as a square": (sized, "no one size that is data"),
@@ -286,7 +396,18 @@ REFUSED: dict[str, tuple[Model, str]] = {
     "another extent of all": (more_of_all, "no one size that is data"),
     "more to be found": (longer, "hangs on how much is found"),
     "a branch for nothing": (asking, "another way is gone where nothing is found"),
+    "a branch for nothing of the first": (either_way([False, True]), "another way is gone"),
+    "a branch for nothing of the second": (either_way([True, False]), "another way is gone"),
+    "a branch for nothing of one between two": (either_way([True, False, True]), "another way is gone"),
     "a number for nothing": (only_nothing, "no one size that is data"),
+    "a number of which nothing is known for nothing": (no_number_of_nothing, "a number that hangs on how much"),
+    "results of another rank for nothing": (other_rank, "results are others where nothing is found"),
+    "all where there are none": (all_for_none, "no one size that is data"),
+    "a growth that is not seen to be even": (uneven, "no one size that is data"),
+    "every second, two at most": (
+        lambda w: [w.slice(w.slice(w.above(w.x, 0.5), 0, 1, EXTENT, 2), 0, 0, 2)],
+        "no one size that is data",
+    ),
 }
 
 
@@ -295,6 +416,19 @@ def test_what_may_hang_on_more_than_counts_is_refused(what: str) -> None:
     model, reason = REFUSED[what]
     with pytest.raises(UnsupportedError, match=reason):
         made(model)
+
+
+def test_of_one_the_graph_for_nothing_is_the_only_sample() -> None:
+    """So it must be alike, where more to be found would tell what a sum must not see."""
+    with pytest.raises(UnsupportedError, match="another one for other sizes"):
+        made(zeros_for_nothing, 1)
+
+
+def test_errors_tell_what_was_seen() -> None:
+    """Of the square of 2, 7, 19, 1 and 0."""
+    with pytest.raises(UnsupportedError) as caught:
+        made(lambda w: [v := w.above(w.x, 0.5), w.constant(np.arange(v.shape[0] ** 2))])
+    assert caught.value.violations[0].found == "4, 49, 361, 1, 0 of 400"
 
 
 def test_no_graph_for_nothing_is_no_reason() -> None:
@@ -308,3 +442,16 @@ def test_no_graph_for_nothing_is_no_reason() -> None:
 
     x = data(2, 0.5)
     np.testing.assert_array_equal(evaluate(made(model), {"x": x})["y0"], above(x, 0.5) * 2)
+
+
+def test_no_graph_for_none_of_the_one_there_may_be_is_no_reason() -> None:
+    def model(w: Walk) -> Results:
+        v, u = w.above(w.x, 0.5), w.above(w.x[:1], 0.5)
+        if not u.shape[0]:
+            raise GraphError("the first is not found")
+        return [v * 2.0, u]
+
+    x = data(2, 0.9)
+    found = evaluate(made(model), {"x": x})
+    np.testing.assert_array_equal(found["y0"], above(x, 0.5) * 2)
+    np.testing.assert_array_equal(found["y1"], above(x[:1], 0.5))
