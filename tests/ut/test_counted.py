@@ -92,7 +92,7 @@ def beside_one(w: Walk) -> Results:
     v, u = w.above(w.x, 0.5), w.above(w.x[:1], 0.5)
     means = []
     for each in (v, u):
-        share = w.b.reshape(w.b.softmax(each, axis=0), (1, each.shape[0]))
+        share = w.b.softmax(w.b.reshape(each, (1, each.shape[0])), axis=1)
         means.append(w.b.reshape(w.b.matmul(share, w.b.reshape(each, (each.shape[0], 1))), (1,)))
     return v, u, *means
 
