@@ -258,10 +258,10 @@ def test_all_but_the_first_of_few(extent: int) -> None:
 
 
 def test_graphs_are_written_once_each() -> None:
-    asked: list[Sequence[int]] = []
+    asked: list[tuple[int, ...]] = []
     write = writer(lambda w: [w.above(w.x, 0.5)])
 
-    def noted(sizes: Sequence[int]) -> Counted:
+    def noted(sizes: tuple[int, ...]) -> Counted:
         asked.append(sizes)
         return write(sizes)
 
