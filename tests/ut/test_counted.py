@@ -424,7 +424,7 @@ def test_of_one_the_graph_for_nothing_is_the_only_sample() -> None:
         made(zeros_for_nothing, 1)
 
 
-def test_errors_tell_what_was_seen() -> None:
+def test_errors_have_what_was_seen() -> None:
     """Of the square of 2, 7, 19, 1 and 0."""
     with pytest.raises(UnsupportedError) as caught:
         made(lambda w: [v := w.above(w.x, 0.5), w.constant(np.arange(v.shape[0] ** 2))])
