@@ -59,7 +59,7 @@ def said(body: str, **options: Any) -> str:
 
 def test_integer_division_never_traps() -> None:
     """By zero gives 0, the least integer by -1 wraps; with divisors that come as data and as constants."""
-    integers = [d for d in DType if d.is_integer]
+    integers = [d for d in DType if d.is_integer and not d.is_small]
     b = sk.GraphBuilder("division")
     inputs: dict[str, Any] = {}
     constant: dict[str, Any] = {}

@@ -193,7 +193,7 @@ def test_empty_tensors_through_every_family(shape: tuple[int, ...]) -> None:
 # pow in f64 within 1e-13.
 _POW_F64 = 1e-13
 _NOT_HUGE = {"sin", "cos", "tan", "mod"}
-_OTHER_FORM = {"cast", "clip", "where", "quantize", "dequantize"}  # take more than the two plain operands
+_OTHER_FORM = {"cast", "bitcast", "clip", "where", "quantize", "dequantize"}  # take more than the two plain operands
 
 
 def special(dtype: DType) -> Any:
@@ -215,6 +215,8 @@ def pointwise_graph(dtype: DType, size: int) -> Graph:
             continue
         nodes.append(Node(name, name, ("a", "c")[: len(row.args)], (f"{name}_out",)))
     nodes += [Node(f"to_{t}", "cast", ("a",), (f"to_{t}_out",), {"dtype": t}) for t in DType]
+    same_size = [t for t in DType if t.bits == dtype.bits]
+    nodes += [Node(f"as_{t}", "bitcast", ("a",), (f"as_{t}_out",), {"dtype": t}) for t in same_size]
     outputs = [node.outputs[0] for node in nodes]
     return Graph.build(inputs={"a": kind, "c": kind}, nodes=nodes, outputs=outputs)
 
