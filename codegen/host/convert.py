@@ -25,9 +25,9 @@ def convert(kb: KernelBuilder, value: ir.Value, source: DType, target: DType, sa
         return value
     x = Expr(kb, value)
     if source.is_small:
-        x, source = opened(kb, x, source)
+        x, source = opened(x, source)
     if target.is_small and target.is_float:
-        return closed(kb, Expr(kb, convert(kb, x.v, source, DType.F32)), target, saturate).v
+        return closed(Expr(kb, convert(kb, x.v, source, DType.F32)), target, saturate).v
     if source is target:
         return x.v
     if target is DType.BOOL:
@@ -37,7 +37,7 @@ def convert(kb: KernelBuilder, value: ir.Value, source: DType, target: DType, sa
     if source.is_float:
         return float_to_integer(x, target).v
     if target.is_small:
-        return closed(kb, x.to_int(8), target, saturate).v
+        return closed(x.to_int(8), target, saturate).v
     return x.to_int(8 * target.itemsize, signed=source.is_signed and source is not DType.BOOL).v
 
 
@@ -73,7 +73,7 @@ def float_to_integer(x: Expr, target: DType) -> Expr:
     if not wide:  # both limits are exact in the float type: clamp, then convert through i32 (i64 for u32)
         kept = (x.is_nan()).choose(x.const(0.0), x.clamp_low(float(low)).clamp_high(float(high)))
         whole = kept.to_int(64 if target is DType.U32 else 32).to_int(bits)
-        return closed(x.kb, whole, target, True) if target.is_small else whole
+        return closed(whole, target, True) if target.is_small else whole
     kept = (x.compare(">=", float(low)) & x.compare("<", float(high + 1))).choose(x, x.const(0.0))
     value = kept.to_int(bits, signed=target.is_signed)
     value = (x >= float(high + 1)).choose(value.const(high), value)

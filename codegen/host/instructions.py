@@ -310,7 +310,7 @@ def _quantize(c: Context, x: Expr, scale: Expr, zero: Expr | None = None) -> Exp
 def _cast(c: Context, x: Expr) -> Expr:
     source, target, saturate = c.dtypes[0], c.dtype, bool(c.attrs.get("saturate", True))
     if source is not None and source.is_small and source is not target:
-        x, source = opened(c.kb, x, source)
+        x, source = opened(x, source)
     if not x.is_float or target.is_float or target in (DType.BOOL, DType.I64) or saturate:
         return c.convert(x, source, target, saturate)
     wrapped = c.convert(c.convert(x, source, DType.I64), DType.I64, target)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from superkernel.codegen.host.builder import KernelBuilder
 from superkernel.codegen.host.vecexpr import Expr
 from superkernel.core.dtypes import DType
 
@@ -52,7 +51,7 @@ _FORMATS = {
 }
 
 
-def opened(kb: KernelBuilder, code: Expr, dtype: DType) -> tuple[Expr, DType]:
+def opened(code: Expr, dtype: DType) -> tuple[Expr, DType]:
     """What codes of a small type stand for, and the type that they are then of."""
     if dtype.is_integer:
         spare = 8 - dtype.bits
@@ -75,7 +74,7 @@ def opened(kb: KernelBuilder, code: Expr, dtype: DType) -> tuple[Expr, DType]:
     return (bits | sign).as_float(), DType.F32
 
 
-def closed(kb: KernelBuilder, x: Expr, dtype: DType, saturate: bool) -> Expr:
+def closed(x: Expr, dtype: DType, saturate: bool) -> Expr:
     """Codes of a small type: of f32, or of bytes for one of integers."""
     if dtype.is_integer:
         return x & ((1 << dtype.bits) - 1)
